@@ -1,0 +1,110 @@
+//! What goes back to a caller: a response whose body is whole or streamed.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Response, StatusCode};
+use http_body::{Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use serde::Serialize;
+
+use crate::problem::Problem;
+
+/// The response to a caller.
+pub type Answer = Response<Body>;
+/// What can go wrong while a streamed body is on its way; the connection is closed then.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body that is there already, or one that comes piece by piece.
+#[derive(Debug)]
+pub struct Body(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Whole(Full<Bytes>),
+    Stream(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+impl Body {
+    /// No body at all.
+    pub fn empty() -> Self {
+        Self::from(Bytes::new())
+    }
+
+    /// A body that comes piece by piece.
+    pub fn stream<B>(body: B) -> Self
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        Self(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Self(Inner::Whole(Full::new(bytes)))
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.get_mut().0 {
+            Inner::Whole(body) => {
+                Pin::new(body).poll_frame(cx).map_err(|never: Infallible| match never {})
+            }
+            Inner::Stream(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Inner::Whole(body) => body.is_end_stream(),
+            Inner::Stream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Whole(body) => body.size_hint(),
+            Inner::Stream(body) => body.size_hint(),
+        }
+    }
+}
+
+/// An answer of `status` with a JSON body that no cache keeps.
+pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
+    // What tollgate serialises are its own plain structs, for which this cannot fail.
+    let bytes = serde_json::to_vec(body).unwrap_or_default();
+    let mut answer = bytes_of(status, "application/json", bytes.into());
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// An answer of `status` with this body.
+pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Body::from(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    answer
+}
+
+/// The answer that a refusal is.
+pub fn refusal(problem: Problem, request_id: &str) -> Answer {
+    problem.into_response(request_id).map(|body| Body(Inner::Whole(body)))
+}

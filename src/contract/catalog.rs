@@ -1,0 +1,259 @@
+//! The models on offer: one row per model, read by validation, the ledger, the page and the sandbox.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::money::Usd;
+
+/// The price list that holds: the published rows, and those that an operator added in `[models]`.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    /// Chat models (2.6).
+    pub chat: Vec<ChatModel>,
+    /// Video models (2.5).
+    pub video: Vec<VideoModel>,
+}
+
+/// A chat model (2.6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChatModel {
+    /// The identifier that requests name.
+    pub id: Cow<'static, str>,
+    /// What decides its toll.
+    pub tier: Tier,
+    /// What the contract recommends it for; empty where it says nothing.
+    pub best_for: &'static str,
+}
+
+/// What a chat costs per request (2.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// $0.006 per request.
+    Standard,
+    /// $0.003 per request.
+    Budget,
+    /// "Its cost: not shown" (2.6, `eta-5`). Guess: the standard toll, the higher of the two, so that
+    /// what is set aside covers it either way.
+    Unstated,
+    /// A model that an operator added, at the toll that was given with it.
+    Added(Usd),
+}
+
+/// A video model (2.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VideoModel {
+    /// The identifier that requests name.
+    pub id: Cow<'static, str>,
+    /// The price of one video.
+    pub toll: Usd,
+    /// Which clip lengths it makes.
+    pub durations: Durations,
+    /// Whether it needs a picture to start from.
+    pub image: Image,
+    /// What it does with `aspect_ratio`.
+    pub aspect_ratio: Aspect,
+    /// What the contract says of it.
+    pub remarks: &'static str,
+}
+
+/// The clip lengths that a model makes, in seconds (2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durations {
+    /// From the first to the second, both included.
+    Between(u32, u32),
+    /// One of these.
+    OneOf(&'static [u32]),
+    /// "Duration for this model: not shown": only the overall range binds.
+    Unstated,
+}
+
+/// Whether a model animates a picture (2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// `image_url` may be given.
+    Optional,
+    /// `image_url` must be given.
+    Required,
+}
+
+/// What a model does with `aspect_ratio` (2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aspect {
+    /// The contract says that it is ignored.
+    Ignored,
+    /// The contract names two families that follow it, and not which identifiers belong to them.
+    /// Guess: every model but the one that ignores it does.
+    Unstated,
+}
+
+/// Overall range of a clip's length in seconds (2.5).
+pub const OVERALL_DURATION: (u32, u32) = (4, 15);
+/// The clip length where a request names none (2.5). Every model makes it.
+pub const DEFAULT_DURATION: u32 = 8;
+/// The video model where a request names none (2.5).
+pub const DEFAULT_VIDEO_MODEL: &str = "video-a-2";
+
+impl Tier {
+    /// What is set aside for one request.
+    pub const fn toll(self) -> Usd {
+        match self {
+            Self::Standard | Self::Unstated => Usd::mills(6),
+            Self::Budget => Usd::mills(3),
+            Self::Added(toll) => toll,
+        }
+    }
+
+    /// The tier's name in the price list.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Budget => "budget",
+            Self::Unstated => "unstated",
+            Self::Added(_) => "added",
+        }
+    }
+}
+
+impl Durations {
+    /// Whether a clip of `seconds` can be ordered.
+    pub fn offers(self, seconds: u32) -> bool {
+        match self {
+            Self::Between(low, high) => (low..=high).contains(&seconds),
+            Self::OneOf(offered) => offered.contains(&seconds),
+            Self::Unstated => (OVERALL_DURATION.0..=OVERALL_DURATION.1).contains(&seconds),
+        }
+    }
+}
+
+/// In words that follow "takes": `4, 6 or 8 seconds`, `5 to 15 seconds`.
+impl fmt::Display for Durations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Between(low, high) => write!(f, "{low} to {high} seconds"),
+            Self::OneOf(offered) => {
+                for (position, seconds) in offered.iter().enumerate() {
+                    let before = match position {
+                        0 => "",
+                        _ if position + 1 == offered.len() => " or ",
+                        _ => ", ",
+                    };
+                    write!(f, "{before}{seconds}")?;
+                }
+                f.write_str(" seconds")
+            }
+            Self::Unstated => {
+                write!(f, "{} to {} seconds", OVERALL_DURATION.0, OVERALL_DURATION.1)
+            }
+        }
+    }
+}
+
+impl ChatModel {
+    /// What is set aside for one request to this model.
+    pub const fn toll(&self) -> Usd {
+        self.tier.toll()
+    }
+}
+
+impl Catalog {
+    /// The models that the contract publishes (2.5, 2.6).
+    pub fn published() -> Self {
+        Self { chat: CHAT_MODELS.to_vec(), video: VIDEO_MODELS.to_vec() }
+    }
+
+    /// The chat model with exactly this identifier.
+    pub fn chat_model(&self, id: &str) -> Option<&ChatModel> {
+        self.chat.iter().find(|model| model.id == id)
+    }
+
+    /// The video model with exactly this identifier.
+    pub fn video_model(&self, id: &str) -> Option<&VideoModel> {
+        self.video.iter().find(|model| model.id == id)
+    }
+}
+
+const fn chat(id: &'static str, tier: Tier, best_for: &'static str) -> ChatModel {
+    ChatModel { id: Cow::Borrowed(id), tier, best_for }
+}
+
+const fn video(
+    id: &'static str,
+    dollars: u64,
+    durations: Durations,
+    image: Image,
+    aspect_ratio: Aspect,
+    remarks: &'static str,
+) -> VideoModel {
+    let toll = Usd::dollars(dollars);
+    VideoModel { id: Cow::Borrowed(id), toll, durations, image, aspect_ratio, remarks }
+}
+
+use Durations::{Between, OneOf};
+
+#[rustfmt::skip]
+const CHAT_MODELS: &[ChatModel] = &[
+    chat("alpha-sonnet-4.5", Tier::Standard, "coding, 200K context window"),
+    chat("beta-4-maverick",  Tier::Standard, "multi-modal, open-source"),
+    chat("gamma-large",      Tier::Standard, "European languages"),
+    chat("delta-k2.5",       Tier::Standard, "advanced reasoning, coding"),
+    chat("epsilon-3-pro",    Tier::Standard, "multi-modal reasoning"),
+    chat("uncensored-ai",    Tier::Budget,   "unrestricted content"),
+    chat("beta-4-scout",     Tier::Budget,   "multilingual, open-source"),
+    chat("zeta-m2.5",        Tier::Budget,   "creative writing"),
+    chat("eta-5-mini",       Tier::Budget,   "fast, high-volume chat"),
+    chat("theta-32b",        Tier::Budget,   "math reasoning, logic"),
+    chat("iota-5",           Tier::Budget,   "Chinese/English bilingual"),
+    chat("eta-5",            Tier::Unstated, ""),
+];
+
+#[rustfmt::skip]
+const VIDEO_MODELS: &[VideoModel] = &[
+    //    id                    $  durations            image            aspect ratio      remarks
+    video("video-a-2",          3, Between(5, 15),      Image::Optional, Aspect::Ignored,  "longest clips; default model"),
+    video("video-b",            3, Between(5, 10),      Image::Optional, Aspect::Unstated, "motion quality"),
+    video("video-c-2",          3, Between(5, 8),       Image::Optional, Aspect::Unstated, "fastest, about 40 seconds"),
+    video("video-c-3-fast",     3, OneOf(&[4, 6, 8]),   Image::Optional, Aspect::Unstated, "budget tier"),
+    video("video-d-3.1",        5, OneOf(&[4, 6, 8]),   Image::Optional, Aspect::Unstated, "best quality"),
+    video("video-d-3.1-fast",   3, OneOf(&[4, 6, 8]),   Image::Optional, Aspect::Unstated, "speed-optimized"),
+    video("video-e-gen4-turbo", 3, Durations::Unstated, Image::Required, Aspect::Unstated, "fast image-to-video; requires image_url"),
+    video("video-e-gen4.5",     5, Durations::Unstated, Image::Optional, Aspect::Unstated, "flagship of its vendor"),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_row_is_on_offer_once_and_makes_the_default_clip() {
+        let catalog = Catalog::published();
+        assert_eq!((catalog.chat.len(), catalog.video.len()), (12, 8));
+        let ids: HashSet<_> = catalog.chat.iter().map(|model| &model.id).collect();
+        assert_eq!(ids.len(), 12);
+        for model in &catalog.chat {
+            assert_eq!(catalog.chat_model(&model.id), Some(model));
+            assert!(model.toll() == Usd::mills(6) || model.toll() == Usd::mills(3));
+        }
+        for model in &catalog.video {
+            assert_eq!(catalog.video_model(&model.id), Some(model));
+            assert!(model.durations.offers(DEFAULT_DURATION), "{}", model.id);
+            assert!(!model.durations.offers(3) && !model.durations.offers(16), "{}", model.id);
+        }
+        assert!(catalog.video_model(DEFAULT_VIDEO_MODEL).is_some());
+    }
+
+    #[test]
+    fn a_model_is_found_by_its_exact_identifier_only() {
+        let catalog = Catalog::published();
+        for id in ["alpha-sonnet-4.5 ", "Alpha-sonnet-4.5", "аlpha-sonnet-4.5", "", "video-b"] {
+            assert!(catalog.chat_model(id).is_none(), "{id:?}");
+        }
+    }
+
+    #[test]
+    fn durations_read_like_a_sentence() {
+        assert_eq!(OneOf(&[4, 6, 8]).to_string(), "4, 6 or 8 seconds");
+        assert_eq!(Between(5, 10).to_string(), "5 to 10 seconds");
+    }
+}

@@ -1,0 +1,12 @@
+//! What the gateway promises, as data: models and their tolls, payloads, paths. Pure; no async, no
+//! sockets, no clock.
+//!
+//! Section numbers in this module's docs are those of the gateway's contract, as retold in
+//! `docs/contract.md`. Whatever the contract does not show has a name here (a variant, a constant
+//! with "guess" in its doc) and a line in `docs/guesses.md`.
+
+pub mod catalog;
+pub mod chat;
+pub mod money;
+pub mod video;
+pub mod wire;

@@ -1,0 +1,196 @@
+//! Money in whole micro-dollars: a budget chat costs $0.003, so cents are too coarse, and floats lie.
+
+use std::fmt;
+
+const MICROS: u64 = 1_000_000;
+
+/// An amount of US dollars, exact, in micro-dollars. It is written `0.006000` and never negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Usd(u64);
+
+/// Why a text is not an amount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotMoney {
+    /// Empty, signed, grouped, an exponent, or more than one point.
+    #[error("expected dollars such as 5.00 or 0.006")]
+    Shape,
+    /// More than six places after the point.
+    #[error("expected at most six places after the point")]
+    TooFine,
+    /// Beyond what a `u64` of micro-dollars holds.
+    #[error("the amount is too large")]
+    TooLarge,
+}
+
+impl Usd {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// An amount of micro-dollars.
+    pub const fn micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// An amount of thousandths of a dollar, the unit of chat tolls.
+    pub const fn mills(mills: u64) -> Self {
+        Self(mills * 1_000)
+    }
+
+    /// An amount of whole dollars, the unit of video tolls.
+    pub const fn dollars(dollars: u64) -> Self {
+        Self(dollars * MICROS)
+    }
+
+    /// An amount of cents, the unit of the billing summary (2.3); `None` when it does not fit.
+    pub const fn cents(cents: u64) -> Option<Self> {
+        match cents.checked_mul(10_000) {
+            Some(micros) => Some(Self(micros)),
+            None => None,
+        }
+    }
+
+    /// The amount in micro-dollars.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The sum, or `None` when it does not fit.
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        match self.0.checked_add(other.0) {
+            Some(micros) => Some(Self(micros)),
+            None => None,
+        }
+    }
+
+    /// What is left after taking `other` away; `None` when there is less than that.
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(micros) => Some(Self(micros)),
+            None => None,
+        }
+    }
+
+    /// What is left after taking `other` away, at least nothing.
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// Reads the gateway's dollar text (2.3, 2.5): exactly `$` and a decimal, as in `$5.00`.
+    pub fn from_dollar_text(text: &str) -> Result<Self, NotMoney> {
+        text.strip_prefix('$').ok_or(NotMoney::Shape)?.parse()
+    }
+
+    /// The amount for people: cents at least, and as many places as it needs (`$5.00`, `$0.006`).
+    pub fn short(self) -> Short {
+        Short(self)
+    }
+}
+
+/// Reads a bare decimal as settings and flags write it: `5`, `5.00`, `0.006`.
+impl std::str::FromStr for Usd {
+    type Err = NotMoney;
+
+    fn from_str(text: &str) -> Result<Self, NotMoney> {
+        let (whole, fraction) = match text.split_once('.') {
+            Some((whole, fraction)) if !fraction.is_empty() => (whole, fraction),
+            Some(_) => return Err(NotMoney::Shape),
+            None => (text, ""),
+        };
+        let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.is_empty() || !digits(whole) || !digits(fraction) {
+            return Err(NotMoney::Shape);
+        }
+        if fraction.len() > 6 {
+            return Err(NotMoney::TooFine);
+        }
+        let whole: u64 = whole.parse().map_err(|_| NotMoney::TooLarge)?;
+        let fraction: u64 = format!("{fraction:0<6}").parse().map_err(|_| NotMoney::Shape)?;
+        whole
+            .checked_mul(MICROS)
+            .and_then(|micros| micros.checked_add(fraction))
+            .map(Self)
+            .ok_or(NotMoney::TooLarge)
+    }
+}
+
+impl fmt::Display for Usd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}", self.0 / MICROS, self.0 % MICROS)
+    }
+}
+
+/// How [`Usd::short`] writes an amount.
+#[derive(Clone, Copy, Debug)]
+pub struct Short(Usd);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, fraction) = (self.0.0 / MICROS, self.0.0 % MICROS);
+        let mut places = 6;
+        let mut shown = fraction;
+        while places > 2 && shown % 10 == 0 {
+            places -= 1;
+            shown /= 10;
+        }
+        write!(f, "${whole}.{shown:0places$}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_exactly_or_not_at_all() {
+        for (text, micros) in [
+            ("0", 0),
+            ("5", 5_000_000),
+            ("5.00", 5_000_000),
+            ("0.006", 6_000),
+            ("0.000001", 1),
+            ("18446744073709.551615", u64::MAX),
+        ] {
+            assert_eq!(text.parse(), Ok(Usd(micros)), "{text}");
+            assert_eq!(Usd::from_dollar_text(&format!("${text}")), Ok(Usd(micros)), "{text}");
+        }
+        for (text, why) in [
+            ("", NotMoney::Shape),
+            (".5", NotMoney::Shape),
+            ("5.", NotMoney::Shape),
+            ("-5", NotMoney::Shape),
+            ("+5", NotMoney::Shape),
+            ("5,00", NotMoney::Shape),
+            ("1,000.00", NotMoney::Shape),
+            ("5e3", NotMoney::Shape),
+            (" 5", NotMoney::Shape),
+            ("5.0.0", NotMoney::Shape),
+            ("$5", NotMoney::Shape),
+            ("٥", NotMoney::Shape),
+            ("0.0000001", NotMoney::TooFine),
+            ("18446744073709.551616", NotMoney::TooLarge),
+            ("99999999999999999999999", NotMoney::TooLarge),
+        ] {
+            assert_eq!(text.parse::<Usd>(), Err(why), "{text}");
+        }
+        assert_eq!(Usd::from_dollar_text("5.00"), Err(NotMoney::Shape));
+    }
+
+    #[test]
+    fn people_read_as_many_places_as_the_amount_needs() {
+        for (micros, shown) in
+            [(0, "$0.00"), (5_000_000, "$5.00"), (6_000, "$0.006"), (10_000, "$0.01"), (1, "$0.000001")]
+        {
+            assert_eq!(Usd(micros).short().to_string(), shown);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(micros: u64) {
+            prop_assert_eq!(Usd(micros).to_string().parse(), Ok(Usd(micros)));
+            prop_assert_eq!(Usd::from_dollar_text(&Usd(micros).short().to_string()), Ok(Usd(micros)));
+        }
+    }
+}
