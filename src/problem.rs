@@ -119,7 +119,9 @@ struct Document<'a> {
     status: u16,
     code: &'static str,
     detail: &'a str,
-    instance: String,
+    /// Absent where the request has no id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<String>,
     charged: Charged,
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
     errors: &'a [Fault],
@@ -199,7 +201,7 @@ impl Problem {
             status: self.kind.status.as_u16(),
             code: self.kind.code,
             detail: &self.detail,
-            instance: format!("/requests/{request_id}"),
+            instance: (!request_id.is_empty()).then(|| format!("/requests/{request_id}")),
             charged: self.charged,
             errors: &self.faults,
         };

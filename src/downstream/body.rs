@@ -1,0 +1,183 @@
+//! Reads the payload: JSON only, of a bounded size, within a deadline.
+//!
+//! What the head tells (media type, length) is refused before the body is touched, so that a client
+//! that asked `Expect: 100-continue` sends nothing in vain.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::Either;
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::route::Takes;
+use super::{Call, refuse};
+use crate::answer::{Answer, BoxError};
+use crate::problem::{
+    MALFORMED_REQUEST, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
+};
+
+/// How large a payload may be and how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a chat.
+    pub chat: usize,
+    /// Bytes of a video request.
+    pub video: usize,
+    /// From the head to the last byte.
+    pub timeout: Duration,
+}
+
+impl Limits {
+    fn bytes(&self, takes: Takes) -> Option<usize> {
+        match takes {
+            Takes::Nothing => None,
+            Takes::ChatJson => Some(self.chat),
+            Takes::VideoJson => Some(self.video),
+        }
+    }
+}
+
+/// See the file's documentation.
+#[derive(Clone, Debug)]
+pub struct ReadBody<S> {
+    inner: S,
+    limits: Limits,
+}
+
+/// Reads what the call's row takes.
+pub fn layer<S>(limits: Limits) -> impl Layer<S, Service = ReadBody<S>> + Clone {
+    layer_fn(move |inner| ReadBody { inner, limits })
+}
+
+type Read = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+impl<S, B> Service<Call<B>> for ReadBody<S>
+where
+    S: Service<Call<Bytes>, Response = Answer, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Either<S::Future, Read>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, call: Call<B>) -> Self::Future {
+        let Call { id, caller, route, head, body } = call;
+        let Some(limit) = self.limits.bytes(route.takes) else {
+            return Either::Left(self.inner.call(Call {
+                id,
+                caller,
+                route,
+                head,
+                body: Bytes::new(),
+            }));
+        };
+        // Take the service that was polled ready, and leave its clone behind.
+        let spare = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, spare);
+        let timeout = self.limits.timeout;
+        Either::Right(Box::pin(async move {
+            if let Some(problem) = fault_of_head(&head.headers, limit) {
+                return Ok(refuse(problem, &head.headers, &body));
+            }
+            match read(body, limit, timeout).await {
+                Ok(body) => inner.call(Call { id, caller, route, head, body }).await,
+                // What is left of the body was dropped with it: say so like for an unread one.
+                Err(problem) => Ok(refuse(problem, &head.headers, &Unread)),
+            }
+        }))
+    }
+}
+
+fn fault_of_head(headers: &HeaderMap, limit: usize) -> Option<Problem> {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let media_type = types.next().and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if types.next().is_some() || !is_json(media_type) {
+        return Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE));
+    }
+    let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !headers.get_all(CONTENT_ENCODING).iter().all(plain) {
+        return Some(
+            Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail("send the body without Content-Encoding"),
+        );
+    }
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let length = length.and_then(|text| text.parse::<u64>().ok());
+    length.is_some_and(|length| length > limit as u64).then(|| too_large(limit))
+}
+
+/// `application/json`, with no parameter but `charset=utf-8`.
+fn is_json(media_type: &str) -> bool {
+    let mut parts = media_type.split(';').map(str::trim);
+    let essence = parts.next().unwrap_or_default();
+    essence.eq_ignore_ascii_case("application/json")
+        && parts.all(|parameter| {
+            let parameter = parameter.to_ascii_lowercase();
+            matches!(parameter.as_str(), "" | "charset=utf-8" | "charset=\"utf-8\"")
+        })
+}
+
+async fn read<B>(body: B, limit: usize, timeout: Duration) -> Result<Bytes, Problem>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    let whole = tokio::time::timeout(timeout, Limited::new(body, limit).collect());
+    match whole.await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
+        Ok(Err(_broken)) => Err(Problem::new(&MALFORMED_REQUEST)
+            .detail("the body ended early, or its chunks are malformed")),
+        Err(_elapsed) => Err(Problem::new(&REQUEST_TIMEOUT)),
+    }
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(&PAYLOAD_TOO_LARGE).detail(format!("at most {limit} bytes here"))
+}
+
+/// Stands for a body that was not read to its end.
+struct Unread;
+
+impl http_body::Body for Unread {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_json_in_utf8_is_json() {
+        for (media_type, is) in [
+            ("application/json", true),
+            ("Application/JSON; charset=UTF-8", true),
+            ("application/json;", true),
+            ("application/json; charset=utf-16", false),
+            ("application/json, text/plain", false),
+            ("application/problem+json", false),
+            ("text/plain", false),
+            ("", false),
+        ] {
+            assert_eq!(is_json(media_type), is, "{media_type}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Finds the client's address behind trusted proxies: read from the right, believed only as far as
+//! each hop is trusted.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::HeaderMap;
+use http::header::{FORWARDED, HeaderName};
+
+use crate::config::Network;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+fn holds(network: Network, address: IpAddr) -> bool {
+    let same = |left: u128, right: u128, width: u32| {
+        let shift = width.saturating_sub(u32::from(network.prefix));
+        shift >= width || left >> shift == right >> shift
+    };
+    match (network.address, address) {
+        (IpAddr::V4(own), IpAddr::V4(one)) => same(own.to_bits().into(), one.to_bits().into(), 32),
+        (IpAddr::V6(own), IpAddr::V6(one)) => same(own.to_bits(), one.to_bits(), 128),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+    }
+}
+
+/// The client's address. Where `X-Forwarded-For` and `Forwarded` are both there and disagree, one of
+/// them is the client's own invention, and neither is believed.
+pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr {
+    let peer = peer.to_canonical();
+    let is_trusted = |address: IpAddr| trusted.iter().any(|network| holds(*network, address));
+    if trusted.is_empty() || !is_trusted(peer) {
+        return peer;
+    }
+    let plain = walk(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse);
+    let standard = walk(peer, elements(headers, &FORWARDED), is_trusted, forwarded_for);
+    match (headers.contains_key(X_FORWARDED_FOR), headers.contains_key(FORWARDED)) {
+        (true, false) => plain,
+        (false, true) => standard,
+        (true, true) if plain == standard => plain,
+        (true, true) | (false, false) => peer,
+    }
+}
+
+/// All elements of all lines of a list header, rightmost first.
+fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
+    let mut all: Vec<_> = headers
+        .get_all(name)
+        .iter()
+        // What is not text is an element that parses to nothing, which ends the walk there.
+        .flat_map(|line| line.to_str().unwrap_or("?").split(','))
+        .map(str::trim)
+        .collect();
+    all.reverse();
+    all
+}
+
+/// Goes from hop to hop while they are trusted; the first that is not is the client. Garbage ends
+/// the walk at the last hop that was understood.
+fn walk(
+    peer: IpAddr,
+    elements: Vec<&str>,
+    is_trusted: impl Fn(IpAddr) -> bool,
+    read: impl Fn(&str) -> Option<IpAddr>,
+) -> IpAddr {
+    let mut client = peer;
+    for element in elements {
+        let Some(hop) = read(element) else { return client };
+        client = hop;
+        if !is_trusted(hop) {
+            return client;
+        }
+    }
+    client
+}
+
+fn parse(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let address = bare.parse().or_else(|_| text.parse::<SocketAddr>().map(|socket| socket.ip()));
+    address.ok().map(|address: IpAddr| address.to_canonical())
+}
+
+/// The `for` of one element of RFC 7239.
+fn forwarded_for(element: &str) -> Option<IpAddr> {
+    let (_, value) = element.split(';').find_map(|pair| {
+        let (name, value) = pair.trim().split_once('=')?;
+        name.eq_ignore_ascii_case("for").then_some((name, value))
+    })?;
+    let bare = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
+    parse(bare)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn trusted() -> Vec<Network> {
+        vec![
+            Network { address: "10.0.0.0".parse().unwrap(), prefix: 8 },
+            Network { address: "2001:db8::".parse().unwrap(), prefix: 32 },
+        ]
+    }
+
+    fn seen(peer: &str, lines: &[(&'static str, &str)]) -> String {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, value.parse().unwrap());
+        }
+        client(peer.parse().unwrap(), &headers, &trusted()).to_string()
+    }
+
+    #[test]
+    fn the_first_hop_from_the_right_that_is_not_trusted_is_the_client() {
+        const XFF: &str = "x-forwarded-for";
+        for (peer, lines, expected) in [
+            ("203.0.113.9", &[(XFF, "1.1.1.1")][..], "203.0.113.9"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("10.0.0.1", &[(XFF, "1.1.1.1")], "1.1.1.1"),
+            ("10.0.0.1", &[(XFF, "6.6.6.6, 1.1.1.1")], "1.1.1.1"),
+            ("10.0.0.1", &[(XFF, "6.6.6.6"), (XFF, "1.1.1.1, 10.0.0.2")], "1.1.1.1"),
+            ("10.0.0.1", &[(XFF, "6.6.6.6, junk, 10.0.0.2")], "10.0.0.2"),
+            ("10.0.0.1", &[(XFF, "junk")], "10.0.0.1"),
+            ("10.0.0.1", &[(XFF, "1.1.1.1:4711")], "1.1.1.1"),
+            ("10.0.0.1", &[(XFF, "[2400::1]:80")], "2400::1"),
+            ("::ffff:10.0.0.1", &[(XFF, "::ffff:1.1.1.1")], "1.1.1.1"),
+            ("2001:db8::1", &[("forwarded", "for=1.1.1.1;proto=https")], "1.1.1.1"),
+            ("10.0.0.1", &[("forwarded", "For=\"[2400::1]:80\"")], "2400::1"),
+            ("10.0.0.1", &[("forwarded", "for=_hidden")], "10.0.0.1"),
+            ("10.0.0.1", &[("forwarded", "for=6.6.6.6"), (XFF, "1.1.1.1")], "10.0.0.1"),
+            ("10.0.0.1", &[("forwarded", "for=1.1.1.1"), (XFF, "1.1.1.1")], "1.1.1.1"),
+        ] {
+            assert_eq!(seen(peer, lines), expected, "{peer} {lines:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_that_a_client_puts_in_front_never_changes_who_it_is(invented in "[ -~]{0,40}") {
+            let line = format!("{invented}, 198.51.100.7, 10.0.0.2");
+            prop_assert_eq!(seen("10.0.0.1", &[("x-forwarded-for", &line)]), "198.51.100.7");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Answers only under names that are ours: a rebound DNS name passes every Origin check, but it
+//! cannot change the `Host` that the browser sends.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::future::{Either, Ready, ready};
+use http::Request;
+use http::header::HOST;
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::refuse;
+use crate::answer::Answer;
+use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
+
+/// Answered under any name: probes come by address or by a name that nobody listed.
+const ANY_HOST: &str = "/healthz";
+
+/// The names and addresses that we answer to, on any port.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    names: HashSet<String>,
+    addresses: HashSet<IpAddr>,
+}
+
+impl Hosts {
+    /// `names` are further ones (lower case, no port), `addresses` our own; loopback is always ours.
+    pub fn new(
+        names: impl IntoIterator<Item = String>,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Self {
+        Self {
+            names: names.into_iter().chain(["localhost".to_owned()]).collect(),
+            addresses: addresses.into_iter().collect(),
+        }
+    }
+
+    /// Whether a `Host` header names us.
+    fn know(&self, host: &str) -> Result<bool, &'static str> {
+        let name = name_of(host).ok_or("expected Host to be a name or address and a port")?;
+        if let Some(address) = address(name) {
+            return Ok(address.is_loopback() || self.addresses.contains(&address));
+        }
+        let name = name.strip_suffix('.').unwrap_or(name);
+        // Browsers send lower case; only the odd tool pays for the copy.
+        Ok(match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => self.names.contains(&name.to_ascii_lowercase()),
+            false => self.names.contains(name),
+        })
+    }
+}
+
+/// The part before the port. Userinfo, paths and blanks are no part of a host.
+fn name_of(host: &str) -> Option<&str> {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => {
+            let (address, after) = rest.split_once(']')?;
+            (&host[..address.len() + 2], after)
+        }
+        None => match host.split_once(':') {
+            Some((name, _)) => (name, &host[name.len()..]),
+            None => (host, ""),
+        },
+    };
+    let port_is_right = match port.strip_prefix(':') {
+        Some(digits) => digits.bytes().all(|b| b.is_ascii_digit()) && digits.len() <= 5,
+        None => port.is_empty(),
+    };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
+    (port_is_right && !name.is_empty() && name.bytes().all(plain)).then_some(name)
+}
+
+fn address(name: &str) -> Option<IpAddr> {
+    let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+    bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
+}
+
+/// See the file's documentation.
+#[derive(Clone, Debug)]
+pub struct KnownHost<S> {
+    inner: S,
+    hosts: Arc<Hosts>,
+}
+
+/// Lets requests through that name one of `hosts`; others get 421.
+pub fn layer<S>(hosts: Arc<Hosts>) -> impl Layer<S, Service = KnownHost<S>> + Clone {
+    layer_fn(move |inner| KnownHost { inner, hosts: Arc::clone(&hosts) })
+}
+
+impl<S, B> Service<Request<B>> for KnownHost<S>
+where
+    S: Service<Request<B>, Response = Answer, Error = Infallible>,
+    B: http_body::Body,
+{
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Either<S::Future, Ready<Result<Answer, Infallible>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let problem = match self.hosts.know(host.unwrap_or_default()) {
+            Ok(true) => return Either::Left(self.inner.call(request)),
+            Ok(false) if request.uri().path() == ANY_HOST => {
+                return Either::Left(self.inner.call(request));
+            }
+            Ok(false) => Problem::new(&MISDIRECTED_REQUEST),
+            Err(expected) => Problem::new(&MALFORMED_REQUEST).detail(expected),
+        };
+        Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_names_are_known_on_any_port_and_nobody_elses() {
+        let own = "192.0.2.7".parse().unwrap();
+        let hosts = Hosts::new(["chat.example".to_owned()], [own]);
+        for (host, known) in [
+            ("localhost", Ok(true)),
+            ("localhost:8080", Ok(true)),
+            ("LOCALHOST.:8080", Ok(true)),
+            ("127.0.0.1:1", Ok(true)),
+            ("127.9.9.9", Ok(true)),
+            ("[::1]:8080", Ok(true)),
+            ("[::ffff:127.0.0.1]", Ok(true)),
+            ("192.0.2.7:443", Ok(true)),
+            ("chat.example", Ok(true)),
+            ("Chat.Example:8443", Ok(true)),
+            ("192.0.2.8", Ok(false)),
+            ("evil.example", Ok(false)),
+            ("chat.example.evil.example", Ok(false)),
+            ("localhost.evil.example", Ok(false)),
+            ("[::2]", Ok(false)),
+        ] {
+            assert_eq!(hosts.know(host), known, "{host}");
+        }
+        for host in ["", ":80", "u@localhost", "localhost/x", "localhost:x", "a b", "[::1", "localhost:123456", "[::1]x"] {
+            assert!(hosts.know(host).is_err(), "{host}");
+        }
+    }
+}

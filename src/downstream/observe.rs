@@ -1,0 +1,83 @@
+//! Gives every request its id, its span, its place in the metrics and its line in the log.
+//!
+//! Nothing of a caller's text is recorded: the route's template, never the path; no query, no
+//! headers, no bodies.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::Request;
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+use tracing::{Span, debug, info_span, warn};
+
+use super::RequestId;
+use super::after::{After, Finish};
+use super::call::X_REQUEST_ID;
+use super::route;
+use crate::answer::Answer;
+use crate::clock;
+use crate::metrics::Metrics;
+
+/// See the file's documentation.
+#[derive(Clone, Debug)]
+pub struct Observe<S> {
+    inner: S,
+    metrics: Arc<Metrics>,
+}
+
+/// Counts into `metrics`.
+pub fn layer<S>(metrics: Arc<Metrics>) -> impl Layer<S, Service = Observe<S>> + Clone {
+    layer_fn(move |inner| Observe { inner, metrics: Arc::clone(&metrics) })
+}
+
+impl<S, B> Service<Request<B>> for Observe<S>
+where
+    S: Service<Request<B>, Response = Answer, Error = Infallible>,
+{
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = tracing::instrument::Instrumented<After<S::Future, Seen>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let id = RequestId::adopt(request.headers());
+        // The id travels in the request's own header: every layer can read it, and a caller cannot
+        // slip in another one.
+        request.headers_mut().insert(X_REQUEST_ID, id.to_header());
+        let route = route::find(request.method(), request.uri().path())
+            .map_or("none", |route| route.path.template());
+        let span = info_span!("request", id = id.as_str(), route);
+        let seen = Seen { id, route, started: clock::now(), metrics: Arc::clone(&self.metrics) };
+        let future = span.in_scope(|| After::new(self.inner.call(request), seen));
+        tracing::Instrument::instrument(future, span)
+    }
+}
+
+/// Records how the request ended and tells the caller its name.
+#[derive(Debug)]
+pub struct Seen {
+    id: RequestId,
+    route: &'static str,
+    started: clock::Instant,
+    metrics: Arc<Metrics>,
+}
+
+impl Finish for Seen {
+    fn finish(self, mut answer: Answer) -> Answer {
+        let status = answer.status().as_u16();
+        let elapsed = clock::now().duration_since(self.started);
+        self.metrics.request(self.route, status, elapsed);
+        let millis = elapsed.as_millis();
+        match status {
+            424 | 500..=599 => warn!(parent: &Span::current(), status, millis, "answered"),
+            _ => debug!(parent: &Span::current(), status, millis, "answered"),
+        }
+        answer.headers_mut().insert(X_REQUEST_ID, self.id.to_header());
+        answer
+    }
+}

@@ -1,0 +1,221 @@
+//! Every path that the gate serves, as rows. Dispatch, `Allow`, limits and labels read them.
+
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use futures_util::future::{Either, Ready, ready};
+use http::{Method, Request};
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::refuse;
+use crate::answer::Answer;
+use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
+
+/// What answers a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// One chat.
+    Chat,
+    /// One video job.
+    Video,
+    /// How far a job is.
+    VideoStatus,
+    /// The price list.
+    Catalog,
+    /// Alive.
+    Healthz,
+    /// A kind of problem, explained.
+    Problem,
+    /// The page or the fronted site.
+    Page,
+}
+
+/// What the limiter counts a call as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Spends money: `limits.requests`.
+    Paid,
+    /// Asks the gateway or the store: ten times the room.
+    Read,
+    /// Costs next to nothing: not counted.
+    Free,
+}
+
+/// What body a row takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// None at all.
+    Nothing,
+    /// JSON, at most `server.chat_body` bytes.
+    ChatJson,
+    /// JSON, at most `server.video_body` bytes.
+    VideoJson,
+}
+
+/// How a row's path is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Byte for byte, as sent: nothing is decoded or normalised.
+    Exact(&'static str),
+    /// Everything below this prefix.
+    Below(&'static str),
+}
+
+/// One row.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Route {
+    /// `GET` rows answer `HEAD`, too.
+    pub method: Method,
+    /// Where it is.
+    pub path: Path,
+    /// What answers.
+    pub endpoint: Endpoint,
+    /// What the limiter counts it as.
+    pub class: Class,
+    /// What body it takes.
+    pub takes: Takes,
+}
+
+#[rustfmt::skip]
+/// Every endpoint. What is in none of these rows is the page's, or nobody's.
+pub const ROUTES: &[Route] = &[
+    Route { method: Method::POST, path: Path::Exact("/api/v1/chat"),         endpoint: Endpoint::Chat,        class: Class::Paid, takes: Takes::ChatJson },
+    Route { method: Method::POST, path: Path::Exact("/api/v1/video"),        endpoint: Endpoint::Video,       class: Class::Paid, takes: Takes::VideoJson },
+    Route { method: Method::GET,  path: Path::Exact("/api/v1/video/status"), endpoint: Endpoint::VideoStatus, class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing },
+];
+
+/// Whatever no row claims: the page's files, or those of the fronted site.
+const PAGE: Route = Route {
+    method: Method::GET,
+    path: Path::Below("/"),
+    endpoint: Endpoint::Page,
+    class: Class::Free,
+    takes: Takes::Nothing,
+};
+const PAGE_ROW: &Route = &PAGE;
+
+/// Where only endpoints live: an unknown path here is never the page.
+const RESERVED: &[&str] = &["/api/", "/bff/", "/v1/"];
+
+impl Path {
+    fn matches(self, path: &str) -> bool {
+        match self {
+            Self::Exact(exact) => path == exact,
+            Self::Below(prefix) => path.starts_with(prefix),
+        }
+    }
+
+    /// The path as labels and documents write it.
+    pub const fn template(self) -> &'static str {
+        match self {
+            Self::Exact(template) | Self::Below(template) => template,
+        }
+    }
+}
+
+impl Route {
+    fn takes_method(&self, method: &Method) -> bool {
+        self.method == *method || (self.method == Method::GET && *method == Method::HEAD)
+    }
+
+    fn allows(&self) -> &'static str {
+        match self.method == Method::GET {
+            true => "GET, HEAD",
+            false => "POST",
+        }
+    }
+}
+
+/// The row for a request, or why there is none.
+pub fn find(method: &Method, path: &str) -> Result<&'static Route, Problem> {
+    let mut allowed = None;
+    for route in ROUTES.iter().filter(|route| route.path.matches(path)) {
+        if route.takes_method(method) {
+            return Ok(route);
+        }
+        allowed = Some(route.allows());
+    }
+    let reserved = RESERVED.iter().any(|prefix| path.starts_with(prefix) || path == &prefix[..prefix.len() - 1]);
+    match allowed {
+        None if reserved => Err(Problem::new(&UNKNOWN_ENDPOINT)),
+        None if !path.starts_with('/') => Err(Problem::new(&UNKNOWN_ENDPOINT)),
+        None if PAGE.takes_method(method) => Ok(PAGE_ROW),
+        allowed => {
+            let allowed = allowed.unwrap_or(PAGE.allows());
+            let detail = format!("this path takes {allowed}");
+            Err(Problem::new(&METHOD_NOT_ALLOWED).detail(detail).allow(allowed))
+        }
+    }
+}
+
+/// See [`layer`].
+#[derive(Clone, Debug)]
+pub struct Routed<S> {
+    inner: S,
+}
+
+/// Finds the request's row and hands both on; answers 404 and 405 itself.
+pub fn layer<S>() -> impl Layer<S, Service = Routed<S>> + Clone {
+    layer_fn(|inner| Routed { inner })
+}
+
+impl<S, B> Service<Request<B>> for Routed<S>
+where
+    S: Service<(&'static Route, Request<B>), Response = Answer, Error = Infallible>,
+    B: http_body::Body,
+{
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Either<S::Future, Ready<Result<Answer, Infallible>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match find(request.method(), request.uri().path()) {
+            Ok(route) => Either::Left(self.inner.call((route, request))),
+            Err(problem) => {
+                Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(method: Method, path: &str) -> &'static str {
+        find(&method, path).map_or_else(|problem| problem.kind().code, |_| "found")
+    }
+
+    #[test]
+    fn every_row_is_found_by_its_own_path_and_no_other() {
+        for route in ROUTES {
+            assert_eq!(find(&route.method, route.path.template()).unwrap(), route);
+        }
+        for path in [
+            "/api/v1/chat/", "/api/v1//chat", "//api/v1/chat", "/api/v1/../api-keys", "/API/v1/chat",
+            "/api/v1/chat;x=y", "/api/v1/%63hat", "/api/api-keys", "/api/v1/search", "/api", "/v1/x",
+        ] {
+            let outcome = find(&Method::POST, path);
+            assert!(outcome.is_err(), "{path}");
+        }
+        assert_eq!(code(Method::GET, "/api/api-keys"), "unknown_endpoint");
+        assert_eq!(code(Method::GET, "/api/v1/../api-keys"), "unknown_endpoint");
+    }
+
+    #[test]
+    fn a_wrong_method_names_the_right_ones() {
+        assert_eq!(code(Method::GET, "/api/v1/chat"), "method_not_allowed");
+        assert_eq!(code(Method::POST, "/bff/catalog"), "method_not_allowed");
+        assert_eq!(code(Method::POST, "/"), "method_not_allowed");
+        assert_eq!(code(Method::HEAD, "/bff/catalog"), "found");
+        assert_eq!(code(Method::GET, "/anything.css"), "found");
+    }
+}

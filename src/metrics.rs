@@ -1,0 +1,120 @@
+//! The figures that an operator scrapes, as typed handles; labels come from closed lists only.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// All figures of one process.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Request, Counter>,
+    request_micros: Family<Route, Counter<u64, AtomicU64>>,
+    purchases: Family<Purchase, Counter>,
+    tolls: Family<Purchase, Counter>,
+    blotted: Counter,
+    connections: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    route: &'static str,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    route: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Purchase {
+    service: &'static str,
+    outcome: &'static str,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("tollgate"),
+            requests: Family::default(),
+            request_micros: Family::default(),
+            purchases: Family::default(),
+            tolls: Family::default(),
+            blotted: Counter::default(),
+            connections: Gauge::default(),
+        };
+        let registry = &mut metrics.registry;
+        registry.register("requests", "Requests answered", metrics.requests.clone());
+        registry.register(
+            "request_microseconds",
+            "Time from a request's head to its answer's head, summed",
+            metrics.request_micros.clone(),
+        );
+        registry.register("purchases", "Purchases by outcome", metrics.purchases.clone());
+        registry.register(
+            "toll_microdollars",
+            "Tolls of purchases by outcome, in micro-dollars",
+            metrics.tolls.clone(),
+        );
+        registry.register(
+            "keys_blotted",
+            "Replies of the gateway in which one of our keys was found and blotted out",
+            metrics.blotted.clone(),
+        );
+        registry.register("connections", "Open client connections", metrics.connections.clone());
+        metrics
+    }
+}
+
+impl Metrics {
+    /// A request was answered. `route` is a row's template.
+    pub fn request(&self, route: &'static str, status: u16, elapsed: Duration) {
+        self.requests.get_or_create(&Request { route, status }).inc();
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        self.request_micros.get_or_create(&Route { route }).inc_by(micros);
+    }
+
+    /// A purchase ended. `outcome` is `charged`, `refused` or `unknown`.
+    pub fn purchase(&self, service: &'static str, outcome: &'static str, toll_micros: u64) {
+        let labels = Purchase { service, outcome };
+        self.purchases.get_or_create(&labels).inc();
+        self.tolls.get_or_create(&labels).inc_by(toll_micros);
+    }
+
+    /// A reply held one of our keys.
+    pub fn blotted(&self) {
+        self.blotted.inc();
+    }
+
+    /// A client connected.
+    pub fn connected(&self) {
+        self.connections.inc();
+    }
+
+    /// A client is gone.
+    pub fn disconnected(&self) {
+        self.connections.dec();
+    }
+
+    /// The page that a scraper reads, as OpenMetrics text.
+    pub fn text(&self) -> String {
+        let mut page = String::new();
+        match text::encode(&mut page, &self.registry) {
+            Ok(()) => page,
+            Err(fmt::Error) => String::new(),
+        }
+    }
+}

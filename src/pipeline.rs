@@ -1,0 +1,110 @@
+//! The request's path, top to bottom, outermost layer first. Read this file first.
+//!
+//! ```text
+//! Request ─► downstream ─► Call ─► routes ─► Purchase ─► purchases ─► Ask ─► gateway ─► Reply ─► Receipt
+//! ```
+//! What a stage has learned is carried by the type that it hands on, never by request extensions:
+//! only `validate` makes a `Checked` order, and only a `Checked` order can be purchased.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use tokio_util::task::TaskTracker;
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceBuilder};
+
+use crate::answer::{Answer, BoxError};
+use crate::config::Network;
+use crate::downstream;
+use crate::downstream::Call;
+use crate::downstream::host::Hosts;
+use crate::downstream::rate::Limiter;
+use crate::metrics::Metrics;
+use crate::problem::Problem;
+use crate::purchase;
+use crate::purchase::{Purchase, Receipt};
+use crate::upstream;
+use crate::upstream::keyring::Ring;
+use crate::upstream::{Ask, Attempt, Error, Reply};
+
+/// What the gate knows before a request comes; shared by every core.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// `access.allowed_origins`
+    pub origins: Arc<[String]>,
+    /// The names that we answer to.
+    pub hosts: Arc<Hosts>,
+    /// `server.trusted_proxies`
+    pub trusted: Arc<[Network]>,
+    /// What callers have used up.
+    pub limiter: Arc<Limiter>,
+    /// Sizes and deadlines of payloads.
+    pub bodies: downstream::body::Limits,
+    /// What operators see.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The gate as whoever serves it sees it: a request in, an answer out, never an error.
+pub type Public<B> = BoxCloneSyncService<Request<B>, Answer, Infallible>;
+
+/// From the socket to the routes. It never fails: a refusal is an answer.
+pub fn downstream<S, B>(gate: &Gate, routes: S) -> Public<B>
+where
+    S: Service<Call<Bytes>, Response = Answer, Error = Infallible>,
+    S: Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    use downstream::{body, caller, catch, cors, csrf, head, host, observe, rate, route};
+    let stack = ServiceBuilder::new()
+        .layer(observe::layer(Arc::clone(&gate.metrics))) // id, span and metrics before any refusal
+        .layer(cors::layer(&gate.origins)) //                 else a browser cannot read a refusal
+        .layer(catch::layer()) //                             a panic is a 500, readable and with its id
+        .layer(head::layer()) //                              400: two parsers could disagree
+        .layer(host::layer(Arc::clone(&gate.hosts))) //       421: not our name
+        .layer(csrf::layer(&gate.origins)) //                 403: a page that nobody listed
+        .layer(route::layer()) //                             404, 405; the path becomes a row
+        .layer(caller::layer(Arc::clone(&gate.trusted))) //   Request becomes Call
+        .layer(rate::layer(Arc::clone(&gate.limiter))) //     429, cheap first: before the body is read
+        .layer(body::layer(gate.bodies)) //                   415, 413, 408
+        .service(routes);
+    BoxCloneSyncService::new(stack)
+}
+
+/// From a checked order to a receipt.
+pub fn purchases<S>(
+    tasks: TaskTracker,
+    metrics: Arc<Metrics>,
+    gateway: S,
+) -> BoxCloneSyncService<Purchase, Receipt, Problem>
+where
+    S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    let stack = ServiceBuilder::new()
+        .layer(purchase::detached::layer(tasks)) // a hang-up never cuts a purchase in half
+        // idempotency: one key, one purchase      (outside budget: a replay sets nothing aside)
+        // budget: the toll is set aside first     (outside the window: who cannot pay does not queue)
+        .layer(purchase::send::layer(metrics)) //   order → ask, reply → receipt
+        .service(gateway);
+    BoxCloneSyncService::new(stack)
+}
+
+/// From an ask to a reply. Purchases, polls and billing all come through here.
+pub fn gateway<S>(
+    max_wait: Duration,
+    ring: Arc<Mutex<Ring>>,
+    client: S,
+) -> impl Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + Send + Sync + 'static
+where
+    S: Service<Attempt, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    ServiceBuilder::new()
+        .layer(upstream::patience::layer(max_wait)) // 429: waited out (the window takes this place)
+        .layer(upstream::keyring::layer(ring)) //      401: the next key
+        .service(client)
+}

@@ -1,0 +1,104 @@
+//! Lets a purchase run to its end although the caller has hung up.
+//!
+//! hyper drops a request's future when its connection closes; a purchase cut in half would leave the
+//! money spent and the receipt unknown. A shutdown waits for the tracker that these tasks run on.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio_util::task::TaskTracker;
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+use tracing::Instrument;
+
+use super::{Purchase, Receipt};
+use crate::problem::{OUTCOME_UNKNOWN, Problem};
+
+/// See the file's documentation.
+#[derive(Clone, Debug)]
+pub struct Detached<S> {
+    inner: S,
+    tasks: TaskTracker,
+}
+
+/// Runs each purchase as a task of its own, tracked by `tasks`.
+pub fn layer<S>(tasks: TaskTracker) -> impl Layer<S, Service = Detached<S>> + Clone {
+    layer_fn(move |inner| Detached { inner, tasks: tasks.clone() })
+}
+
+impl<S> Service<Purchase> for Detached<S>
+where
+    S: Service<Purchase, Response = Receipt, Error = Problem>,
+    S::Future: Send + 'static,
+{
+    type Response = Receipt;
+    type Error = Problem;
+    type Future = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Problem>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, purchase: Purchase) -> Self::Future {
+        let task = self.tasks.spawn(self.inner.call(purchase).in_current_span());
+        Box::pin(async move {
+            // A panic or the runtime's end in the middle: nobody knows how far it came.
+            task.await.unwrap_or_else(|_stopped| Err(Problem::new(&OUTCOME_UNKNOWN)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use http::StatusCode;
+    use tokio::time;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::contract::catalog::Catalog;
+    use crate::contract::money::Usd;
+    use crate::store::Caller;
+    use crate::validate;
+
+    fn purchase() -> Purchase {
+        let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
+        Purchase { caller: Caller::Address([192, 0, 2, 1].into()), order }
+    }
+
+    fn receipt() -> Receipt {
+        Receipt { status: StatusCode::OK, is_json: true, body: Bytes::new(), toll: Usd::dollars(3) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hang_up_does_not_stop_the_purchase_and_a_shutdown_waits_for_it() {
+        let finished = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&finished);
+        let slow = service_fn(move |_| {
+            let flag = Arc::clone(&flag);
+            async move {
+                time::sleep(Duration::from_secs(40)).await;
+                flag.store(true, Ordering::SeqCst);
+                Ok(receipt())
+            }
+        });
+        let tasks = TaskTracker::new();
+        let answer = layer(tasks.clone()).layer(slow).oneshot(purchase());
+        time::timeout(Duration::from_secs(1), answer).await.expect_err("the caller gives up");
+
+        tasks.close();
+        tasks.wait().await;
+        assert!(finished.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_the_middle_is_an_unknown_outcome() {
+        let broken = service_fn(|_| async { panic!("a bug") });
+        let problem = layer(TaskTracker::new()).layer(broken).oneshot(purchase()).await.unwrap_err();
+        assert_eq!(problem.kind().code, "outcome_unknown");
+    }
+}

@@ -1,0 +1,105 @@
+//! Asks the gateway for what was ordered, and writes the receipt.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+use tracing::{info, warn};
+
+use super::{Purchase, Receipt};
+use crate::clock;
+use crate::contract::money::Usd;
+use crate::metrics::Metrics;
+use crate::problem::{Charged, Problem};
+use crate::upstream::{Ask, Error, Reply, What};
+use crate::validate::{Order, Paid};
+
+/// See the file's documentation.
+#[derive(Clone, Debug)]
+pub struct Sender<S> {
+    inner: S,
+    metrics: Arc<Metrics>,
+}
+
+/// Turns a purchase into an ask, and its reply into a receipt.
+pub fn layer<S>(metrics: Arc<Metrics>) -> impl Layer<S, Service = Sender<S>> + Clone {
+    layer_fn(move |inner| Sender { inner, metrics: Arc::clone(&metrics) })
+}
+
+impl<S> Service<Purchase> for Sender<S>
+where
+    S: Service<Ask, Response = Reply, Error = Error>,
+    S::Future: Send + 'static,
+{
+    type Response = Receipt;
+    type Error = Problem;
+    type Future = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Problem>> {
+        self.inner.poll_ready(cx).map_err(|error| error.of_purchase())
+    }
+
+    fn call(&mut self, purchase: Purchase) -> Self::Future {
+        let order = purchase.order.get();
+        let what = match order.paid {
+            Paid::Chat => What::Chat(order.body.clone()),
+            Paid::Video => What::Video(order.body.clone()),
+        };
+        let asked = self.inner.call(Ask { what });
+        let metrics = Arc::clone(&self.metrics);
+        let started = clock::now();
+        Box::pin(async move {
+            let outcome = asked.await;
+            let millis = clock::now().duration_since(started).as_millis();
+            book(&metrics, &purchase, &outcome, millis);
+            match outcome {
+                Ok(reply) => Ok(Receipt {
+                    status: reply.status,
+                    is_json: reply.is_json,
+                    toll: cost(purchase.order.get(), &reply),
+                    body: reply.body,
+                }),
+                Err(error) => Err(error.of_purchase()),
+            }
+        })
+    }
+}
+
+/// A refusal costs nothing (a guess: see [`crate::upstream`]).
+fn cost(order: &Order, reply: &Reply) -> Usd {
+    match reply.status.is_success() {
+        true => order.toll,
+        false => Usd::ZERO,
+    }
+}
+
+/// One line in the log for each purchase that was tried, and its place in the metrics.
+fn book(metrics: &Metrics, purchase: &Purchase, outcome: &Result<Reply, Error>, millis: u128) {
+    let order = purchase.order.get();
+    let service = match order.paid {
+        Paid::Chat => "chat",
+        Paid::Video => "video",
+    };
+    let charged = match outcome {
+        Ok(reply) if reply.status.is_success() => Charged::Yes,
+        Ok(_refusal) => Charged::No,
+        Err(error) => error.charged(),
+    };
+    let outcome = match charged {
+        Charged::Yes => "charged",
+        Charged::No => "refused",
+        Charged::Unknown => "unknown",
+    };
+    metrics.purchase(service, outcome, order.toll.as_micros());
+    let (model, toll, caller) = (&*order.model, order.toll, &purchase.caller);
+    match charged {
+        Charged::Yes | Charged::No => {
+            info!(service, model, %toll, %caller, outcome, millis, "purchase");
+        }
+        Charged::Unknown => {
+            warn!(service, model, %toll, %caller, outcome, millis, "purchase: it may have been charged");
+        }
+    }
+}

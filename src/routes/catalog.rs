@@ -1,0 +1,197 @@
+//! `GET /bff/catalog`: the one price list, for the page and for any form.
+
+use bytes::Bytes;
+use http::header::CACHE_CONTROL;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+
+use crate::answer;
+use crate::answer::Answer;
+use crate::contract::catalog as contract;
+use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
+use crate::contract::money::Usd;
+use crate::contract::{chat, video};
+
+/// What the list says beside the models.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Play money or real.
+    pub sandbox: bool,
+    /// Bytes that a chat may have.
+    pub chat_body: usize,
+    /// Bytes that a video request may have.
+    pub video_body: usize,
+    /// How a job's status is read; guesses, from the settings.
+    pub jobs: Words,
+    /// The sandbox's moods, word and effect; empty where it is not the sandbox.
+    pub moods: Vec<(&'static str, &'static str)>,
+}
+
+/// How a job's status body is read (`[jobs]`).
+#[derive(Clone, Debug, Serialize)]
+pub struct Words {
+    /// Words of a finished job.
+    pub finished: Vec<String>,
+    /// Words of a failed job.
+    pub failed: Vec<String>,
+    /// JSON pointers to the video's address.
+    pub result: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct PriceList<'a> {
+    mode: &'static str,
+    chat: Vec<ChatRow<'a>>,
+    video: Vec<VideoRow<'a>>,
+    defaults: Defaults,
+    limits: Bounds,
+    aspect_ratios: &'static [&'static str],
+    roles: &'static [&'static str],
+    jobs: &'a Words,
+    sandbox_moods: Vec<Mood>,
+}
+
+#[derive(Serialize)]
+struct ChatRow<'a> {
+    id: &'a str,
+    tier: &'static str,
+    #[serde(flatten)]
+    toll: Toll,
+    best_for: &'static str,
+}
+
+#[derive(Serialize)]
+struct VideoRow<'a> {
+    id: &'a str,
+    #[serde(flatten)]
+    toll: Toll,
+    durations: Lengths,
+    image: &'static str,
+    aspect_ratio: &'static str,
+    remarks: &'static str,
+}
+
+#[derive(Serialize)]
+struct Toll {
+    toll: String,
+    toll_micros: u64,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Lengths {
+    OneOf { values: &'static [u32] },
+    Range { min: u32, max: u32 },
+    Unstated { min: u32, max: u32 },
+}
+
+#[derive(Serialize)]
+struct Defaults {
+    video_model: &'static str,
+    duration: u32,
+    aspect_ratio: &'static str,
+}
+
+#[derive(Serialize)]
+struct Bounds {
+    prompt_characters: usize,
+    chat_body_bytes: usize,
+    video_body_bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Mood {
+    word: &'static str,
+    does: &'static str,
+}
+
+/// The list as JSON, made once.
+pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
+    let list = PriceList {
+        mode: if facts.sandbox { "sandbox" } else { "live" },
+        chat: catalog.chat.iter().map(chat_row).collect(),
+        video: catalog.video.iter().map(video_row).collect(),
+        defaults: Defaults {
+            video_model: contract::DEFAULT_VIDEO_MODEL,
+            duration: contract::DEFAULT_DURATION,
+            aspect_ratio: video::DEFAULT_ASPECT_RATIO,
+        },
+        limits: Bounds {
+            prompt_characters: video::PROMPT_LIMIT,
+            chat_body_bytes: facts.chat_body,
+            video_body_bytes: facts.video_body,
+        },
+        aspect_ratios: video::ASPECT_RATIOS,
+        roles: chat::ROLES,
+        jobs: &facts.jobs,
+        sandbox_moods: facts.moods.iter().map(|&(word, does)| Mood { word, does }).collect(),
+    };
+    // Plain structs of strings and numbers: this cannot fail.
+    serde_json::to_vec(&list).unwrap_or_default().into()
+}
+
+/// The list, to be asked for anew each time: prices and mode can change with a restart.
+pub(super) fn answer(list: &Bytes) -> Answer {
+    let mut answer = answer::bytes_of(StatusCode::OK, "application/json", list.clone());
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    answer
+}
+
+fn toll(toll: Usd) -> Toll {
+    Toll { toll: toll.to_string(), toll_micros: toll.as_micros() }
+}
+
+fn chat_row(model: &contract::ChatModel) -> ChatRow<'_> {
+    ChatRow {
+        id: &model.id,
+        tier: model.tier.name(),
+        toll: toll(model.toll()),
+        best_for: model.best_for,
+    }
+}
+
+fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
+    let (min, max) = contract::OVERALL_DURATION;
+    VideoRow {
+        id: &model.id,
+        toll: toll(model.toll),
+        durations: match model.durations {
+            Durations::Between(min, max) => Lengths::Range { min, max },
+            Durations::OneOf(values) => Lengths::OneOf { values },
+            Durations::Unstated => Lengths::Unstated { min, max },
+        },
+        image: match model.image {
+            Image::Optional => "optional",
+            Image::Required => "required",
+        },
+        aspect_ratio: match model.aspect_ratio {
+            Aspect::Ignored => "ignored",
+            Aspect::Unstated => "unstated",
+        },
+        remarks: model.remarks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_names_every_model_with_its_toll_in_both_units() {
+        let facts = Facts {
+            sandbox: true,
+            chat_body: 10,
+            video_body: 5,
+            jobs: Words { finished: vec![], failed: vec![], result: vec![] },
+            moods: vec![("sandbox:slow", "answers late")],
+        };
+        let list = render(&Catalog::published(), &facts);
+        let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+        assert_eq!(list["chat"].as_array().unwrap().len(), 12);
+        assert_eq!(list["chat"][0]["toll"], "0.006000");
+        assert_eq!(list["chat"][0]["toll_micros"], 6_000);
+        assert_eq!(list["video"][0]["durations"]["kind"], "range");
+        assert_eq!(list["video"][4]["durations"]["values"][2], 8);
+        assert_eq!(list["sandbox_moods"][0]["word"], "sandbox:slow");
+    }
+}

@@ -1,0 +1,136 @@
+//! Serves connections on one core: accept, answer, and at the end drain. It knows no routes.
+
+mod connection;
+mod watch;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::Service;
+use tracing::warn;
+
+use crate::metrics::Metrics;
+
+/// How patient the server is, and how much it takes on.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// From the first byte of a request's head to its last, and from a connection's start to it.
+    pub header_timeout: Duration,
+    /// Between two requests of a connection.
+    pub idle_timeout: Duration,
+    /// Connections at a time; shared by all listeners and cores.
+    pub connections: Arc<Semaphore>,
+    /// Counts connections.
+    pub metrics: Arc<Metrics>,
+}
+
+/// How long the other end may leave what we wrote unacknowledged.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pauses after an accept that failed for want of descriptors or memory.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const BACKLOG: i32 = 1_024;
+
+/// Opens a listening socket, before anything is served. A port that somebody else has is an error.
+pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // A restart must not wait for connections in TIME_WAIT; a live listener still keeps us out.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // An IPv6 address means just that; who wants both lists both.
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Serves until `shutdown`, then lets every connection finish what it is at. `introduce` makes a
+/// connection's service from its peer.
+pub async fn run<F, S, B>(
+    listener: TcpListener,
+    introduce: F,
+    settings: Settings,
+    shutdown: CancellationToken,
+) where
+    F: Fn(SocketAddr) -> S,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + Unpin + 'static,
+    S::Future: Send + Unpin,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let connections = TaskTracker::new();
+    let serve = |stream: TcpStream, peer, permit| {
+        let service = introduce(peer);
+        let (settings, shutdown) = (settings.clone(), shutdown.clone());
+        connections.spawn(async move {
+            settings.metrics.connected();
+            connection::serve(stream, service, &settings, shutdown).await;
+            settings.metrics.disconnected();
+            drop(permit);
+        });
+    };
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let free = Arc::clone(&settings.connections);
+        // A permit first: who finds no room waits in the kernel's queue, not in our memory.
+        let accepted = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            accepted = async { (free.acquire_owned().await.ok(), listener.accept().await) } => accepted,
+        };
+        match accepted {
+            (permit, Ok((stream, peer))) => {
+                pause = FIRST_PAUSE;
+                serve(prepared(stream), peer, permit);
+            }
+            (_, Err(error)) if is_of_one_connection(&error) => {}
+            (_, Err(error)) => {
+                warn!(%error, "cannot accept connections for now");
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+    // Who was in the kernel's queue already had its connection accepted, as it sees it.
+    while let Ok(Ok((stream, peer))) =
+        tokio::time::timeout(Duration::from_millis(1), listener.accept()).await
+    {
+        serve(prepared(stream), peer, Arc::clone(&settings.connections).try_acquire_owned().ok());
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+fn prepared(stream: TcpStream) -> TcpStream {
+    // Best effort: a socket that died meanwhile shows it when it is read.
+    stream.set_nodelay(true).ok();
+    SockRef::from(&stream).set_tcp_user_timeout(Some(WRITE_TIMEOUT)).ok();
+    stream
+}
+
+/// Errors of the connection that was about to be accepted, not of the listener.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}

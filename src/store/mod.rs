@@ -1,0 +1,23 @@
+//! State that must survive a restart, or be shared by many instances.
+//!
+//! For now it holds who a purchase belongs to; the ledger's verbs (`reserve`, `settle`, `release`,
+//! `claim`, `replay`) join it with the embedded store.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// Who is asking: limits, and later budgets, keys and jobs, count per caller.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Caller {
+    /// Somebody without credentials, by address: IPv4 as it is, IPv6 by its /64.
+    Address(IpAddr),
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
+            Self::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
+        }
+    }
+}

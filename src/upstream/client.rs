@@ -1,0 +1,236 @@
+//! Sends one attempt and reads its reply. The request is built from nothing: a constant method and
+//! path, our key, our own JSON.
+//!
+//! Invariant: an attempt is written to one connection only. It moves to another one just when hyper
+//! hands it back untouched, the proof that no byte of it was sent.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT,
+};
+use http::{Method, Request, Uri};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use tokio::time::timeout;
+use tower::Service;
+use tracing::{error, warn};
+use url::Url;
+
+use super::blot::Blot;
+use super::connect::Connector;
+use super::pool::{Connection, Pool};
+use super::{Attempt, Error, Reply, What, reply};
+use crate::config::{Gateway, Key};
+use crate::contract::wire;
+use crate::metrics::Metrics;
+
+/// The largest reply that is kept, in bytes.
+const LARGEST_REPLY: usize = 4 * 1_024 * 1_024;
+/// The deadline of a question that buys nothing.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+
+/// One core's client. Clones share its connections.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connector: Connector,
+    pool: Pool,
+    blot: Blot,
+    heads: Vec<HeaderMap>,
+    targets: Targets,
+    chat_timeout: Duration,
+    video_timeout: Duration,
+    metrics: Arc<Metrics>,
+}
+
+/// The constant request targets.
+struct Targets {
+    chat: Uri,
+    video: Uri,
+    status: String,
+    billing: Uri,
+}
+
+impl Client {
+    /// A client of the gateway at `base` with these keys.
+    pub fn new(
+        base: &Url,
+        keys: &[Key],
+        settings: &Gateway,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Self> {
+        let prefix = base.path().trim_end_matches('/');
+        let target = |path: &str| format!("{prefix}{path}").parse().map_err(io::Error::other);
+        let shared = Shared {
+            connector: Connector::new(base, settings.connect_timeout)?,
+            pool: Pool::default(),
+            blot: Blot::new(keys),
+            heads: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
+            targets: Targets {
+                chat: target(wire::CHAT)?,
+                video: target(wire::VIDEO)?,
+                status: format!("{prefix}{}", wire::VIDEO_STATUS),
+                billing: target(wire::API_KEYS)?,
+            },
+            chat_timeout: settings.chat_timeout,
+            video_timeout: settings.video_timeout,
+            metrics,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+/// The headers of every request with this key, made once.
+fn head(base: &Url, key: &Key) -> io::Result<HeaderMap> {
+    let text = |text: &str| HeaderValue::from_str(text).map_err(io::Error::other);
+    let mut bearer = text(&format!("Bearer {}", key.expose()))?;
+    bearer.set_sensitive(true);
+    let mut head = HeaderMap::with_capacity(6);
+    head.insert(HOST, text(&base[url::Position::BeforeHost..url::Position::AfterPort])?);
+    head.insert(AUTHORIZATION, bearer);
+    head.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    head.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    head.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    head.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    Ok(head)
+}
+
+impl Service<Attempt> for Client {
+    type Response = Reply;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, attempt: Attempt) -> Self::Future {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let outcome = shared.attempt(&attempt).await;
+            if let Err(error) = &outcome {
+                // The gateway's words are not in it: they could hold a key.
+                warn!(%error, "the gateway did not answer as promised");
+            }
+            outcome
+        })
+    }
+}
+
+impl Shared {
+    async fn attempt(&self, attempt: &Attempt) -> Result<Reply, Error> {
+        let mut request = self.request(attempt)?;
+        // A pooled connection may prove dead before it takes a byte; a fresh one hardly ever does.
+        let pooled = match attempt.ask.what {
+            What::Chat(_) | What::VideoStatus { .. } | What::Billing => self.pool.take(),
+            // Three dollars are not put on a connection that the gateway may be closing.
+            What::Video(_) => None,
+        };
+        if let Some(connection) = pooled {
+            match self.exchange(connection, request, attempt).await {
+                Sent::Yes(outcome) => return outcome,
+                Sent::No(untouched) => request = *untouched,
+            }
+        }
+        let connection = self.connector.connect().await?;
+        match self.exchange(connection, request, attempt).await {
+            Sent::Yes(outcome) => outcome,
+            Sent::No(_) => Err(Error::NotTaken),
+        }
+    }
+
+    fn request(&self, attempt: &Attempt) -> Result<Request<Full<Bytes>>, Error> {
+        let (method, target, body) = match &attempt.ask.what {
+            What::Chat(body) => (Method::POST, self.targets.chat.clone(), body.clone()),
+            What::Video(body) => (Method::POST, self.targets.video.clone(), body.clone()),
+            What::Billing => (Method::GET, self.targets.billing.clone(), Bytes::new()),
+            What::VideoStatus { request_id } => {
+                let query: String =
+                    url::form_urlencoded::byte_serialize(request_id.as_bytes()).collect();
+                let target = format!("{}?request_id={query}", self.targets.status);
+                // Percent-encoding leaves nothing that a target may not hold.
+                let target = target.parse().map_err(|_| Error::NotTaken)?;
+                (Method::GET, target, Bytes::new())
+            }
+        };
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = target;
+        let head = self.heads.get(attempt.key).ok_or(Error::NoKeyLeft)?;
+        *request.headers_mut() = head.clone();
+        Ok(request)
+    }
+
+    async fn exchange(
+        &self,
+        mut connection: Connection,
+        request: Request<Full<Bytes>>,
+        attempt: &Attempt,
+    ) -> Sent {
+        let patience = match attempt.ask.what {
+            What::Chat(_) => self.chat_timeout,
+            What::Video(_) => self.video_timeout,
+            What::VideoStatus { .. } | What::Billing => READ_TIMEOUT,
+        };
+        let whole = async {
+            let response = match connection.try_send_request(request).await {
+                Ok(response) => response,
+                Err(mut failed) => {
+                    return match failed.take_message() {
+                        Some(untouched) => Sent::No(Box::new(untouched)),
+                        None => Sent::Yes(Err(Error::Lost(failed.into_error()))),
+                    };
+                }
+            };
+            let outcome = self.read(response, attempt).await;
+            if outcome.is_ok() {
+                self.pool.put(connection);
+            }
+            Sent::Yes(outcome)
+        };
+        timeout(patience, whole).await.unwrap_or(Sent::Yes(Err(Error::Late(patience))))
+    }
+
+    async fn read(
+        &self,
+        response: http::Response<Incoming>,
+        attempt: &Attempt,
+    ) -> Result<Reply, Error> {
+        let (head, body) = response.into_parts();
+        reply::judge_head(head.status, &head.headers, attempt.key)?;
+        let body = match Limited::new(body, LARGEST_REPLY).collect().await {
+            Ok(collected) => collected.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => return Err(Error::TooLarge),
+            Err(error) => {
+                return Err(match error.downcast::<hyper::Error>() {
+                    Ok(error) => Error::Lost(*error),
+                    Err(_other) => Error::Unreadable(head.status),
+                });
+            }
+        };
+        let (body, found) = self.blot.out(body);
+        if found {
+            self.metrics.blotted();
+            error!("a reply of the gateway held one of our keys; it was blotted out");
+        }
+        reply::judge_body(&attempt.ask.what, head.status, body, attempt.key)
+    }
+}
+
+/// What became of a request on one connection.
+enum Sent {
+    /// It was written, at least in part.
+    Yes(Result<Reply, Error>),
+    /// Nothing of it was written; here it is again.
+    No(Box<Request<Full<Bytes>>>),
+}

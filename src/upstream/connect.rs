@@ -1,0 +1,100 @@
+//! Opens connections to the gateway: TCP, and TLS with the system's trust anchors.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use url::Url;
+
+use super::Error;
+use super::pool::Connection;
+
+/// A reply's head may be this large, in bytes.
+const LARGEST_HEAD: usize = 64 * 1_024;
+
+/// Where the gateway is.
+#[derive(Clone)]
+pub(super) struct Connector {
+    host: String,
+    port: u16,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    patience: Duration,
+}
+
+impl Connector {
+    /// Checks what can be checked before the first connection: the host's name, the trust anchors.
+    pub(super) fn new(base: &Url, patience: Duration) -> io::Result<Self> {
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
+        let host = base.host_str().ok_or_else(|| invalid("gateway.base_url has no host"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port =
+            base.port_or_known_default().ok_or_else(|| invalid("gateway.base_url has no port"))?;
+        let tls = match base.scheme() {
+            "https" => {
+                let name = ServerName::try_from(host.clone())
+                    .map_err(|_| invalid("the host of gateway.base_url is no TLS server name"))?;
+                Some((TlsConnector::from(Arc::new(client_config()?)), name))
+            }
+            _ => None,
+        };
+        Ok(Self { host, port, tls, patience })
+    }
+
+    /// A fresh connection, its task running on this runtime. Any failure here is before the first
+    /// byte of a request.
+    pub(super) async fn connect(&self) -> Result<Connection, Error> {
+        let opened = timeout(self.patience, self.open()).await;
+        opened.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())).map_err(Error::Unreachable)
+    }
+
+    async fn open(&self) -> io::Result<Connection> {
+        let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        tcp.set_nodelay(true)?;
+        match &self.tls {
+            None => handshake(tcp).await,
+            Some((tls, name)) => handshake(tls.connect(name.clone(), tcp).await?).await,
+        }
+    }
+}
+
+async fn handshake<T>(io: T) -> io::Result<Connection>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(LARGEST_HEAD)
+        .handshake::<_, Full<Bytes>>(TokioIo::new(io))
+        .await
+        .map_err(io::Error::other)?;
+    // Its errors reach whoever waits for the reply.
+    tokio::spawn(async move { connection.await.ok() });
+    Ok(sender)
+}
+
+fn client_config() -> io::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let (added, _ignored) =
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if added == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "no trust anchors for TLS on this system: install the package ca-certificates, or name \
+             a file of them in SSL_CERT_FILE",
+        ));
+    }
+    let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}

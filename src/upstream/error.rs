@@ -1,0 +1,125 @@
+//! How a conversation with the gateway can fail, and what that says about the charge.
+
+use std::io;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::problem::{
+    Charged, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind, OUTCOME_UNKNOWN, Problem,
+    WINDOW_EXHAUSTED,
+};
+
+/// What went wrong. [`Error::charged`] says what it means for the money.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No connection was made.
+    #[error("no connection to the gateway: {0}")]
+    Unreachable(#[source] io::Error),
+    /// A connection was made, and it took no byte of the request.
+    #[error("the gateway closed the connection before it took the request")]
+    NotTaken,
+    /// The connection died after the first byte.
+    #[error("the connection was lost after the request was sent: {0}")]
+    Lost(#[source] hyper::Error),
+    /// No whole reply in time.
+    #[error("no reply within {0:?}")]
+    Late(Duration),
+    /// A redirect, a 5xx, or a status that the contract does not know.
+    #[error("the gateway answered {0}")]
+    Status(StatusCode),
+    /// The reply is compressed, although none was asked for.
+    #[error("the reply is encoded")]
+    Encoded,
+    /// The reply is larger than tollgate keeps.
+    #[error("the reply is too large")]
+    TooLarge,
+    /// A success whose body is not the JSON that the contract promises.
+    #[error("a reply with status {0} that is not what the contract promises")]
+    Unreadable(StatusCode),
+    /// 401: this key is refused. Guess: it is free.
+    #[error("the gateway refuses key {key}")]
+    KeyRefused {
+        /// The key's place in the ring.
+        key: usize,
+    },
+    /// 401 for every key of the ring.
+    #[error("the gateway refuses every key")]
+    NoKeyLeft,
+    /// 429: the account's window is used up. Guess: it is free.
+    #[error("the gateway asks to wait")]
+    Throttled {
+        /// How long, where it said so.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// How long a caller is told to wait after a 429 that named no time: the reported window (2.3).
+const UNTOLD_WAIT: Duration = Duration::from_secs(60);
+
+impl Error {
+    /// What is known of the charge of a purchase that ended so.
+    pub fn charged(&self) -> Charged {
+        match self {
+            Self::Unreachable(_)
+            | Self::NotTaken
+            | Self::KeyRefused { .. }
+            | Self::NoKeyLeft
+            | Self::Throttled { .. } => Charged::No,
+            // A success was charged, whatever its body says.
+            Self::Unreadable(_) => Charged::Yes,
+            Self::Lost(_) | Self::Late(_) | Self::Status(_) | Self::Encoded | Self::TooLarge => {
+                Charged::Unknown
+            }
+        }
+    }
+
+    /// What a buyer is told. The cause is for the log.
+    pub fn of_purchase(&self) -> Problem {
+        match self.charged() {
+            Charged::No => self.free(),
+            charged @ (Charged::Yes | Charged::Unknown) => {
+                Problem::new(&OUTCOME_UNKNOWN).charged(charged)
+            }
+        }
+    }
+
+    /// What somebody who only asked is told: nothing was bought, whatever went wrong.
+    pub fn of_read(&self) -> Problem {
+        self.free()
+    }
+
+    fn free(&self) -> Problem {
+        let problem = Problem::new(self.free_kind());
+        match self {
+            Self::Throttled { retry_after } => {
+                problem.retry_after(retry_after.unwrap_or(UNTOLD_WAIT))
+            }
+            Self::Unreachable(_)
+            | Self::NotTaken
+            | Self::Lost(_)
+            | Self::Late(_)
+            | Self::Status(_)
+            | Self::Encoded
+            | Self::TooLarge
+            | Self::Unreadable(_)
+            | Self::KeyRefused { .. }
+            | Self::NoKeyLeft => problem,
+        }
+    }
+
+    fn free_kind(&self) -> &'static Kind {
+        match self {
+            Self::Throttled { .. } => &WINDOW_EXHAUSTED,
+            Self::KeyRefused { .. } | Self::NoKeyLeft => &GATEWAY_KEY_REJECTED,
+            Self::Unreachable(_)
+            | Self::NotTaken
+            | Self::Lost(_)
+            | Self::Late(_)
+            | Self::Status(_)
+            | Self::Encoded
+            | Self::TooLarge
+            | Self::Unreadable(_) => &GATEWAY_UNREACHABLE,
+        }
+    }
+}

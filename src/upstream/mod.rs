@@ -1,0 +1,61 @@
+//! Whatever talks to the gateway: the ring of keys, the connections, the reading of replies.
+//!
+//! Invariants: only [`client`] writes `authorization`; a request is built from nothing of the
+//! caller's; nothing is sent twice, save after a refusal that is free (401, 429) or when the
+//! connection took no byte of it.
+
+pub mod blot;
+pub mod client;
+mod connect;
+mod error;
+pub mod keyring;
+pub mod patience;
+mod pool;
+mod reply;
+
+use bytes::Bytes;
+
+pub use error::Error;
+pub use reply::Reply;
+
+/// What is asked of the gateway.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Which endpoint, and what goes with it.
+    pub what: What,
+}
+
+/// The gateway's endpoints (contract 4) as tollgate uses them.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Buys a chat; the body was validated and re-serialised.
+    Chat(Bytes),
+    /// Buys a video; the body was validated and re-serialised.
+    Video(Bytes),
+    /// Asks how far a job is.
+    VideoStatus {
+        /// The job's identifier.
+        request_id: Box<str>,
+    },
+    /// Asks for keys, statistics and billing.
+    Billing,
+}
+
+impl What {
+    /// Whether it spends money, so that a lost reply leaves the outcome unknown.
+    pub fn is_purchase(&self) -> bool {
+        match self {
+            Self::Chat(_) | Self::Video(_) => true,
+            Self::VideoStatus { .. } | Self::Billing => false,
+        }
+    }
+}
+
+/// An [`Ask`] with the key that it is asked with.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// What is asked.
+    pub ask: Ask,
+    /// The key's place in the ring.
+    pub key: usize,
+}

@@ -1,0 +1,121 @@
+//! Reads what the gateway answered: which replies a caller may have, and what the others mean.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+use serde::de::IgnoredAny;
+
+use super::{Error, What};
+use crate::contract::video::VideoAccepted;
+
+/// An answer of the gateway that may be passed on: a success as the contract promises it, or a
+/// definitive refusal.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// 2xx, or one of [`REFUSALS`].
+    pub status: StatusCode,
+    /// Whether the body is JSON; refusals may be anything.
+    pub is_json: bool,
+    /// The body, unchanged but for blotted keys.
+    pub body: Bytes,
+    /// The place in the ring of the key that was used.
+    pub key: usize,
+}
+
+/// What the gateway refuses for good. Guess: these cost nothing (the contract shows no such errors).
+pub(super) const REFUSALS: &[StatusCode] = &[
+    StatusCode::BAD_REQUEST,
+    StatusCode::PAYMENT_REQUIRED,
+    StatusCode::FORBIDDEN,
+    StatusCode::NOT_FOUND,
+    StatusCode::PAYLOAD_TOO_LARGE,
+    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    StatusCode::UNPROCESSABLE_ENTITY,
+];
+
+/// What the head alone decides, before the body is read.
+pub(super) fn judge_head(status: StatusCode, headers: &HeaderMap, key: usize) -> Result<(), Error> {
+    match status {
+        StatusCode::UNAUTHORIZED => return Err(Error::KeyRefused { key }),
+        StatusCode::TOO_MANY_REQUESTS => {
+            return Err(Error::Throttled { retry_after: retry_after(headers) });
+        }
+        _ if status.is_success() || REFUSALS.contains(&status) => {}
+        _ => return Err(Error::Status(status)),
+    }
+    let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
+    match headers.get_all(CONTENT_ENCODING).iter().all(plain) {
+        true => Ok(()),
+        false => Err(Error::Encoded),
+    }
+}
+
+/// What the body adds. Only its shape is read; it passes unchanged.
+pub(super) fn judge_body(
+    what: &What,
+    status: StatusCode,
+    body: Bytes,
+    key: usize,
+) -> Result<Reply, Error> {
+    let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
+    let as_promised = match what {
+        What::Chat(_) | What::VideoStatus { .. } | What::Billing => is_object(&body),
+        What::Video(_) => serde_json::from_slice::<VideoAccepted>(&body).is_ok(),
+    };
+    match status.is_success() && !(is_json && as_promised) {
+        true => Err(Error::Unreadable(status)),
+        false => Ok(Reply { status, is_json, body, key }),
+    }
+}
+
+fn is_object(body: &[u8]) -> bool {
+    body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{')
+}
+
+/// Seconds only: an HTTP date would need the gateway's clock to agree with ours.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_successes_and_definitive_refusals_pass() {
+        let headers = HeaderMap::new();
+        for status in 100..600 {
+            let status = StatusCode::from_u16(status).unwrap();
+            let passes = judge_head(status, &headers, 0).is_ok();
+            let expected =
+                matches!(status.as_u16(), 200..=299 | 400 | 402 | 403 | 404 | 413 | 415 | 422);
+            assert_eq!(passes, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_success_is_what_the_contract_promises_or_unreadable() {
+        let chat = || What::Chat(Bytes::new());
+        let video = || What::Video(Bytes::new());
+        for (what, body, passes) in [
+            (chat(), r#"{"message":{"content":"hi"}}"#, true),
+            (chat(), r#" {"message":{}} "#, true),
+            (chat(), "", false),
+            (chat(), "[]", false),
+            (chat(), "{\"message\"", false),
+            (chat(), "<html>", false),
+            (chat(), "{}{}", false),
+            (video(), r#"{"request_id":"r","cost":{"this_request":"$3.00"}}"#, true),
+            (video(), r#"{"request_id":"r","balance":"$1.00","more":[1]}"#, true),
+            (video(), r#"{"id":"r"}"#, false),
+        ] {
+            let body = Bytes::from_static(body.as_bytes());
+            let judged = judge_body(&what, StatusCode::OK, body.clone(), 0);
+            assert_eq!(judged.is_ok(), passes, "{body:?}");
+            assert!(judge_body(&what, StatusCode::BAD_REQUEST, body, 0).is_ok());
+        }
+    }
+}
