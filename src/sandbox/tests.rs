@@ -86,6 +86,16 @@ impl Running {
         self.send(self.request("POST", path), body.to_string()).await
     }
 
+    /// Waits until the first chat is charged.
+    async fn is_charged(&self) {
+        let charged = async {
+            while self.sandbox.charges().chat == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, charged).await.expect("it is charged");
+    }
+
     async fn get(&self, path: &str) -> Got {
         self.send(self.request("GET", path), "").await.expect("a reply")
     }

@@ -67,12 +67,7 @@ async fn shutdown_ends_even_a_call_that_hangs() {
         body.len()
     );
     stream.write_all(request.as_bytes()).await.expect("open");
-    let charged = async {
-        while running.sandbox.charges().chat == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, charged).await.expect("it is charged");
+    running.is_charged().await;
     running.stop.send(()).expect("it runs");
     tokio::time::timeout(PATIENCE, running.served).await.expect("it ends").expect("no panic");
     assert_eq!(read_to_end(&mut stream).await, "");

@@ -152,7 +152,8 @@ async fn an_order_that_breaks_the_contract_is_refused_and_costs_nothing() {
         .insert("content-type", "text/plain".parse().expect("a header"));
     let got = running.send(plain, chat_of("eta-5", "Hi").to_string()).await.expect("a reply");
     assert_eq!(got.refusal(), refused(415, "unsupported_media_type"));
-    let got = running.send(running.request("POST", "/api/v1/chat"), vec![b' '; 5 << 20]).await;
+    let got =
+        running.send(running.request("POST", "/api/v1/chat"), vec![b' '; (4 << 20) + 1]).await;
     assert_eq!(got.expect("a reply").refusal(), refused(413, "payload_too_large"));
     assert_eq!(running.sandbox.charges(), crate::sandbox::Charges::default());
 }
