@@ -1,6 +1,7 @@
 //! tollgate: a backend-for-frontend proxy for a prepaid AI gateway that never buys twice.
 
 pub mod answer;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod contract;
@@ -11,6 +12,8 @@ pub mod pipeline;
 pub mod problem;
 pub mod purchase;
 pub mod routes;
+pub mod sandbox;
 pub mod server;
 pub mod store;
 pub mod upstream;
+pub mod validate;

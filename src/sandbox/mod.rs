@@ -1,0 +1,165 @@
+//! A make-believe gateway on a real socket: the contract's endpoints, play money, and moods to try
+//! an app's error handling with.
+//!
+//! Invariant: it checks payloads with code of its own. A stand-in that shared the proxy's validator
+//! would prove nothing about it.
+
+mod account;
+mod chat;
+mod clips;
+mod date;
+mod front;
+mod keys;
+mod mood;
+mod reply;
+mod seed;
+mod socket;
+mod video;
+mod window;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use crate::clock;
+use crate::contract::catalog::Catalog;
+use crate::contract::money::Usd;
+use crate::contract::wire::REPORTED_WINDOW;
+
+pub use account::Charges;
+pub use mood::MOODS;
+
+use account::Account;
+use seed::Seed;
+
+/// How a sandbox behaves. The default is what `tollgate` without an account runs.
+#[derive(Clone)]
+pub struct Settings {
+    /// What ids, replies and the default key are derived from: the same seed, the same sandbox.
+    pub seed: u64,
+    /// The prepaid credit to start with. $50.00.
+    pub balance: Usd,
+    /// How long a video job takes; some models take a little less, others more. 30 s.
+    pub job_time: Duration,
+    /// The account's rate limit: this many requests in any stretch this long. 60 per 60 s (2.3).
+    pub window: (u32, Duration),
+    /// The account's keys, each starting with `svc_sk_`; beyond the first five (3.1) they are not
+    /// known. Empty: one key, derived from the seed.
+    pub keys: Vec<String>,
+    /// How long a reply takes that no mood delays. 400 ms.
+    pub reply_delay: Duration,
+    /// How long a reply takes in the mood `sandbox:slow`. 10 s.
+    pub slow: Duration,
+    /// How long a call stays unanswered in the mood `sandbox:hang`. 10 min.
+    pub hang: Duration,
+    /// How long a connection may be silent between requests, or a request be on its way. 75 s.
+    pub idle: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (requests, seconds) = REPORTED_WINDOW;
+        Self {
+            seed: 0,
+            balance: Usd::dollars(50),
+            job_time: Duration::from_secs(30),
+            window: (requests, Duration::from_secs(seconds)),
+            keys: Vec::new(),
+            reply_delay: Duration::from_millis(400),
+            slow: Duration::from_secs(10),
+            hang: Duration::from_secs(600),
+            idle: Duration::from_secs(75),
+        }
+    }
+}
+
+/// Says nothing of the keys: one of them may be a canary, or a real key given by mistake.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("seed", &self.seed)
+            .field("balance", &self.balance)
+            .field("job_time", &self.job_time)
+            .field("window", &self.window)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A handle to one make-believe gateway; clones share its account.
+#[derive(Clone)]
+pub struct Sandbox(Arc<Gateway>);
+
+/// What every connection shares.
+struct Gateway {
+    settings: Settings,
+    catalog: Catalog,
+    seed: Seed,
+    account: Account,
+    jobs: video::Jobs,
+    refused_once: mood::RefusedOnce,
+    requests: AtomicU64,
+}
+
+impl Sandbox {
+    /// A gateway with a fresh account.
+    pub fn new(settings: Settings) -> Self {
+        let seed = Seed::new(settings.seed);
+        Self(Arc::new(Gateway {
+            account: Account::open(&settings, &seed, clock::wall()),
+            catalog: Catalog::published(),
+            seed,
+            jobs: video::Jobs::default(),
+            refused_once: mood::RefusedOnce::default(),
+            requests: AtomicU64::new(0),
+            settings,
+        }))
+    }
+
+    /// Answers on `listener` until `shutdown` is ready, then closes every connection at once.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        socket::serve(self.0, listener, shutdown).await;
+    }
+
+    /// The account's active keys in full, for whoever runs the sandbox; no endpoint shows them.
+    pub fn keys(&self) -> Vec<String> {
+        self.0.account.active_keys()
+    }
+
+    /// Makes a further key and shows it this once; `None` when five are active already (3.1).
+    pub fn add_key(&self) -> Option<String> {
+        self.0.account.add_key(&self.0.seed, clock::wall())
+    }
+
+    /// Revokes a key at once (3.1); whether it was active.
+    pub fn revoke(&self, key: &str) -> bool {
+        self.0.account.revoke(key, clock::wall())
+    }
+
+    /// The credit that is left.
+    pub fn balance(&self) -> Usd {
+        self.0.account.balance()
+    }
+
+    /// The sum of all charges, exact to the micro-dollar.
+    pub fn charged(&self) -> Usd {
+        self.0.account.charged()
+    }
+
+    /// How many charges there were of each kind.
+    pub fn charges(&self) -> Charges {
+        self.0.account.charges()
+    }
+
+    /// How many requests arrived whole, refused ones included; clips do not count, because a player
+    /// asks for one in as many pieces as it likes.
+    pub fn requests(&self) -> u64 {
+        self.0.requests.load(Ordering::Relaxed)
+    }
+}

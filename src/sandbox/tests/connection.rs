@@ -1,0 +1,75 @@
+//! Paths, methods and the life of a connection.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+#[tokio::test]
+async fn unknown_paths_and_wrong_methods_are_refused() {
+    let running = run(quick()).await;
+    for path in ["/", "/api/v1/search", "/api/v1/chat/", "/api/v1/api-keys"] {
+        assert_eq!(running.get(path).await.refusal(), refused(404, "not_found"), "{path}");
+    }
+    for (method, path, allowed) in [
+        ("GET", "/api/v1/chat", "POST"),
+        ("PUT", "/api/v1/video", "POST"),
+        ("POST", "/api/v1/video/status", "GET"),
+        ("DELETE", "/api/api-keys", "GET"),
+    ] {
+        let got = running.send(running.request(method, path), "").await.expect("a reply");
+        assert_eq!(got.refusal(), refused(405, "method_not_allowed"), "{method} {path}");
+        assert_eq!(got.header("allow"), allowed);
+    }
+}
+
+#[tokio::test]
+async fn any_web_origin_may_call_below_the_versioned_path_and_nowhere_else() {
+    let running = run(quick()).await;
+    let preflight = Request::builder().method("OPTIONS").uri("/api/v1/chat").header("host", "x");
+    let got = running.send(preflight, "").await.expect("a reply");
+    assert_eq!(got.status, 204);
+    assert_eq!(got.header("access-control-allow-origin"), "*");
+    assert_eq!(got.header("access-control-allow-methods"), "POST");
+    let got = running.get("/api/api-keys").await;
+    assert_eq!(got.header("access-control-allow-origin"), "");
+}
+
+/// Reads what comes until the other side closes.
+async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    let reading = stream.read_to_string(&mut text);
+    tokio::time::timeout(PATIENCE, reading).await.expect("within patience").expect("a clean end");
+    text
+}
+
+#[tokio::test]
+async fn a_connection_serves_several_requests_and_is_closed_once_it_is_idle() {
+    let running = run(Settings { idle: Duration::from_millis(300), ..quick() }).await;
+    let mut stream = TcpStream::connect(running.address).await.expect("it listens");
+    let request = format!("GET /nowhere HTTP/1.1\r\nhost: {}\r\n\r\n", running.address);
+    for _ in 0..2 {
+        stream.write_all(request.as_bytes()).await.expect("open");
+    }
+    let text = read_to_end(&mut stream).await;
+    assert_eq!(text.matches("HTTP/1.1 404").count(), 2, "{text}");
+    assert_eq!(running.sandbox.requests(), 2);
+}
+
+#[tokio::test]
+async fn shutdown_ends_even_a_call_that_hangs() {
+    let running = run(quick()).await;
+    let mut stream = TcpStream::connect(running.address).await.expect("it listens");
+    let body = chat_of("eta-5", "sandbox:hang").to_string();
+    let request = format!(
+        "POST /api/v1/chat HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        running.key,
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.expect("open");
+    running.is_charged().await;
+    running.stop.send(()).expect("it runs");
+    tokio::time::timeout(PATIENCE, running.served).await.expect("it ends").expect("no panic");
+    assert_eq!(read_to_end(&mut stream).await, "");
+    assert!(TcpStream::connect(running.address).await.is_err(), "nobody listens");
+}

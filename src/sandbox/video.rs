@@ -1,0 +1,267 @@
+//! `POST /api/v1/video` (2.5) and `GET /api/v1/video/status`: jobs that take their time and end in a
+//! clip.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::clock::Instant;
+use crate::contract::catalog::{Aspect, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Image, VideoModel};
+use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, PROMPT_LIMIT};
+
+use super::Gateway;
+use super::account::Sale;
+use super::clips;
+use super::date::iso8601;
+use super::mood::Mood;
+use super::wire::{self, Reply};
+
+/// How long a model's job takes, in percent of the setting; the others take all of it.
+const PACE: &[(&str, u32)] = &[
+    ("video-c-2", 60),
+    ("video-c-3-fast", 70),
+    ("video-d-3.1-fast", 70),
+    ("video-e-gen4-turbo", 80),
+    ("video-d-3.1", 120),
+    ("video-e-gen4.5", 130),
+];
+/// How much of a job's time it is queued, in percent.
+const QUEUED: u128 = 15;
+/// When a job that fails does so, in percent of its time.
+const FAILS_AT: u128 = 60;
+
+/// Takes an order, charges for it and starts its job.
+pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
+    let arrived = clock::now();
+    let order: Order = serde_json::from_slice(body)
+        .map_err(|error| wire::refuse(wire::INVALID, &format!("Not a video request: {error}")))?;
+    let model = order.check(gateway).map_err(|why| wire::refuse(wire::INVALID, why))?;
+    let mood = Mood::of(&order.prompt);
+    mood.refuse(&order.prompt, &gateway.refused_once)?;
+    let receipt = gateway.account.charge(Sale::Video, model.toll)?;
+    let request_id = gateway.jobs.start(Job {
+        request_id: format!("vid_{}", gateway.seed.hex("video id", &receipt.nth.to_string(), 24)),
+        model: model.id.to_string(),
+        is_portrait: order.is_portrait(model),
+        takes: pace(&model.id, gateway.settings.job_time),
+        fails: mood.fails_the_job(),
+        started: clock::now(),
+        created: clock::wall(),
+    });
+    mood.dawdle(&gateway.settings).await?;
+    Ok(mood.spoil(wire::json(&Accepted {
+        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        request_id,
+        model: &model.id,
+        cost: Cost {
+            this_request: model.toll.short().to_string(),
+            per_video: model.toll.short().to_string(),
+        },
+        balance: receipt.left.short().to_string(),
+        metadata: Metadata { latency_ms: clock::now().duration_since(arrived).as_millis() },
+    })))
+}
+
+/// How far the job is that the query names. `origin` is where clips are fetched from.
+pub(super) fn status(gateway: &Gateway, query: &str, origin: &str) -> Reply {
+    let mut pairs = url::form_urlencoded::parse(query.as_bytes());
+    let Some((_, id)) = pairs.find(|(name, _)| name == "request_id") else {
+        return Err(wire::refuse(wire::INVALID, "The query has no request_id"));
+    };
+    let jobs = gateway.jobs.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(job) = jobs.get(id.as_ref()) else {
+        return Err(wire::refuse(wire::NOT_FOUND, "There is no such job"));
+    };
+    Ok(wire::json(&job.status(clock::now(), origin)))
+}
+
+/// The account's jobs. Each was paid for, so the balance bounds how many there are.
+#[derive(Default)]
+pub(super) struct Jobs(Mutex<HashMap<String, Job>>);
+
+struct Job {
+    request_id: String,
+    model: String,
+    is_portrait: bool,
+    takes: Duration,
+    fails: bool,
+    started: Instant,
+    created: Duration,
+}
+
+#[derive(Deserialize)]
+struct Order {
+    prompt: String,
+    model: Option<String>,
+    duration: Option<u32>,
+    aspect_ratio: Option<String>,
+    image_url: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Accepted<'a> {
+    request_id: String,
+    model: &'a str,
+    message: String,
+    cost: Cost,
+    balance: String,
+    metadata: Metadata,
+}
+
+#[derive(Serialize)]
+struct Cost {
+    this_request: String,
+    per_video: String,
+}
+
+#[derive(Serialize)]
+struct Metadata {
+    latency_ms: u128,
+}
+
+/// "Fields of the video status response: not shown" (2.5). Guess: all of them.
+#[derive(Debug, PartialEq, Serialize)]
+struct Status<'a> {
+    request_id: &'a str,
+    status: &'static str,
+    progress: u128,
+    model: &'a str,
+    created_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    video_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+}
+
+impl Order {
+    /// The model that is to make it, when the order keeps to 2.5.
+    fn check<'a>(&self, gateway: &'a Gateway) -> Result<&'a VideoModel, &'static str> {
+        let id = self.model.as_deref().unwrap_or(DEFAULT_VIDEO_MODEL);
+        let model = gateway.catalog.video_model(id).ok_or("The model is not known")?;
+        let aspect_ratio = self.aspect_ratio.as_deref().unwrap_or(DEFAULT_ASPECT_RATIO);
+        let has_image = self.image_url.as_deref().is_some_and(is_web_address);
+        let faults = [
+            (self.prompt.trim().is_empty(), "The prompt is empty"),
+            (self.prompt.chars().count() > PROMPT_LIMIT, "The prompt is too long"),
+            (
+                !model.durations.offers(self.duration.unwrap_or(DEFAULT_DURATION)),
+                "The model does not make this duration",
+            ),
+            (!ASPECT_RATIOS.contains(&aspect_ratio), "The aspect_ratio is neither 16:9 nor 9:16"),
+            (self.image_url.is_some() && !has_image, "The image_url is not a web address"),
+            (model.image == Image::Required && !has_image, "The model needs an image_url"),
+        ];
+        match faults.iter().find(|(is_fault, _)| *is_fault) {
+            Some((_, why)) => Err(why),
+            None => Ok(model),
+        }
+    }
+
+    fn is_portrait(&self, model: &VideoModel) -> bool {
+        model.aspect_ratio != Aspect::Ignored && self.aspect_ratio.as_deref() == Some("9:16")
+    }
+}
+
+impl Jobs {
+    /// Starts a job and gives its identifier.
+    fn start(&self, job: Job) -> String {
+        let request_id = job.request_id.clone();
+        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.insert(request_id.clone(), job);
+        request_id
+    }
+}
+
+impl Job {
+    fn status(&self, now: Instant, origin: &str) -> Status<'_> {
+        let done = match self.takes.as_millis() {
+            0 => 100,
+            takes => (now.duration_since(self.started).as_millis() * 100 / takes).min(100),
+        };
+        let (status, progress) = match done {
+            _ if self.fails && done >= FAILS_AT => ("failed", FAILS_AT),
+            100 => ("completed", 100),
+            _ if done < QUEUED => ("queued", 0),
+            _ => ("processing", done),
+        };
+        let is_completed = status == "completed";
+        Status {
+            request_id: &self.request_id,
+            status,
+            progress,
+            model: &self.model,
+            created_at: iso8601(self.created),
+            video_url: is_completed.then(|| clips::address(origin, self.is_portrait)),
+            error: (status == "failed").then_some("The video could not be made"),
+        }
+    }
+}
+
+fn pace(model: &str, job_time: Duration) -> Duration {
+    let percent = PACE.iter().find(|(id, _)| *id == model).map_or(100, |(_, percent)| *percent);
+    job_time.saturating_mul(percent) / 100
+}
+
+fn is_web_address(text: &str) -> bool {
+    url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::catalog::Catalog;
+
+    fn job(fails: bool) -> Job {
+        Job {
+            request_id: "vid_1".to_owned(),
+            model: "video-b".to_owned(),
+            is_portrait: true,
+            takes: Duration::from_secs(10),
+            fails,
+            started: clock::now(),
+            created: Duration::ZERO,
+        }
+    }
+
+    fn at(job: &Job, millis: u64) -> (&'static str, u128) {
+        let status = job.status(job.started + Duration::from_millis(millis), "http://here");
+        (status.status, status.progress)
+    }
+
+    #[test]
+    fn a_job_is_queued_then_processed_then_completed() {
+        let job = job(false);
+        assert_eq!(at(&job, 0), ("queued", 0));
+        assert_eq!(at(&job, 1_499), ("queued", 0));
+        assert_eq!(at(&job, 1_500), ("processing", 15));
+        assert_eq!(at(&job, 9_999), ("processing", 99));
+        assert_eq!(at(&job, 10_000), ("completed", 100));
+        assert_eq!(at(&job, 10_000_000), ("completed", 100));
+        let done = job.status(job.started + job.takes, "http://here:1");
+        assert_eq!(done.video_url.as_deref(), Some("http://here:1/clips/portrait.mp4"));
+        assert_eq!((done.created_at.as_str(), done.error), ("1970-01-01T00:00:00.000Z", None));
+    }
+
+    #[test]
+    fn a_job_that_fails_says_so_and_has_no_clip() {
+        let job = job(true);
+        assert_eq!(at(&job, 5_999), ("processing", 59));
+        assert_eq!(at(&job, 6_000), ("failed", 60));
+        let end = job.status(job.started + 2 * job.takes, "http://here");
+        assert_eq!((end.status, end.video_url), ("failed", None));
+        assert!(end.error.is_some());
+    }
+
+    #[test]
+    fn every_pace_is_that_of_a_model_on_offer() {
+        let catalog = Catalog::published();
+        for (id, _) in PACE {
+            assert!(catalog.video_model(id).is_some(), "{id}");
+        }
+        assert_eq!(pace("video-c-2", Duration::from_secs(30)), Duration::from_secs(18));
+        assert_eq!(pace("video-a-2", Duration::from_secs(30)), Duration::from_secs(30));
+    }
+}
