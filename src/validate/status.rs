@@ -11,7 +11,7 @@ use crate::problem::Problem;
 ///
 /// Guess: the contract does not show the identifiers' form (2.5). Whatever is visible ASCII and not
 /// longer than this is taken, as an identifier that we refuse is a paid video that nobody can fetch.
-pub const LONGEST_REQUEST_ID: usize = 128;
+const LONGEST_REQUEST_ID: usize = 128;
 
 /// A checked query for a job's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
