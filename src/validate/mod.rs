@@ -1,0 +1,74 @@
+//! Refuses, before a cent is spent, what the gateway would refuse.
+//!
+//! Invariant: only this module makes a [`Checked`], and only what is `Checked` can be sent. What is
+//! sent is the checked value written anew, never the caller's own bytes.
+
+mod chat;
+mod image_url;
+mod json;
+mod rule;
+mod status;
+mod text;
+mod video;
+
+use std::fmt;
+
+use bytes::Bytes;
+
+pub use chat::{ChatRules, chat};
+pub use image_url::image_url;
+pub use status::{StatusQuery, status};
+pub use video::video;
+
+use crate::contract::money::Usd;
+
+/// A value that passed every rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked<T>(T);
+
+impl<T> Checked<T> {
+    /// The value.
+    pub fn get(&self) -> &T {
+        &self.0
+    }
+
+    /// The value itself.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+/// What can be bought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Paid {
+    /// One chat (2.4).
+    Chat,
+    /// One video job (2.5).
+    Video,
+}
+
+/// A purchase as it will be sent.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Order {
+    /// What is bought.
+    pub paid: Paid,
+    /// The model that `body` names.
+    pub model: Box<str>,
+    /// The price of `model`, from the same row of the catalog that `model` was found in.
+    pub toll: Usd,
+    /// The JSON that is sent: the same fields in the same order for the same request, without
+    /// blanks between them.
+    pub body: Bytes,
+}
+
+/// Shows everything but the body: prompts do not belong in logs.
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Order")
+            .field("paid", &self.paid)
+            .field("model", &self.model)
+            .field("toll", &self.toll)
+            .field("body", &format_args!("{} bytes", self.body.len()))
+            .finish()
+    }
+}

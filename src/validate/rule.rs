@@ -1,0 +1,90 @@
+//! A rule is a row: where it looks, what it is called, and what it says when it is broken.
+
+use std::fmt::Display;
+
+use super::json::Unknown;
+use super::text::{nearest, shown};
+use crate::problem::Fault;
+use crate::problem::Problem;
+
+/// The most faults that one problem lists: enough to mend a payload, too few to flood a reader.
+pub(super) const MOST_FAULTS: usize = 64;
+
+/// One row of a rule table.
+pub(super) struct Rule<T> {
+    /// JSON pointer of the field, from the value that the table judges.
+    pub(super) pointer: &'static str,
+    /// The fault's stable name.
+    pub(super) code: &'static str,
+    /// `None` when the rule holds; otherwise what the caller is told.
+    pub(super) broken: fn(&T) -> Option<String>,
+}
+
+/// The faults of one payload, so that the caller mends it in one round.
+#[derive(Default)]
+pub(super) struct Faults {
+    listed: Vec<Fault>,
+    more: bool,
+}
+
+impl Faults {
+    /// Runs every rule on `value`, which lies at the pointer `at`.
+    pub(super) fn judge<T>(&mut self, rules: &[Rule<T>], value: &T, at: &impl Display) {
+        for rule in rules {
+            if let Some(detail) = (rule.broken)(value) {
+                self.push(format_args!("{at}{}", rule.pointer), rule.code, detail);
+            }
+        }
+    }
+
+    /// A fault for each field that the object at `at` does not take.
+    pub(super) fn unknown(&mut self, unknown: &Unknown<'_>, known: &[&str], at: &impl Display) {
+        for name in unknown.first() {
+            let place = shown(name).replace('~', "~0").replace('/', "~1");
+            let hint = match nearest(name, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known: {}", known.join(", ")),
+            };
+            let detail = format!("there is no field `{}`; {hint}", shown(name));
+            self.push(format_args!("{at}/{place}"), "unknown_field", detail);
+        }
+    }
+
+    /// Lists one fault, if there is room.
+    pub(super) fn push(&mut self, at: impl Display, code: &'static str, detail: String) {
+        match self.listed.len() < MOST_FAULTS {
+            true => self.listed.push(Fault { pointer: at.to_string(), code, detail }),
+            false => self.more = true,
+        }
+    }
+
+    /// Lists the faults of a part.
+    pub(super) fn append(&mut self, part: Self) {
+        for fault in part.listed {
+            self.push(fault.pointer, fault.code, fault.detail);
+        }
+        self.more |= part.more;
+    }
+
+    /// Whether no fault was found.
+    pub(super) fn is_empty(&self) -> bool {
+        self.listed.is_empty()
+    }
+
+    /// Whether faults were left out already, so that nobody needs to look for more.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.more
+    }
+
+    /// The refusal; where faults were left out, its last one says so.
+    pub(super) fn into_problem(mut self) -> Problem {
+        if self.more {
+            self.listed.push(Fault {
+                pointer: String::new(),
+                code: "more_faults",
+                detail: format!("only the first {MOST_FAULTS} faults are listed"),
+            });
+        }
+        Problem::invalid(self.listed)
+    }
+}
