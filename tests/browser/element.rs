@@ -89,7 +89,6 @@ impl<'p> Element<'p> {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "a place on the screen")]
 fn whole(number: &Value) -> Option<i64> {
     number.as_f64().map(|number| number.round() as i64)
 }

@@ -51,8 +51,7 @@ impl Gate {
         let stderr = process.stderr.take().expect("piped");
         let readers = vec![follow(stdout, &printed, Some(found)), follow(stderr, &printed, None)];
         let origin = origin.recv_timeout(PATIENCE);
-        let mut gate =
-            Self { origin: String::new(), process, printed, readers, _folder: folder };
+        let mut gate = Self { origin: String::new(), process, printed, readers, _folder: folder };
         gate.origin = origin.unwrap_or_else(|_| {
             panic!("tollgate does not say where it listens; it says: {}", lock(&gate.printed))
         });
@@ -100,7 +99,10 @@ fn origin_in(line: &str) -> Option<String> {
     port.parse::<u16>().ok().map(|port| format!("{ORIGIN}{port}"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one variable that the binary under test inherits")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one variable that the binary under test inherits"
+)]
 fn path() -> Option<(&'static str, std::ffi::OsString)> {
     std::env::var_os("PATH").map(|path| ("PATH", path))
 }

@@ -72,6 +72,11 @@ impl Page {
         faults
     }
 
+    /// How often the page has asked this, such as `POST http://127.0.0.1:1234/path`.
+    pub(crate) fn times_asked(&self, request: &str) -> usize {
+        lock(&self.record).asked.iter().filter(|asked| *asked == request).count()
+    }
+
     /// Opens `url` and waits until it is loaded.
     pub(crate) fn goto(&self, url: &str) {
         let answer = self.call("Page.navigate", json!({"url": url}));
@@ -88,7 +93,7 @@ impl Page {
 
     /// The one visible element of this role and accessible name, as soon as it is there. A name that ends in `…`
     /// is only the beginning of one.
-    pub(crate) fn find(&self, role: &str, name: &str) -> Element<'_> {
+    pub(crate) fn find(&self, (role, name): (&str, &str)) -> Element<'_> {
         let found = self.patiently(|| match self.nodes(role, name).as_slice() {
             [node] => Some(*node),
             _ => None,
@@ -100,7 +105,7 @@ impl Page {
     }
 
     /// Whether such an element is there now.
-    pub(crate) fn shows(&self, role: &str, name: &str) -> bool {
+    pub(crate) fn shows(&self, (role, name): (&str, &str)) -> bool {
         !self.nodes(role, name).is_empty()
     }
 

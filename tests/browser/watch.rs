@@ -20,9 +20,6 @@ const AUDITS: &[&str] = &[
     "GenericIssue",
     "QuirksModeIssue",
 ];
-/// Runs in a world of its own in every document, so that policy violations are heard even where nothing is logged.
-const REPORT_VIOLATIONS: &str = "addEventListener('securitypolicyviolation', (event) =>
-    console.error(`violates ${event.violatedDirective}: ${event.blockedURI}`), true)";
 
 /// What happens to a request that a test picked by its URL.
 #[derive(Clone, Debug)]
@@ -42,6 +39,8 @@ pub(crate) struct Record {
     pub(crate) allowed: Vec<String>,
     /// Everything wrong, in words.
     pub(crate) faults: Vec<String>,
+    /// Every request so far: `POST http://127.0.0.1:1234/path`.
+    pub(crate) asked: Vec<String>,
     /// URL patterns (`*` matches anything) and what to do to requests that match.
     pub(crate) tampers: Vec<(String, Tamper)>,
 }
@@ -66,6 +65,7 @@ pub(crate) fn watch(wire: &Wire, session: &str, record: &Arc<Mutex<Record>>) {
             }
             _ => {
                 let mut record = lock(&record);
+                record.asked.extend(request(method, params));
                 let fault = fault(method, params, &record.allowed);
                 record.faults.extend(fault);
             }
@@ -83,8 +83,11 @@ fn switch_on(wire: &Wire, session: &str) {
     let attach = json!({"autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true});
     wire.send(Some(session), "Target.setAutoAttach", &attach);
     wire.send(Some(session), "Page.enable", &json!({}));
-    let script = json!({"source": REPORT_VIOLATIONS, "worldName": "watch"});
-    wire.send(Some(session), "Page.addScriptToEvaluateOnNewDocument", &script);
+}
+
+fn request(method: &str, params: &Value) -> Option<String> {
+    let is_sent = method == "Network.requestWillBeSent";
+    is_sent.then(|| format!("{} {}", text(params, "/request/method"), text(params, "/request/url")))
 }
 
 /// The fault that an event tells of, if any.
