@@ -21,6 +21,12 @@ const AUDITS: &[&str] = &[
     "QuirksModeIssue",
 ];
 
+/// Advice for autofill, which concerns no field of ours.
+const ADVICE: &[&str] = &[
+    "FormEmptyIdAndNameAttributesForInputError",
+    "FormInputAssignedAutocompleteValueToIdOrNameAttributeError",
+];
+
 /// What happens to a request that a test picked by its URL.
 #[derive(Clone, Debug)]
 pub(crate) enum Tamper {
@@ -106,7 +112,8 @@ fn fault(method: &str, params: &Value, allowed: &[String]) -> Option<String> {
             Some(format!("log: {} {}", text(params, "/entry/text"), text(params, "/entry/url")))
         }
         "Audits.issueAdded" if AUDITS.contains(&text(params, "/issue/code")) => {
-            Some(format!("audit: {}", params["issue"]))
+            let kind = text(params, "/issue/details/genericIssueDetails/errorType");
+            (!ADVICE.contains(&kind)).then(|| format!("audit: {}", params["issue"]))
         }
         "Network.requestWillBeSent" => foreign(text(params, "/request/url"), allowed),
         "Network.webSocketCreated" => foreign(text(params, "/url"), allowed),
