@@ -1,0 +1,94 @@
+//! An element of the page, clicked and typed into with real mouse and key events.
+
+use serde_json::{Value, json};
+
+use crate::page::Page;
+
+/// Whether a click at this place would meet the element itself (or its label), and nothing that covers it.
+const IS_HIT: &str = "function (x, y) {
+    const hit = document.elementFromPoint(x, y);
+    return this.contains(hit) || hit?.closest('label')?.control === this;
+}";
+
+/// An element that was found by role and name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Element<'p> {
+    page: &'p Page,
+    node: i64,
+}
+
+impl<'p> Element<'p> {
+    pub(crate) fn new(page: &'p Page, node: i64) -> Self {
+        Self { page, node }
+    }
+
+    /// Clicks its middle, once that is in view and nothing covers it.
+    pub(crate) fn click(self) {
+        let middle = self.page.patiently(|| self.reachable_middle());
+        let (x, y) = middle.unwrap_or_else(|| panic!("covered, or not shown: {}", self.html()));
+        for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
+            let button = if kind == "mouseMoved" { "none" } else { "left" };
+            let event = json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": 1});
+            self.page.call("Input.dispatchMouseEvent", event);
+        }
+    }
+
+    /// Clicks it and types.
+    pub(crate) fn fill(self, text: &str) {
+        self.click();
+        self.page.type_text(text);
+    }
+
+    /// Chooses, with the arrow keys, the first option of a `<select>` whose text contains `part`.
+    pub(crate) fn choose(self, part: &str) {
+        self.page.call("DOM.focus", json!({"backendNodeId": self.node}));
+        let ask = "function (part) {
+            return [...this.options].findIndex((option) => option.text.includes(part)) - this.selectedIndex;
+        }";
+        let steps = self.call(ask, &[json!(part)]).as_i64().expect("a number");
+        let key = if steps > 0 { "ArrowDown" } else { "ArrowUp" };
+        (0..steps.abs()).for_each(|_| self.page.press(key));
+        let chosen = self.call("function () { return this.selectedOptions[0]?.text }", &[]);
+        assert!(chosen.as_str().is_some_and(|text| text.contains(part)), "{chosen} is not {part}");
+    }
+
+    /// What was typed into it.
+    pub(crate) fn value(self) -> String {
+        let value = self.call("function () { return this.value }", &[]);
+        value.as_str().unwrap_or_default().to_owned()
+    }
+
+    fn reachable_middle(self) -> Option<(i64, i64)> {
+        let _ = self.try_call("DOM.scrollIntoViewIfNeeded", json!({}));
+        let model = self.try_call("DOM.getBoxModel", json!({}))?;
+        let corners: Vec<i64> =
+            model["model"]["border"].as_array()?.iter().filter_map(whole).collect();
+        let [left, top, _, _, right, bottom, ..] = corners.as_slice() else { return None };
+        let (x, y) = (left.midpoint(*right), top.midpoint(*bottom));
+        (self.call(IS_HIT, &[json!(x), json!(y)]) == true).then_some((x, y))
+    }
+
+    fn html(self) -> Value {
+        self.call("function () { return this.outerHTML.slice(0, 300) }", &[])
+    }
+
+    /// Calls a JavaScript function with the element as `this`.
+    fn call(self, function: &str, arguments: &[Value]) -> Value {
+        let object = self.page.call("DOM.resolveNode", json!({"backendNodeId": self.node}));
+        let arguments: Vec<_> = arguments.iter().map(|value| json!({"value": value})).collect();
+        let call = json!({"functionDeclaration": function, "arguments": arguments,
+            "objectId": object["object"]["objectId"], "returnByValue": true});
+        let mut answer = self.page.call("Runtime.callFunctionOn", call);
+        assert_eq!(answer.get("exceptionDetails"), None, "{function}");
+        answer["result"]["value"].take()
+    }
+
+    fn try_call(self, method: &str, mut params: Value) -> Option<Value> {
+        params["backendNodeId"] = json!(self.node);
+        self.page.ask(method, params).ok()
+    }
+}
+
+fn whole(number: &Value) -> Option<i64> {
+    number.as_f64().map(|number| number.round() as i64)
+}

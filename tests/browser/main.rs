@@ -1,0 +1,11 @@
+//! Promises that only a real browser can check: Chromium opens the page that the real binary serves.
+#![cfg(test)]
+
+mod chromium;
+mod driver;
+mod element;
+mod gate;
+mod page;
+mod scenarios;
+mod site;
+mod watch;

@@ -1,0 +1,76 @@
+//! What a person does on the page, from opening it to a clip that plays.
+
+use crate::gate::Gate;
+use crate::page::Page;
+
+/// What the page calls things: role and accessible name; `…` stands for the rest of a name.
+const CHAT_MODEL: (&str, &str) = ("combobox", "Model");
+const MESSAGE: (&str, &str) = ("textbox", "Message");
+const SEND: (&str, &str) = ("button", "Send · $…");
+const TO_VIDEO: (&str, &str) = ("tab", "Video");
+const PROMPT: (&str, &str) = ("textbox", "Prompt");
+const GENERATE: (&str, &str) = ("button", "Generate · $…");
+const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
+const PROGRESS: (&str, &str) = ("progressbar", "…");
+/// The answer is the last article, and its Markdown has become elements.
+const RENDERED: &str = "[...document.querySelectorAll('ol article')].length >= 2 &&
+    [...document.querySelectorAll('ol article')].at(-1).querySelector('strong, em, code, li, table, h3') !== null";
+
+fn open(gate: &Gate) -> Page {
+    let page = Page::new(&gate.origin);
+    page.goto(&gate.origin);
+    page
+}
+
+#[test]
+fn a_message_is_answered_in_rendered_markdown() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(CHAT_MODEL).choose("beta");
+    assert!(page.shows(SEND), "the price is known before it is spent");
+    page.find(MESSAGE).fill("Show me **some** Markdown, please");
+    page.press("Enter");
+    page.wait_until(RENDERED);
+    assert_eq!(page.find(MESSAGE).value(), "");
+    page.screenshot("chat");
+}
+
+#[test]
+fn a_video_is_bought_in_two_steps_and_plays() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(TO_VIDEO).click();
+    page.find(PROMPT).fill("A lighthouse at dusk");
+    page.find(GENERATE).click();
+    page.find(CONFIRM).click();
+    page.find(PROGRESS);
+    page.wait_until("document.querySelector('video')?.readyState >= 2");
+    page.evaluate("document.querySelector('video').play()");
+    page.wait_until("document.querySelector('video').currentTime > 0");
+    page.screenshot("video");
+}
+
+#[test]
+fn enter_never_buys_a_video() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(TO_VIDEO).click();
+    page.find(PROMPT).fill("A lighthouse at dusk");
+    page.press("Enter");
+    // Whatever Enter had bought would be on its way before this purchase.
+    page.find(GENERATE).click();
+    page.find(CONFIRM).click();
+    page.wait_until("document.querySelector('video')?.readyState >= 2");
+    assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 1);
+}
+
+#[test]
+fn an_unknown_outcome_is_called_unknown_and_perhaps_charged() {
+    let gate = Gate::start();
+    let mut page = open(&gate);
+    page.expect_errors(&["status of 424"]);
+    page.find(MESSAGE).fill("sandbox:502");
+    page.press("Enter");
+    page.wait_for_text("outcome is unknown");
+    page.wait_for_text("may have been charged");
+}
