@@ -5,8 +5,7 @@
 //! Reading is pure: [`Config::read`] is given text ([`Source`]), and answers with settings or with
 //! every fault at once.
 
-mod ahead;
-mod around;
+mod buying;
 mod fault;
 mod key;
 mod keys;
@@ -16,6 +15,7 @@ mod origin;
 mod raw;
 mod read;
 mod section;
+mod serving;
 #[cfg(test)]
 mod tests;
 mod value;

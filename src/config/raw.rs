@@ -117,16 +117,23 @@ impl Node {
         }
     }
 
-    fn holds_a_key(&self) -> bool {
+    /// Where a key stands in the value, or in a name within it.
+    fn key(&self) -> Option<&Place> {
         match &self.value {
-            Value::Text(text) => text.contains(KEY_PREFIX),
-            Value::List(nodes) => nodes.iter().any(Self::holds_a_key),
-            Value::Table(table) => table
-                .iter()
-                .any(|(name, (_, node))| name.contains(KEY_PREFIX) || node.holds_a_key()),
-            Value::Number(_) | Value::Other(_) => false,
+            Value::Text(text) => text.contains(KEY_PREFIX).then_some(&self.place),
+            Value::List(nodes) => nodes.iter().find_map(Self::key),
+            Value::Table(table) => key(table),
+            Value::Number(_) | Value::Other(_) => None,
         }
     }
+}
+
+fn key(table: &Table) -> Option<&Place> {
+    table.iter().find_map(
+        |(name, (place, node))| {
+            if name.contains(KEY_PREFIX) { Some(place) } else { node.key() }
+        },
+    )
 }
 
 /// Every syntax fault of the file, or its tree. What the parser could not place is not guessed at.
@@ -143,9 +150,9 @@ fn file(name: &str, text: &str, faults: &mut Vec<Fault>) -> Table {
         return Table::new();
     }
     let tree = entries(table.into_inner(), &place);
+    // Written with escapes, a key hides from a search of the text.
     if in_the_open.is_empty() {
-        let hidden = tree.values().filter(|(_, node)| node.holds_a_key());
-        faults.extend(hidden.map(|(place, _)| Fault::new(place.clone(), KEY_HERE)));
+        faults.extend(key(&tree).map(|place| Fault::new(place.clone(), KEY_HERE)));
     }
     tree
 }

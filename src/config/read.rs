@@ -7,13 +7,13 @@ use zeroize::Zeroizing;
 
 use super::Config;
 use super::Spend;
-use super::ahead;
-use super::around;
+use super::buying;
 use super::fault::Fault;
 use super::fault::Place;
 use super::keys;
 use super::raw::Raw;
 use super::section::Report;
+use super::serving;
 
 /// What settings are read from: all of it text, so that reading is pure.
 pub struct Source<'a> {
@@ -69,19 +69,19 @@ fn meant(source: &Source<'_>) -> (Config, Vec<Fault>, Vec<String>) {
     let (sandbox, live) =
         (base_url.is_none() && keys.is_none(), base_url.is_some() && keys.is_some());
     let config = Config {
-        server: report.section(&raw, "server", |section| around::server(section, source)),
-        admin: report.section(&raw, "admin", around::admin),
-        gateway: report.section(&raw, "gateway", |section| ahead::gateway(section, keys)),
-        access: report.section(&raw, "access", |section| around::access(section, source)),
-        limits: report.section(&raw, "limits", around::limits),
-        budget: report.section(&raw, "budget", around::budget),
-        purchase: report.section(&raw, "purchase", ahead::purchase),
-        store: report.section(&raw, "store", |section| ahead::store(section, source, live)),
-        jobs: report.section(&raw, "jobs", ahead::jobs),
-        page: report.section(&raw, "page", |section| around::page(section, source)),
-        catalog: report.section(&raw, "models", ahead::catalog),
-        sandbox: report.section(&raw, "sandbox", ahead::sandbox),
-        log: report.section(&raw, "log", around::log),
+        server: report.section(&raw, "server", |section| serving::server(section, source)),
+        admin: report.section(&raw, "admin", serving::admin),
+        gateway: report.section(&raw, "gateway", |section| buying::gateway(section, keys)),
+        access: report.section(&raw, "access", |section| serving::access(section, source)),
+        limits: report.section(&raw, "limits", serving::limits),
+        budget: report.section(&raw, "budget", serving::budget),
+        purchase: report.section(&raw, "purchase", buying::purchase),
+        store: report.section(&raw, "store", |section| buying::store(section, source, live)),
+        jobs: report.section(&raw, "jobs", buying::jobs),
+        page: report.section(&raw, "page", |section| serving::page(section, source)),
+        catalog: report.section(&raw, "models", buying::catalog),
+        sandbox: report.section(&raw, "sandbox", buying::sandbox),
+        log: report.section(&raw, "log", serving::log),
     };
     let listen = raw.place_of("server", "listen").unwrap_or(Place::Nowhere);
     report.faults.extend(reach(&config, sandbox, live, &listen));

@@ -274,9 +274,11 @@ fn as_text<T>(node: &Node, parse: fn(&str) -> Parsed<T>) -> Parsed<T> {
     match &node.value {
         Value::Text(text) => parse(text),
         // The parser's words say which text was expected.
-        _ => Err(match parse("") {
-            Err(expected) => format!("{expected}, not {}", node.kind()).into(),
-            Ok(_) => format!("expected text, not {}", node.kind()).into(),
-        }),
+        Value::Number(_) | Value::List(_) | Value::Table(_) | Value::Other(_) => {
+            Err(match parse("") {
+                Err(expected) => format!("{expected}, not {}", node.kind()).into(),
+                Ok(_) => format!("expected text, not {}", node.kind()).into(),
+            })
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The sections about ourselves and our callers: server, admin, access, limits, budget, page, log.
+//! Reads the sections about ourselves and our callers: server, admin, access, limits, budget, page, log.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

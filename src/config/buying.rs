@@ -1,4 +1,4 @@
-//! The sections about what lies ahead: gateway, models, purchase, store, jobs, sandbox.
+//! Reads the sections about what is bought and where: gateway, models, purchase, store, jobs, sandbox.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
