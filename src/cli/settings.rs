@@ -58,10 +58,8 @@ pub fn load_from(
     let text = match read_text(&path) {
         Ok(text) => Some(text),
         Err(Unread::Absent) if explicit.is_none() => None,
-        Err(unread) => {
-            faults.push(unread.into_fault(&name));
-            None
-        }
+        // What an unread file does not say means nothing: no further faults are drawn from it.
+        Err(unread) => return Err(vec![unread.into_fault(&name)]),
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut environment = environment(variables, &mut faults);
@@ -165,9 +163,9 @@ enum Unread {
 }
 
 fn read_text(path: &Path) -> Result<Zeroizing<String>, Unread> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Unread::Absent,
-        kind => Unread::Failed(kind),
+    let failed = |error: io::Error| {
+        let absent = error.kind() == io::ErrorKind::NotFound;
+        if absent { Unread::Absent } else { Unread::Failed(error.kind()) }
     };
     let about = fs::metadata(path).map_err(failed)?;
     if about.is_dir() {

@@ -21,6 +21,8 @@ const SECRETS: &[&str] = &["TOLLGATE_SECRET"];
 pub(super) struct Raw {
     /// Sections by name.
     pub(super) sections: Table,
+    /// The file could not be read to its end: what it does not say means nothing.
+    pub(super) broken: bool,
 }
 
 /// A table by name; each row holds the place of its name, and its value.
@@ -49,7 +51,9 @@ impl Raw {
     pub(super) fn parse(source: &Source<'_>, faults: &mut Vec<Fault>) -> Self {
         let mut raw = Self::default();
         if let Some((name, text)) = source.file {
-            raw.sections = file(name, text, faults);
+            let table = file(name, text, faults);
+            raw.broken = table.is_none();
+            raw.sections = table.unwrap_or_default();
         }
         for (variable, value) in source.environment {
             if let Some(rest) = variable.strip_prefix(PREFIX)
@@ -137,7 +141,7 @@ fn key(table: &Table) -> Option<&Place> {
 }
 
 /// Every syntax fault of the file, or its tree. What the parser could not place is not guessed at.
-fn file(name: &str, text: &str, faults: &mut Vec<Fault>) -> Table {
+fn file(name: &str, text: &str, faults: &mut Vec<Fault>) -> Option<Table> {
     let place = |offset: usize| Place::at(name, text, offset);
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
@@ -147,14 +151,14 @@ fn file(name: &str, text: &str, faults: &mut Vec<Fault>) -> Table {
     let in_the_open: Vec<_> = text.match_indices(KEY_PREFIX).collect();
     faults.extend(in_the_open.iter().map(|(offset, _)| Fault::new(place(*offset), KEY_HERE)));
     if !errors.is_empty() {
-        return Table::new();
+        return None;
     }
     let tree = entries(table.into_inner(), &place);
     // Written with escapes, a key hides from a search of the text.
     if in_the_open.is_empty() {
         faults.extend(key(&tree).map(|place| Fault::new(place.clone(), KEY_HERE)));
     }
-    tree
+    Some(tree)
 }
 
 fn entries(table: DeTable<'_>, place: &dyn Fn(usize) -> Place) -> Table {

@@ -37,20 +37,25 @@ impl Config {
     /// # Errors
     /// Every fault at once, sorted by place. None of them repeats a value.
     pub fn read(source: &Source<'_>) -> Result<Self, Vec<Fault>> {
-        let (config, faults, _) = meant(source);
+        let mut report = Report::default();
+        let raw = Raw::parse(source, &mut report.faults);
+        if raw.broken {
+            return Err(report.finish(&Raw::default()).0);
+        }
+        let (config, faults, _) = meant(source, &raw, report);
         if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
 
     /// The name of every setting, as `section.name`, in the order of the documentation.
     pub fn names() -> Vec<String> {
-        with_nothing(|source| meant(source).2)
+        with_nothing(|source| meant(source, &Raw::default(), Report::default()).2)
     }
 }
 
 /// What holds when nothing is set: the sandbox on loopback.
 impl Default for Config {
     fn default() -> Self {
-        with_nothing(|source| meant(source).0)
+        with_nothing(|source| meant(source, &Raw::default(), Report::default()).0)
     }
 }
 
@@ -61,27 +66,25 @@ fn with_nothing<T>(read: impl FnOnce(&Source<'_>) -> T) -> T {
 }
 
 /// The settings, their faults, and the names of all of them. Where there is a fault, the default holds.
-fn meant(source: &Source<'_>) -> (Config, Vec<Fault>, Vec<String>) {
-    let mut report = Report::default();
-    let raw = Raw::parse(source, &mut report.faults);
+fn meant(source: &Source<'_>, raw: &Raw, mut report: Report) -> (Config, Vec<Fault>, Vec<String>) {
     let keys = keys::read(source, &mut report.faults);
     let base_url = raw.place_of("gateway", "base_url");
     let (sandbox, live) =
         (base_url.is_none() && keys.is_none(), base_url.is_some() && keys.is_some());
     let config = Config {
-        server: report.section(&raw, "server", |section| serving::server(section, source)),
-        admin: report.section(&raw, "admin", serving::admin),
-        gateway: report.section(&raw, "gateway", |section| buying::gateway(section, keys)),
-        access: report.section(&raw, "access", |section| serving::access(section, source)),
-        limits: report.section(&raw, "limits", serving::limits),
-        budget: report.section(&raw, "budget", serving::budget),
-        purchase: report.section(&raw, "purchase", buying::purchase),
-        store: report.section(&raw, "store", |section| buying::store(section, source, live)),
-        jobs: report.section(&raw, "jobs", buying::jobs),
-        page: report.section(&raw, "page", |section| serving::page(section, source)),
-        catalog: report.section(&raw, "models", buying::catalog),
-        sandbox: report.section(&raw, "sandbox", buying::sandbox),
-        log: report.section(&raw, "log", serving::log),
+        server: report.section(raw, "server", |section| serving::server(section, source)),
+        admin: report.section(raw, "admin", serving::admin),
+        gateway: report.section(raw, "gateway", |section| buying::gateway(section, keys)),
+        access: report.section(raw, "access", |section| serving::access(section, source)),
+        limits: report.section(raw, "limits", serving::limits),
+        budget: report.section(raw, "budget", serving::budget),
+        purchase: report.section(raw, "purchase", buying::purchase),
+        store: report.section(raw, "store", |section| buying::store(section, source, live)),
+        jobs: report.section(raw, "jobs", buying::jobs),
+        page: report.section(raw, "page", |section| serving::page(section, source)),
+        catalog: report.section(raw, "models", buying::catalog),
+        sandbox: report.section(raw, "sandbox", buying::sandbox),
+        log: report.section(raw, "log", serving::log),
     };
     let listen = raw.place_of("server", "listen").unwrap_or(Place::Nowhere);
     report.faults.extend(reach(&config, sandbox, live, &listen));
@@ -91,7 +94,7 @@ fn meant(source: &Source<'_>) -> (Config, Vec<Fault>, Vec<String>) {
         let text = "admin.listen: expected another address than those of server.listen";
         report.faults.push(Fault::new(place, text));
     }
-    let (faults, names) = report.finish(&raw);
+    let (faults, names) = report.finish(raw);
     (config, faults, names)
 }
 
