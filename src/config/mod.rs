@@ -1,8 +1,24 @@
 //! The settings: as written (`Raw`), and as meant ([`Config`]).
 //!
 //! Invariant: a `Config` is right. Nothing after it parses a string or checks a setting again.
+//!
+//! Reading is pure: [`Config::read`] is given text ([`Source`]), and answers with settings or with
+//! every fault at once.
 
+mod buying;
+mod fault;
 mod key;
+mod keys;
+mod nearest;
+mod not_yet;
+mod origin;
+mod raw;
+mod read;
+mod section;
+mod serving;
+#[cfg(test)]
+mod tests;
+mod value;
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -11,7 +27,12 @@ use std::time::Duration;
 
 use url::Url;
 
+pub use fault::Fault;
+pub use fault::Place;
+pub use fault::blot;
 pub use key::Key;
+pub use read::Environment;
+pub use read::Source;
 
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;

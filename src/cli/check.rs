@@ -1,0 +1,120 @@
+//! `tollgate check`: says every fault and where, or what the settings amount to.
+
+use std::io;
+use std::io::Write;
+
+use super::Exit;
+use super::Loaded;
+use super::refuse;
+use crate::config::Budget;
+use crate::config::Config;
+use crate::config::Fault;
+use crate::config::Mode;
+use crate::config::Spend;
+use crate::config::Store;
+use crate::config::Target;
+
+/// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`. Settings
+/// that this version cannot honour are faults too, as `serve` would refuse them.
+///
+/// # Errors
+/// That of writing.
+pub fn check(
+    loaded: &Result<Loaded, Vec<Fault>>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> io::Result<Exit> {
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(faults) => return refuse(faults, err),
+    };
+    for warning in &loaded.warnings {
+        writeln!(err, "warning: {warning}")?;
+    }
+    let not_yet = loaded.config.not_yet();
+    for sentence in &not_yet {
+        writeln!(err, "{sentence}")?;
+    }
+    if !not_yet.is_empty() {
+        return Ok(Exit::Mistake);
+    }
+    summary(loaded, out)?;
+    Ok(Exit::Done)
+}
+
+/// Asks the gateway for balance, limits and key names.
+///
+/// # Errors
+/// That of writing.
+pub async fn online(
+    _config: &Config,
+    _out: &mut impl Write,
+    err: &mut impl Write,
+) -> io::Result<Exit> {
+    writeln!(err, "check --online is not available yet: this version does not ask the gateway")?;
+    Ok(Exit::Failed)
+}
+
+fn summary(loaded: &Loaded, out: &mut impl Write) -> io::Result<()> {
+    let config = &loaded.config;
+    let file = match &loaded.file {
+        Some(path) => path.display().to_string(),
+        None => "no file, the defaults and the environment".to_owned(),
+    };
+    let listen: Vec<_> = config.server.listen.iter().map(ToString::to_string).collect();
+    let rows = [
+        ("settings", file),
+        ("gateway", gateway(&config.gateway.target)),
+        ("listen", listen.join(", ")),
+        ("admin", config.admin.listen.to_string()),
+        ("callers", callers(&config.access.mode).to_owned()),
+        ("budgets", budgets(&config.budget)),
+        ("store", store(&config.store)),
+    ];
+    for (name, value) in rows {
+        writeln!(out, "{name:<9} {value}")?;
+    }
+    Ok(())
+}
+
+/// The host alone: a path may say more than a terminal should.
+fn gateway(target: &Target) -> String {
+    match target {
+        Target::Sandbox => "the sandbox, play money".to_owned(),
+        Target::Live { base_url, keys } => {
+            let host = base_url.host_str().unwrap_or_default();
+            let keys =
+                if keys.len() == 1 { "1 key".to_owned() } else { format!("{} keys", keys.len()) };
+            format!("live, {host}, {keys}")
+        }
+    }
+}
+
+fn callers(mode: &Mode) -> &'static str {
+    match mode {
+        Mode::Open => "open: whoever reaches an address above, told apart by address",
+        Mode::Members => "members: holders of a token",
+        Mode::Jwt { .. } => "jwt: users of the web app's own login",
+    }
+}
+
+fn budgets(budget: &Budget) -> String {
+    let rows = [("in all", budget.total), ("each caller", budget.caller)];
+    let held: Vec<_> = rows.iter().filter_map(|(whose, spend)| limit(whose, spend)).collect();
+    if held.is_empty() { "none".to_owned() } else { held.join("; ") }
+}
+
+fn limit(whose: &str, spend: &Spend) -> Option<String> {
+    let day = spend.day.map(|day| format!("{} a day", day.short()));
+    let month = spend.month.map(|month| format!("{} a month", month.short()));
+    let both: Vec<_> = [day, month].into_iter().flatten().collect();
+    (!both.is_empty()).then(|| format!("{whose} {}", both.join(" and ")))
+}
+
+fn store(store: &Store) -> String {
+    match store {
+        Store::Memory => "memory".to_owned(),
+        Store::Sqlite(path) => format!("sqlite, {}", path.display()),
+        Store::Redis => "redis".to_owned(),
+    }
+}

@@ -1,0 +1,117 @@
+//! The command line: what was asked for, and one file per command.
+
+mod check;
+mod settings;
+
+use std::ffi::OsString;
+use std::io;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::Subcommand;
+
+pub use check::check;
+pub use check::online;
+pub use settings::Loaded;
+pub use settings::load;
+pub use settings::load_from;
+
+use crate::config::Fault;
+use crate::config::blot;
+
+/// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
+#[derive(Clone, Debug, PartialEq, Eq, Parser)]
+#[command(name = "tollgate", version)]
+pub struct Cli {
+    /// The settings file; without it `proxy.toml` here, if there
+    #[arg(long, global = true, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// What to do; `serve` when nothing is said
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What `tollgate` can be told to do.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Runs the proxy (this is what happens without a command)
+    Serve,
+    /// Reads settings and keys, says every fault and where
+    Check {
+        /// Asks the gateway for balance, limits and key names as well
+        #[arg(long)]
+        online: bool,
+    },
+    /// Runs the sandbox gateway alone
+    Sandbox {
+        /// Where it listens
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+        listen: SocketAddr,
+    },
+}
+
+/// How a command ended, as the shell sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// 0: all is well.
+    Done = 0,
+    /// 1: something failed.
+    Failed = 1,
+    /// 2: a mistake in the command line or in the settings.
+    Mistake = 2,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+impl Cli {
+    /// Reads the command line, program name first. `Err` says how to end at once: help and version
+    /// were printed to `out` ([`Exit::Done`]), or a mistake to `err` ([`Exit::Mistake`]), without
+    /// any key that stood there.
+    ///
+    /// # Errors
+    /// The outer error is that of writing.
+    pub fn read(
+        arguments: impl IntoIterator<Item = OsString>,
+        out: &mut impl Write,
+        err: &mut impl Write,
+    ) -> io::Result<Result<Self, Exit>> {
+        let error = match Self::try_parse_from(arguments) {
+            Ok(cli) => return Ok(Ok(cli)),
+            Err(error) => error,
+        };
+        let text = error.render().to_string();
+        if error.use_stderr() {
+            write!(err, "{}", blot(&text))?;
+            return Ok(Err(Exit::Mistake));
+        }
+        write!(out, "{text}")?;
+        Ok(Err(Exit::Done))
+    }
+
+    /// The command, `serve` by default.
+    pub fn command(&self) -> Command {
+        self.command.clone().unwrap_or(Command::Serve)
+    }
+}
+
+/// Prints each fault on a line of its own.
+///
+/// # Errors
+/// That of writing.
+pub fn refuse(faults: &[Fault], err: &mut impl Write) -> io::Result<Exit> {
+    for fault in faults {
+        writeln!(err, "{fault}")?;
+    }
+    Ok(Exit::Mistake)
+}
+
+#[cfg(test)]
+mod tests;

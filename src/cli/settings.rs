@@ -1,0 +1,214 @@
+//! Gathers what settings are read from: the environment, `.env`, `proxy.toml`, the key file. Nothing else reads them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+use zeroize::Zeroizing;
+
+use crate::config::Config;
+use crate::config::Environment;
+use crate::config::Fault;
+use crate::config::Place;
+use crate::config::Source;
+
+/// The settings file that is read when none is named.
+const DEFAULT_FILE: &str = "proxy.toml";
+/// The file beside it that adds to the environment.
+const ENV_FILE: &str = ".env";
+/// Variables that are read besides `TOLLGATE_…`.
+const VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE", "REDIS_URL"];
+/// No settings or key file is larger than this.
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// Settings that are right, and where they came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The settings.
+    pub config: Config,
+    /// The settings file, if there is one.
+    pub file: Option<PathBuf>,
+    /// What deserves a second look, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the settings: `explicit` is the file of `--config`, which must be there. The environment of
+/// this process wins over `.env`, and both over the file.
+///
+/// # Errors
+/// Every fault at once; none of them repeats a value.
+pub fn load(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
+    load_from(explicit, Path::new(""), std::env::vars_os())
+}
+
+/// [`load`], with the folder of the default file and the environment given.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_from(
+    explicit: Option<&Path>,
+    folder: &Path,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Loaded, Vec<Fault>> {
+    let mut faults = Vec::new();
+    let path = explicit.map_or_else(|| folder.join(DEFAULT_FILE), Path::to_path_buf);
+    let name = path.display().to_string();
+    let text = match read_text(&path) {
+        Ok(text) => Some(text),
+        Err(Unread::Absent) if explicit.is_none() => None,
+        // What an unread file does not say means nothing: no further faults are drawn from it.
+        Err(unread) => return Err(vec![unread.into_fault(&name)]),
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut environment = environment(variables, &mut faults);
+    add_env_file(&folder.join(ENV_FILE), &mut environment, &mut faults);
+
+    let source = Source {
+        file: text.as_ref().map(|text| (name.as_str(), text.as_str())),
+        folder,
+        environment: &environment,
+        key_file: &|path| read_text(path).map_err(|unread| unread.reason()),
+    };
+    let config = match Config::read(&source) {
+        Ok(config) if faults.is_empty() => config,
+        Ok(_) => return Err(faults),
+        Err(more) => {
+            faults.extend(more);
+            return Err(faults);
+        }
+    };
+    let mut warnings = config.warnings();
+    warnings.extend(key_file_warning(folder, &environment));
+    Ok(Loaded { config, file: text.map(|_| path), warnings })
+}
+
+/// The variables that are ours; their names and values are text.
+fn environment(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+    faults: &mut Vec<Fault>,
+) -> Environment {
+    let mut environment = Environment::new();
+    for (name, value) in variables {
+        let Some(name) = name.to_str().filter(|name| is_ours(name)) else { continue };
+        match value.into_string() {
+            Ok(value) => {
+                environment.insert(name.to_owned(), Zeroizing::new(value));
+            }
+            Err(_) => {
+                let place = Place::Variable(name.to_owned());
+                faults.push(Fault::new(place, "expected text in UTF-8"));
+            }
+        }
+    }
+    environment
+}
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with("TOLLGATE_") || VARIABLES.contains(&name)
+}
+
+/// Adds what `.env` says to an environment that it never overrides; of two lines for one variable
+/// the first holds. The process environment stays as it is.
+fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<Fault>) {
+    let name = path.display().to_string();
+    let text = match read_text(path) {
+        Ok(text) => text,
+        Err(Unread::Absent | Unread::Folder) => return,
+        Err(unread) => return faults.push(unread.into_fault(&name)),
+    };
+    for entry in dotenvy::from_read_iter(text.trim_start_matches('\u{feff}').as_bytes()) {
+        match entry {
+            Ok((variable, value)) => {
+                let value = Zeroizing::new(value);
+                if is_ours(&variable) {
+                    environment.entry(variable).or_insert(value);
+                }
+            }
+            // The library's own words repeat the line, which may hold a key.
+            Err(error) => {
+                let place = match line_of(&text, error) {
+                    Some(line) => Place::Line { file: name.clone(), line },
+                    None => Place::File(name.clone()),
+                };
+                faults.push(Fault::new(place, "expected NAME=value"));
+            }
+        }
+    }
+}
+
+/// The line that the library could not read. A quoted value may span several: the first counts.
+fn line_of(text: &str, error: dotenvy::Error) -> Option<usize> {
+    let dotenvy::Error::LineParse(content, _) = error else { return None };
+    let content = Zeroizing::new(content);
+    let first = content.lines().next().unwrap_or_default().trim();
+    let index = text.lines().position(|line| {
+        let line = line.trim_start_matches('\u{feff}').trim();
+        line == first
+            || (!first.is_empty()
+                && line.starts_with(first)
+                && line[first.len()..].trim_start().starts_with('#'))
+    });
+    index.map(|index| index + 1)
+}
+
+/// Why a file gave no text.
+enum Unread {
+    Absent,
+    Folder,
+    Large,
+    NotText(usize),
+    Failed(io::ErrorKind),
+}
+
+fn read_text(path: &Path) -> Result<Zeroizing<String>, Unread> {
+    let failed = |error: io::Error| {
+        let absent = error.kind() == io::ErrorKind::NotFound;
+        if absent { Unread::Absent } else { Unread::Failed(error.kind()) }
+    };
+    let about = fs::metadata(path).map_err(failed)?;
+    if about.is_dir() {
+        return Err(Unread::Folder);
+    }
+    if about.len() > LARGEST_FILE {
+        return Err(Unread::Large);
+    }
+    let bytes = fs::read(path).map_err(failed)?;
+    String::from_utf8(bytes).map(Zeroizing::new).map_err(|error| {
+        let (bytes, upto) =
+            (Zeroizing::new(error.as_bytes().to_vec()), error.utf8_error().valid_up_to());
+        Unread::NotText(bytes[..upto].iter().filter(|byte| **byte == b'\n').count() + 1)
+    })
+}
+
+impl Unread {
+    fn into_fault(self, name: &str) -> Fault {
+        let place = match self {
+            Self::NotText(line) => Place::Line { file: name.to_owned(), line },
+            Self::Absent | Self::Folder | Self::Large | Self::Failed(_) => {
+                Place::File(name.to_owned())
+            }
+        };
+        Fault::new(place, format!("expected a readable file: {}", self.reason()))
+    }
+
+    fn reason(&self) -> String {
+        match self {
+            Self::Absent => "there is none".to_owned(),
+            Self::Folder => "this is a folder".to_owned(),
+            Self::Large => "it is larger than 1 MiB".to_owned(),
+            Self::NotText(line) => format!("line {line} is not UTF-8"),
+            Self::Failed(kind) => kind.to_string(),
+        }
+    }
+}
+
+/// A key that every user of the machine can read is not secret.
+fn key_file_warning(folder: &Path, environment: &Environment) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let name = environment.get("GATEWAY_API_KEY_FILE").map(|name| name.trim())?;
+    let mode = fs::metadata(folder.join(name)).ok()?.permissions().mode();
+    let text = "GATEWAY_API_KEY_FILE: every user of this machine can read the file; chmod 600 it";
+    (!name.is_empty() && mode & 0o004 != 0).then(|| text.to_owned())
+}

@@ -1,0 +1,61 @@
+//! Reads the gateway's keys from where secrets may stand, and says what is wrong without repeating them.
+
+use std::path::Path;
+
+use super::Key;
+use super::Source;
+use super::fault::Fault;
+use super::fault::Place;
+use crate::contract::wire::KEY_PREFIX;
+use crate::contract::wire::MOST_KEYS;
+
+const KEY: &str = "GATEWAY_API_KEY";
+const KEY_FILE: &str = "GATEWAY_API_KEY_FILE";
+
+/// The keys as given: none given is `None`; a list that is at fault is still given.
+pub(super) fn read(source: &Source<'_>, faults: &mut Vec<Fault>) -> Option<(Place, Vec<Key>)> {
+    let given = |name| source.environment.get(name).filter(|value| !value.trim().is_empty());
+    let place = |name: &str| Place::Variable(name.to_owned());
+    match (given(KEY), given(KEY_FILE)) {
+        (None, None) => None,
+        (Some(text), None) => Some((place(KEY), list(text, &place(KEY), faults))),
+        (Some(_), Some(_)) => {
+            let text = format!("expected {KEY} or {KEY_FILE}, not both");
+            faults.push(Fault::new(place(KEY), text));
+            Some((place(KEY), Vec::new()))
+        }
+        (None, Some(name)) => {
+            let keys = match (source.key_file)(&source.folder.join(Path::new(name.trim()))) {
+                Ok(text) => list(&text, &place(KEY_FILE), faults),
+                Err(reason) => {
+                    let text = format!("expected a file with the key: {reason}");
+                    faults.push(Fault::new(place(KEY_FILE), text));
+                    Vec::new()
+                }
+            };
+            Some((place(KEY_FILE), keys))
+        }
+    }
+}
+
+fn list(text: &str, place: &Place, faults: &mut Vec<Fault>) -> Vec<Key> {
+    let keys: Vec<_> = text.split(',').map(str::trim).collect();
+    let mut fault = |text: String| faults.push(Fault::new(place.clone(), text));
+    if keys.len() > MOST_KEYS {
+        fault(format!("expected at most {MOST_KEYS} keys, not {}", keys.len()));
+    }
+    for (index, key) in keys.iter().enumerate() {
+        let number = index + 1;
+        let rest = key.strip_prefix(KEY_PREFIX).unwrap_or_default();
+        if key.is_empty() {
+            fault(format!("key {number}: expected a key, nothing is there"));
+        } else if rest.is_empty() {
+            fault(format!("key {number}: expected a key that begins with {KEY_PREFIX}"));
+        } else if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+            fault(format!("key {number}: expected visible ASCII characters only"));
+        } else if let Some(first) = keys[..index].iter().position(|other| other == key) {
+            fault(format!("key {number}: expected another key than key {}", first + 1));
+        }
+    }
+    keys.into_iter().map(|key| Key::new(key.to_owned())).collect()
+}

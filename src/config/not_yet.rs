@@ -1,0 +1,82 @@
+//! Settings that are understood and whose feature this version does not have: refused at start, never ignored.
+
+use std::time::Duration;
+
+use super::Budget;
+use super::Config;
+use super::Mode;
+use super::Spend;
+use super::Store;
+use super::Target;
+use super::Tls;
+use super::Window;
+use crate::contract::catalog::Tier;
+use crate::contract::money::Usd;
+
+type Row = (&'static str, fn(&Config) -> bool, &'static str);
+
+/// One row per setting, deleted when its feature lands.
+#[rustfmt::skip]
+const NOT_YET: &[Row] = &[
+    ("server.tls", |config| matches!(config.server.tls, Some(Tls { .. })),
+        "this version does not serve TLS, and never plain HTTP where TLS was asked for; put a TLS front-end before it"),
+    ("access.mode", |config| config.access.mode == Mode::Members,
+        "this version does not know members; use \"open\""),
+    ("access.mode", |config| matches!(config.access.mode, Mode::Jwt { .. }),
+        "this version does not check JWTs; use \"open\""),
+    ("budget.total", |config| config.budget.total != Spend::default(),
+        "this version does not hold budgets; leave it out, on loopback addresses"),
+    ("budget.caller", |config| config.budget.caller != Spend::default(),
+        "this version does not hold budgets; leave it out"),
+    ("gateway.window", |config| config.gateway.window != Window::Auto,
+        "this version does not hold a window of its own; use \"auto\""),
+    ("gateway.balance_floor", |config| config.gateway.balance_floor != Usd::ZERO,
+        "this version does not watch the balance; use \"0.00\""),
+    ("gateway.passthrough", |config| !config.gateway.passthrough.is_empty(),
+        "this version passes the known endpoints only; leave it out"),
+    ("purchase.dedupe_window", |config| config.purchase.dedupe_window != Duration::from_secs(30),
+        "this version does not join identical purchases; leave it out"),
+    ("purchase.keep_replies", |config| config.purchase.keep_replies != Duration::from_secs(86_400),
+        "this version does not keep replies; leave it out"),
+    ("store.url", |config| config.store == Store::Redis,
+        "this version does not share a store between instances; use \"memory\" or \"sqlite:…\", and unset REDIS_URL"),
+    ("page.media_origins", |config| !config.page.media_origins.is_empty(),
+        "this version does not play videos from other origins; leave it out"),
+    ("models.chat", |config| config.catalog.chat.iter().any(|model| matches!(model.tier, Tier::Added(_))),
+        "this version sells the published models only; leave it out"),
+];
+
+impl Config {
+    /// A sentence for each setting whose feature this version does not have. `serve` refuses to
+    /// start while there is one.
+    pub fn not_yet(&self) -> Vec<String> {
+        let asked = NOT_YET.iter().filter(|(_, is_asked, _)| is_asked(self));
+        asked.map(|(name, _, sentence)| format!("{name}: {sentence}")).collect()
+    }
+
+    /// A sentence for each setting that is right and still deserves a second look.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let live = matches!(self.gateway.target, Target::Live { .. });
+        if live && self.store == Store::Memory {
+            warnings.push(
+                "store.url: with \"memory\", what was bought and which keys were used is forgotten \
+                 when the process ends"
+                    .to_owned(),
+            );
+        }
+        let Budget { total, .. } = self.budget;
+        let faces_out = !self.server.hosts.is_empty() || !self.server.trusted_proxies.is_empty();
+        if live && faces_out && self.access.mode == Mode::Open && total == Spend::default() {
+            warnings.push(
+                "budget.total: not set, while server.hosts or server.trusted_proxies say that others \
+                 reach us: whoever does can spend the whole balance"
+                    .to_owned(),
+            );
+        }
+        if !self.admin.listen.ip().to_canonical().is_loopback() {
+            warnings.push("admin.listen: the metrics are open to whoever reaches it".to_owned());
+        }
+        warnings
+    }
+}

@@ -1,0 +1,1 @@
+//! What the settings promise, in tables of good and bad.
