@@ -1,6 +1,7 @@
 //! tollgate: a backend-for-frontend proxy for a prepaid AI gateway that never buys twice.
 
 pub mod answer;
+pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod config;

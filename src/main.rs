@@ -1,1 +1,39 @@
-fn main() {}
+//! The `tollgate` program: see `tollgate --help`.
+
+use std::io;
+use std::io::Write;
+use std::process::ExitCode;
+
+use tokio::runtime;
+use tollgate::cli;
+use tollgate::cli::{Cli, Command, Exit};
+
+fn main() -> ExitCode {
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr());
+    let exit = run(&mut out, &mut err).unwrap_or_else(|error| {
+        writeln!(err, "tollgate: {error}").ok();
+        Exit::Failed
+    });
+    exit.into()
+}
+
+fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
+    cli::harden();
+    let cli = match Cli::read(std::env::args_os(), out, err)? {
+        Ok(cli) => cli,
+        Err(exit) => return Ok(exit),
+    };
+    let settings = cli::load(cli.config.as_deref());
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    match (cli.command(), settings) {
+        (Command::Check { online: false }, settings) => cli::check(&settings, out, err),
+        (_, Err(faults)) => cli::refuse(&faults, err),
+        (Command::Check { online: true }, Ok(loaded)) => {
+            runtime.block_on(cli::online(&loaded.config, out, err))
+        }
+        (Command::Serve, Ok(loaded)) => cli::serve(loaded, cli.config, out, err),
+        (Command::Sandbox { listen }, Ok(loaded)) => {
+            runtime.block_on(cli::sandbox(&loaded.config, listen, out))
+        }
+    }
+}

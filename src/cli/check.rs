@@ -78,7 +78,7 @@ fn summary(loaded: &Loaded, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// The host alone: a path may say more than a terminal should.
-fn gateway(target: &Target) -> String {
+pub(super) fn gateway(target: &Target) -> String {
     match target {
         Target::Sandbox => "the sandbox, play money".to_owned(),
         Target::Live { base_url, keys } => {
@@ -90,7 +90,7 @@ fn gateway(target: &Target) -> String {
     }
 }
 
-fn callers(mode: &Mode) -> &'static str {
+pub(super) fn callers(mode: &Mode) -> &'static str {
     match mode {
         Mode::Open => "open: whoever reaches an address above, told apart by address",
         Mode::Members => "members: holders of a token",
@@ -98,7 +98,7 @@ fn callers(mode: &Mode) -> &'static str {
     }
 }
 
-fn budgets(budget: &Budget) -> String {
+pub(super) fn budgets(budget: &Budget) -> String {
     let rows = [("in all", budget.total), ("each caller", budget.caller)];
     let held: Vec<_> = rows.iter().filter_map(|(whose, spend)| limit(whose, spend)).collect();
     if held.is_empty() { "none".to_owned() } else { held.join("; ") }

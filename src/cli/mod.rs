@@ -1,6 +1,10 @@
 //! The command line: what was asked for, and one file per command.
 
 mod check;
+mod harden;
+mod log;
+mod sandbox;
+mod serve;
 mod settings;
 
 use std::ffi::OsString;
@@ -15,6 +19,9 @@ use clap::Subcommand;
 
 pub use check::check;
 pub use check::online;
+pub use harden::harden;
+pub use sandbox::sandbox;
+pub use serve::serve;
 pub use settings::Loaded;
 pub use settings::load;
 pub use settings::load_from;

@@ -51,7 +51,8 @@ impl RequestId {
 
     fn new() -> Self {
         let wall = clock::wall();
-        let stamp = uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
+        let stamp =
+            uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
         let mut text = Uuid::encode_buffer();
         let text = Uuid::new_v7(stamp).hyphenated().encode_lower(&mut text);
         Self(HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unnamed")))

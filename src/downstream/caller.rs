@@ -23,6 +23,30 @@ use crate::store::Caller;
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
 
+/// A connection's service: puts its [`Peer`] into every request.
+#[derive(Clone, Debug)]
+pub struct Introduced<S> {
+    /// The connection's other end.
+    pub peer: Peer,
+    /// What answers.
+    pub inner: S,
+}
+
+impl<S: Service<Request<B>>, B> Service<Request<B>> for Introduced<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        request.extensions_mut().insert(self.peer);
+        self.inner.call(request)
+    }
+}
+
 /// See the file's documentation.
 #[derive(Clone, Debug)]
 pub struct Identify<S> {

@@ -145,7 +145,17 @@ mod tests {
         ] {
             assert_eq!(hosts.know(host), known, "{host}");
         }
-        for host in ["", ":80", "u@localhost", "localhost/x", "localhost:x", "a b", "[::1", "localhost:123456", "[::1]x"] {
+        for host in [
+            "",
+            ":80",
+            "u@localhost",
+            "localhost/x",
+            "localhost:x",
+            "a b",
+            "[::1",
+            "localhost:123456",
+            "[::1]x",
+        ] {
             assert!(hosts.know(host).is_err(), "{host}");
         }
     }

@@ -52,7 +52,8 @@ struct Bucket {
 impl Limiter {
     /// A limiter with nothing used up yet.
     pub fn new(limits: &Limits) -> Self {
-        let more = |n: NonZeroU32| n.saturating_mul(NonZeroU32::MIN.saturating_add(ROOM_FOR_READS - 1));
+        let more =
+            |n: NonZeroU32| n.saturating_mul(NonZeroU32::MIN.saturating_add(ROOM_FOR_READS - 1));
         Self {
             paid: Bucket::new(limits.requests, limits.period, limits.burst),
             reads: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
@@ -132,9 +133,7 @@ impl Bucket {
         let limiter = match config {
             Some(config) => Arc::clone(config.limiter()),
             // `finish` refuses zeros only, and neither number can be one; this is the same quota.
-            None => Arc::new(
-                RateLimiter::keyed(Quota::per_second(burst)).with_middleware(),
-            ),
+            None => Arc::new(RateLimiter::keyed(Quota::per_second(burst)).with_middleware()),
         };
         let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
         let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));

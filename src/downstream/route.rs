@@ -139,7 +139,9 @@ pub fn find(method: &Method, path: &str) -> Result<&'static Route, Problem> {
         }
         allowed = Some(route.allows());
     }
-    let reserved = RESERVED.iter().any(|prefix| path.starts_with(prefix) || path == &prefix[..prefix.len() - 1]);
+    let reserved = RESERVED
+        .iter()
+        .any(|prefix| path.starts_with(prefix) || path == &prefix[..prefix.len() - 1]);
     match allowed {
         None if reserved => Err(Problem::new(&UNKNOWN_ENDPOINT)),
         None if !path.starts_with('/') => Err(Problem::new(&UNKNOWN_ENDPOINT)),
@@ -200,8 +202,17 @@ mod tests {
             assert_eq!(find(&route.method, route.path.template()).unwrap(), route);
         }
         for path in [
-            "/api/v1/chat/", "/api/v1//chat", "//api/v1/chat", "/api/v1/../api-keys", "/API/v1/chat",
-            "/api/v1/chat;x=y", "/api/v1/%63hat", "/api/api-keys", "/api/v1/search", "/api", "/v1/x",
+            "/api/v1/chat/",
+            "/api/v1//chat",
+            "//api/v1/chat",
+            "/api/v1/../api-keys",
+            "/API/v1/chat",
+            "/api/v1/chat;x=y",
+            "/api/v1/%63hat",
+            "/api/api-keys",
+            "/api/v1/search",
+            "/api",
+            "/v1/x",
         ] {
             let outcome = find(&Method::POST, path);
             assert!(outcome.is_err(), "{path}");

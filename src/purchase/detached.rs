@@ -98,7 +98,8 @@ mod tests {
     #[tokio::test]
     async fn a_panic_in_the_middle_is_an_unknown_outcome() {
         let broken = service_fn(|_| async { panic!("a bug") });
-        let problem = layer(TaskTracker::new()).layer(broken).oneshot(purchase()).await.unwrap_err();
+        let problem =
+            layer(TaskTracker::new()).layer(broken).oneshot(purchase()).await.unwrap_err();
         assert_eq!(problem.kind().code, "outcome_unknown");
     }
 }

@@ -116,8 +116,6 @@ fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answer {
         false => "text/plain; charset=utf-8",
     };
     let mut answer = answer::bytes_of(status, media_type, body);
-    answer
-        .headers_mut()
-        .insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer.headers_mut().insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }

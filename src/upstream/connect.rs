@@ -54,7 +54,9 @@ impl Connector {
     /// byte of a request.
     pub(super) async fn connect(&self) -> Result<Connection, Error> {
         let opened = timeout(self.patience, self.open()).await;
-        opened.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())).map_err(Error::Unreachable)
+        opened
+            .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(Error::Unreachable)
     }
 
     async fn open(&self) -> io::Result<Connection> {

@@ -41,12 +41,8 @@ impl Ring {
     /// The first key from `from` on that may be tried. A parked key whose time has come is handed
     /// out once, and parked again until its probe has an outcome.
     fn pick(&mut self, from: usize, now: Instant) -> Option<usize> {
-        let (place, state) = self
-            .keys
-            .iter_mut()
-            .enumerate()
-            .skip(from)
-            .find(|(_, state)| match state {
+        let (place, state) =
+            self.keys.iter_mut().enumerate().skip(from).find(|(_, state)| match state {
                 State::Good => true,
                 State::Parked { until, .. } => *until <= now,
             })?;

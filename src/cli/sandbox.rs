@@ -1,0 +1,41 @@
+//! `tollgate sandbox`: the make-believe gateway alone, for work on another program.
+
+use std::io;
+use std::io::Write;
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Exit;
+use crate::app;
+use crate::config::Config;
+
+/// Runs it until it is told to stop. Its key is play money's, and printed so that it can be used.
+///
+/// # Errors
+/// An address that is taken, or that of writing.
+pub async fn sandbox(
+    config: &Config,
+    listen: SocketAddr,
+    out: &mut impl Write,
+) -> io::Result<Exit> {
+    let sandbox = app::sandbox(config);
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot listen on {listen}: {error}"))
+    };
+    let listener = TcpListener::bind(listen).await.map_err(named)?;
+    writeln!(out, "sandbox   http://{}", listener.local_addr()?)?;
+    for key in sandbox.keys() {
+        writeln!(out, "key       {key}")?;
+    }
+    writeln!(out, "balance   {} of play money", sandbox.balance().short())?;
+    out.flush()?;
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let shutdown = async move {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    };
+    sandbox.serve(listener, shutdown).await;
+    Ok(Exit::Done)
+}

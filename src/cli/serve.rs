@@ -1,0 +1,308 @@
+//! `tollgate serve`: one runtime per core for callers, one more for everything behind them.
+
+use std::io;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{interval, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
+
+use super::check::{budgets, callers, gateway};
+use super::{Exit, Loaded, load, log, refuse};
+use crate::app;
+use crate::app::{App, Current, Lasting};
+use crate::config::{Config, Target};
+use crate::downstream::caller::{Introduced, Peer};
+use crate::metrics::Metrics;
+use crate::routes::admin::Admin;
+use crate::server;
+
+/// How often callers who are gone are forgotten.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// Runs the proxy until it is told to stop.
+///
+/// # Errors
+/// What the system refuses: an address that is taken, no trust anchors.
+pub fn serve(
+    loaded: Loaded,
+    config_path: Option<PathBuf>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> io::Result<Exit> {
+    let config = loaded.config;
+    let not_yet = config.not_yet();
+    if !not_yet.is_empty() {
+        for sentence in not_yet {
+            writeln!(err, "{sentence}")?;
+        }
+        return Ok(Exit::Mistake);
+    }
+    log::start(config.log);
+    for warning in loaded.warnings {
+        warn!("{warning}");
+    }
+    // All sockets before the first request: half a server is none.
+    let listeners =
+        config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
+    let admin = bind(config.admin.listen)?;
+    let behind = runtime()?;
+    let lasting = behind.block_on(start_sandbox(&config))?;
+    let own = own_addresses(&config.server.listen)?;
+    let app = App::new(config, own.clone(), &lasting)?;
+
+    let shutdown = CancellationToken::new();
+    let cores = start_cores(&app, &listeners, &shutdown)?;
+    announce(app.config(), &listeners, &admin, out)?;
+    let reload = Reload { config_path, own, lasting: lasting.clone() };
+    behind.block_on(async {
+        let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
+            let shutdown = shutdown.clone();
+            move || !shutdown.is_cancelled()
+        });
+        // The admin listener goes last: probes see `draining` until nothing is left to drain.
+        let end = CancellationToken::new();
+        let settings = app.server();
+        let admin = TcpListener::from_std(admin)?;
+        tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));
+        let drain = app.config().server.drain;
+        wait_for_the_end(app, &cores, reload, &shutdown).await?;
+        let exit = drained(cores, drain).await;
+        end.cancel();
+        Ok(exit)
+    })
+}
+
+fn bind(at: SocketAddr) -> io::Result<StdListener> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}"));
+    server::bind(at).map_err(named)
+}
+
+fn runtime() -> io::Result<Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// The sandbox listens on a free port of its own, like the gateway that it stands for.
+async fn start_sandbox(config: &Config) -> io::Result<Lasting> {
+    let metrics = Arc::new(Metrics::default());
+    let sandbox = match config.gateway.target {
+        Target::Live { .. } => None,
+        Target::Sandbox => {
+            let sandbox = app::sandbox(config);
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+            let address = listener.local_addr()?;
+            tokio::spawn(sandbox.clone().serve(listener, std::future::pending()));
+            Some((sandbox, address))
+        }
+    };
+    Ok(Lasting { metrics, sandbox })
+}
+
+/// The addresses under which callers reach us; all of the machine's where we listen on all.
+fn own_addresses(listen: &[SocketAddr]) -> io::Result<Vec<IpAddr>> {
+    let mut own: Vec<_> = listen.iter().map(|at| at.ip().to_canonical()).collect();
+    if own.iter().any(IpAddr::is_unspecified) {
+        for interface in nix::ifaddrs::getifaddrs()? {
+            let address = interface.address;
+            let v4: Option<IpAddr> =
+                address.as_ref().and_then(|at| at.as_sockaddr_in()).map(|at| at.ip().into());
+            let v6: Option<IpAddr> =
+                address.as_ref().and_then(|at| at.as_sockaddr_in6()).map(|at| at.ip().into());
+            own.extend(v4.or(v6));
+        }
+    }
+    Ok(own)
+}
+
+/// A core: a thread with a runtime, a stack and a share of every listener.
+struct Core {
+    stack: Current<Incoming>,
+    tasks: TaskTracker,
+    thread: thread::JoinHandle<()>,
+    ended: tokio::sync::oneshot::Receiver<()>,
+}
+
+fn start_cores(
+    app: &App,
+    listeners: &[StdListener],
+    shutdown: &CancellationToken,
+) -> io::Result<Vec<Core>> {
+    let count = thread::available_parallelism()?.get();
+    let settings = app.server();
+    let start = |number: usize| {
+        let tasks = TaskTracker::new();
+        let stack = Current::new(app.core(tasks.clone())?);
+        let listeners =
+            listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let runtime = runtime()?;
+        let (at_end, ended) = tokio::sync::oneshot::channel();
+        let serving =
+            serve_core(listeners, stack.clone(), tasks.clone(), settings.clone(), shutdown.clone());
+        let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
+            if let Err(error) = runtime.block_on(serving) {
+                error!(%error, "a core cannot serve");
+            }
+            at_end.send(()).ok();
+        })?;
+        Ok(Core { stack, tasks, thread, ended })
+    };
+    (0..count).map(start).collect()
+}
+
+async fn serve_core(
+    listeners: Vec<StdListener>,
+    stack: Current<Incoming>,
+    tasks: TaskTracker,
+    settings: server::Settings,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let serving = TaskTracker::new();
+    for listener in listeners {
+        let stack = stack.clone();
+        let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
+        let listener = TcpListener::from_std(listener)?;
+        serving.spawn(server::run(listener, introduce, settings.clone(), shutdown.clone()));
+    }
+    serving.close();
+    serving.wait().await;
+    // Connections are gone; what they bought may still be on its way.
+    tasks.close();
+    tasks.wait().await;
+    Ok(())
+}
+
+/// Tidies, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
+async fn wait_for_the_end(
+    mut app: App,
+    cores: &[Core],
+    reload: Reload,
+    shutdown: &CancellationToken,
+) -> io::Result<()> {
+    let mut hup = signal(SignalKind::hangup())?;
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut tidy = interval(TIDY_EVERY);
+    loop {
+        tokio::select! {
+            _ = tidy.tick() => app.tidy(),
+            _ = hup.recv() => app = reload.run(app, cores),
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+        }
+    }
+    shutdown.cancel();
+    info!("stopping: finishing what is under way");
+    // A second signal means now; what is in flight then is an unknown outcome.
+    tokio::spawn(async move {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        std::process::exit(1);
+    });
+    Ok(())
+}
+
+async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
+    let mut in_flight = Vec::new();
+    let finish = async {
+        for core in cores {
+            in_flight.push(core.tasks.clone());
+            if core.ended.await.is_err() {
+                error!("a core ended by a panic");
+            }
+            // It has ended: this does not block.
+            core.thread.join().ok();
+        }
+    };
+    if timeout(drain, finish).await.is_err() {
+        let left: usize = in_flight.iter().map(TaskTracker::len).sum();
+        warn!(left, "stopping with purchases in flight; they may have been charged");
+    }
+    info!("stopped");
+    Exit::Done
+}
+
+/// What SIGHUP needs to build the gate anew.
+struct Reload {
+    config_path: Option<PathBuf>,
+    own: Vec<IpAddr>,
+    lasting: Lasting,
+}
+
+impl Reload {
+    /// The new gate in every core, or the old one with the reason in the log.
+    fn run(&self, old: App, cores: &[Core]) -> App {
+        match self.rebuild(&old, cores) {
+            Ok(new) => {
+                info!("settings read again");
+                new
+            }
+            Err(reason) => {
+                error!("the new settings are refused, the old ones stay: {reason}");
+                old
+            }
+        }
+    }
+
+    fn rebuild(&self, old: &App, cores: &[Core]) -> Result<App, String> {
+        let loaded = load(self.config_path.as_deref()).map_err(|faults| {
+            let mut text = Vec::new();
+            refuse(&faults, &mut text).ok();
+            String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
+        })?;
+        let not_yet = loaded.config.not_yet();
+        if !not_yet.is_empty() {
+            return Err(not_yet.join("; "));
+        }
+        for setting in needs_restart(old.config(), &loaded.config) {
+            warn!(setting, "takes effect with a restart only");
+        }
+        let app = App::new(loaded.config, self.own.clone(), &self.lasting)
+            .map_err(|error| error.to_string())?;
+        let stacks: io::Result<Vec<_>> =
+            cores.iter().map(|core| app.core(core.tasks.clone())).collect();
+        for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
+            core.stack.exchange(stack);
+        }
+        Ok(app)
+    }
+}
+
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let rows = [
+        ("server.listen", old.server.listen != new.server.listen),
+        ("server.max_connections", old.server.max_connections != new.server.max_connections),
+        ("admin.listen", old.admin.listen != new.admin.listen),
+        ("store.url", old.store != new.store),
+        ("log", old.log != new.log),
+    ];
+    rows.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
+}
+
+/// Where the page is, what it costs, who may come: the first thing that a person reads.
+fn announce(
+    config: &Config,
+    listeners: &[StdListener],
+    admin: &StdListener,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
+    for listener in listeners {
+        writeln!(out, "page      http://{}", listener.local_addr()?)?;
+    }
+    writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
+    writeln!(out, "callers   {}", callers(&config.access.mode))?;
+    writeln!(out, "budgets   {}", budgets(&config.budget))?;
+    writeln!(out, "admin     http://{}", admin.local_addr()?)?;
+    out.flush()
+}
