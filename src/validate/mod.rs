@@ -2,6 +2,14 @@
 //!
 //! Invariant: only this module makes a [`Checked`], and only what is `Checked` can be sent. What is
 //! sent is the checked value written anew, never the caller's own bytes.
+//!
+//! Where the contract is silent, these guesses hold (each is marked "Guess" where it is made):
+//! roles beyond `user` (`contract::chat::ROLES`); a prompt's length in code points
+//! (`contract::video::PROMPT_LIMIT`); what counts as blank (`text::NO_INK`); no U+0000 in texts
+//! (`text::has_nul`); a message has `role` and `content` only and is not blank (`chat::Saying`); no
+//! further fields in a request (`rule::Faults::unknown`); which numbers are integers
+//! (`json::Whole`); a ratio is passed on to every model (`video`); what a public address is
+//! (`image_url`); what a request id looks like (`status::LONGEST_REQUEST_ID`).
 
 mod chat;
 mod image_url;

@@ -38,6 +38,8 @@ impl Faults {
     }
 
     /// A fault for each field that the object at `at` does not take.
+    ///
+    /// Guess: the gateway has no fields but those that the contract shows (4, note 1).
     pub(super) fn unknown(&mut self, unknown: &Unknown<'_>, known: &[&str], at: &impl Display) {
         for name in unknown.first() {
             let place = shown(name).replace('~', "~0").replace('/', "~1");

@@ -37,6 +37,8 @@ pub(super) fn is_blank(text: &str) -> bool {
 }
 
 /// Whether `text` holds U+0000, at which C strings end: another reader may see a shorter text.
+///
+/// Guess: no prompt or message needs it, so that refusing it costs nobody anything.
 pub(super) fn has_nul(text: &str) -> bool {
     text.as_bytes().contains(&0)
 }

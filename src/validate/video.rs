@@ -25,8 +25,8 @@ use crate::problem::Problem;
 /// Reads and judges the body of a video job.
 ///
 /// The order's body names the model and the duration even where the caller left them out, so that no
-/// default of the gateway can drift from what was set aside. An `aspect_ratio` is sent as it was
-/// given, also to a model that ignores it; `image_url` is sent in its canonical form.
+/// default of the gateway can drift from what was set aside; `image_url` is sent in its canonical
+/// form. Guess: an `aspect_ratio` may be sent to every model, also to the one that ignores it.
 ///
 /// Errors: 400 `malformed_json`; 422 `invalid_request` with every fault.
 pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
@@ -137,12 +137,15 @@ impl<'a> Draft<'a> {
     /// A model that is not known is held to the overall range.
     fn duration_not_offered(&self) -> Option<String> {
         let seconds = self.seconds()?;
-        let (who, durations) = match self.row() {
-            Some(row) => (&*row.id, row.durations),
-            None => ("every model", Durations::Unstated),
-        };
-        let offered = u32::try_from(seconds).is_ok_and(|seconds| durations.offers(seconds));
-        (!offered).then(|| format!("{who} takes {durations}, not {seconds}"))
+        let row = self.row();
+        let durations = row.map_or(Durations::Unstated, |row| row.durations);
+        if u32::try_from(seconds).is_ok_and(|seconds| durations.offers(seconds)) {
+            return None;
+        }
+        Some(match row {
+            Some(row) => format!("{} takes {durations}, not {seconds}", row.id),
+            None => format!("a video lasts {durations}, not {seconds}"),
+        })
     }
 
     fn judged(self) -> Result<Checked<Order>, Problem> {
