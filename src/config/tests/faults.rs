@@ -57,7 +57,7 @@ const ONE_FAULT: &[(&str, &str)] = &[
     ),
     (
         "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/chat', toll = '1' }]",
-        "2:40: gateway.passthrough.path: expected an endpoint that",
+        "2:41: gateway.passthrough.path: expected an endpoint that",
     ),
     (
         "[gateway]\npassthrough = [{ path = '/api/v1/x', toll = '1' }]",
