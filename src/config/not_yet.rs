@@ -13,7 +13,7 @@ use super::Window;
 use crate::contract::catalog::Tier;
 use crate::contract::money::Usd;
 
-pub(super) type Row = (&'static str, fn(&Config) -> bool, &'static str);
+type Row = (&'static str, fn(&Config) -> bool, &'static str);
 
 /// One row per setting, deleted when its feature lands.
 #[rustfmt::skip]

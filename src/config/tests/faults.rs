@@ -117,7 +117,7 @@ const ONE_FAULT: &[(&str, &str)] = &[
     ("[server]\nlisten = '0.0.0.0:80'", "2:10: server.listen: expected loopback addresses only"),
     ("[server\n", "1:8: not TOML: unclosed table, expected `]`"),
     ("[log]\nlevel = 'info'\nlevel = 'warn'", "3:1: not TOML: duplicate key"),
-    ("[log]\nlevel = info", "2:9: not TOML: string values must be quoted"),
+    ("[log]\nlevel = debug", "2:9: not TOML: string values must be quoted"),
 ];
 
 #[test]

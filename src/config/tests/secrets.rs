@@ -22,7 +22,7 @@ fn a_key_in_the_file_is_refused_where_it_stands_and_never_repeated() {
         ("[page]\ntitle = \"\\u0073vc_sk_CANARY\"".to_owned(), "proxy.toml:2:9"),
         ("[server]\nhosts = [\"a\", \"\\u0073vc_sk_CANARY\"]".to_owned(), "proxy.toml:2:15"),
         (format!("[gateway]\nkey = {CANARY}"), "proxy.toml:2:7"),
-        (format!("{CANARY}"), "proxy.toml:1:1"),
+        (CANARY.to_owned(), "proxy.toml:1:1"),
         (format!("[gateway\nkey = \"{CANARY}\""), "proxy.toml:2:8"),
     ] {
         let faults = read(&file, &[]).expect_err(&file);
