@@ -1,5 +1,6 @@
 //! Gathers what settings are read from: the environment, `.env`, `proxy.toml`, the key file. Nothing else reads them.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -118,39 +119,50 @@ fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<Fau
         Err(Unread::Absent | Unread::Folder) => return,
         Err(unread) => return faults.push(unread.into_fault(&name)),
     };
-    for entry in dotenvy::from_read_iter(text.trim_start_matches('\u{feff}').as_bytes()) {
-        match entry {
-            Ok((variable, value)) => {
+    let text = text.trim_start_matches('\u{feff}');
+    let given = Cell::new(0);
+    let mut entries = dotenvy::from_read_iter(OneLine { rest: text.as_bytes(), given: &given });
+    loop {
+        let before = given.get();
+        match entries.next() {
+            None => return,
+            Some(Ok((variable, value))) => {
                 let value = Zeroizing::new(value);
                 if is_ours(&variable) {
                     environment.entry(variable).or_insert(value);
                 }
             }
             // The library's own words repeat the line, which may hold a key.
-            Err(error) => {
-                let place = match line_of(&text, error) {
-                    Some(line) => Place::Line { file: name.clone(), line },
-                    None => Place::File(name.clone()),
-                };
+            Some(Err(_)) => {
+                let place = Place::Line { file: name.clone(), line: first_entry(text, before) };
                 faults.push(Fault::new(place, "expected NAME=value"));
             }
         }
     }
 }
 
-/// The line that the library could not read. A quoted value may span several: the first counts.
-fn line_of(text: &str, error: dotenvy::Error) -> Option<usize> {
-    let dotenvy::Error::LineParse(content, _) = error else { return None };
-    let content = Zeroizing::new(content);
-    let first = content.lines().next().unwrap_or_default().trim();
-    let index = text.lines().position(|line| {
-        let line = line.trim_start_matches('\u{feff}').trim();
-        line == first
-            || (!first.is_empty()
-                && line.starts_with(first)
-                && line[first.len()..].trim_start().starts_with('#'))
-    });
-    index.map(|index| index + 1)
+/// The number of the first line after `before` that is neither blank nor a comment.
+fn first_entry(text: &str, before: usize) -> usize {
+    let is_entry = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    before + 1 + text.lines().skip(before).position(is_entry).unwrap_or_default()
+}
+
+/// Hands out a line at a time and counts them, as the library's errors do not say where they are.
+struct OneLine<'a> {
+    rest: &'a [u8],
+    given: &'a Cell<usize>,
+}
+
+impl io::Read for OneLine<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let line =
+            self.rest.iter().position(|byte| *byte == b'\n').map_or(self.rest.len(), |at| at + 1);
+        let (part, rest) = self.rest.split_at(line.min(buffer.len()));
+        buffer[..part.len()].copy_from_slice(part);
+        self.rest = rest;
+        self.given.set(self.given.get() + usize::from(part.ends_with(b"\n")));
+        Ok(part.len())
+    }
 }
 
 /// Why a file gave no text.

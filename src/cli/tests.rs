@@ -1,1 +1,234 @@
 //! What the command line promises.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::config::Config;
+use crate::config::Target;
+
+const CANARY: &str = "svc_sk_CANARY_0123456789";
+
+fn read(arguments: &[&str]) -> (Result<Cli, Exit>, String, String) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let arguments = ["tollgate"].iter().chain(arguments).map(OsString::from);
+    let cli = Cli::read(arguments, &mut out, &mut err).expect("a Vec takes all");
+    (cli, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
+}
+
+fn load(folder: &Path, environment: &[(&str, &str)]) -> Result<Loaded, Vec<Fault>> {
+    load_from(None, folder, variables(environment))
+}
+
+fn variables(environment: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+    environment.iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+fn checked(loaded: &Result<Loaded, Vec<Fault>>) -> (Exit, String, String) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let exit = check(loaded, &mut out, &mut err).expect("a Vec takes all");
+    (exit, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
+}
+
+/// A folder with these files.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).expect("written");
+    }
+    folder
+}
+
+#[test]
+fn no_command_is_serve() {
+    let (cli, ..) = read(&[]);
+    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Serve));
+    let (cli, ..) = read(&["--config", "a.toml", "check", "--online"]);
+    let cli = cli.expect("right");
+    assert_eq!(cli.config.as_deref(), Some(Path::new("a.toml")));
+    assert_eq!(cli.command(), Command::Check { online: true });
+    let (cli, ..) = read(&["sandbox", "--listen", "[::1]:0", "--config", "a.toml"]);
+    let listen = "[::1]:0".parse().expect("an address");
+    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Sandbox { listen }));
+}
+
+#[test]
+fn help_and_version_are_no_mistake_and_a_mistake_repeats_no_key() {
+    let (cli, out, _) = read(&["--version"]);
+    assert_eq!(
+        (cli, out.trim()),
+        (Err(Exit::Done), concat!("tollgate ", env!("CARGO_PKG_VERSION")))
+    );
+    let (cli, out, _) = read(&["--help"]);
+    assert_eq!(cli, Err(Exit::Done));
+    assert!(
+        ["serve", "check", "sandbox", "--config"].iter().all(|word| out.contains(word)),
+        "{out}"
+    );
+    for arguments in [
+        vec!["chekc"],
+        vec!["--listen", "x"],
+        vec!["sandbox", "--listen", "localhost:1"],
+        vec![CANARY],
+        vec!["sandbox", "--listen", CANARY],
+    ] {
+        let (cli, out, err) = read(&arguments);
+        assert_eq!(cli, Err(Exit::Mistake), "{arguments:?}");
+        assert!(out.is_empty() && !err.is_empty() && !err.contains("CANARY"), "{err}");
+    }
+}
+
+#[test]
+fn an_empty_folder_is_the_sandbox_with_the_defaults() {
+    let folder = folder(&[]);
+    let loaded = load(folder.path(), &[]);
+    let (exit, out, err) = checked(&loaded);
+    assert_eq!((exit, err.as_str()), (Exit::Done, ""));
+    for line in
+        ["gateway   the sandbox", "listen    127.0.0.1:8080", "callers   open", "budgets   none"]
+    {
+        assert!(out.contains(line), "{out}");
+    }
+}
+
+#[test]
+fn the_environment_wins_over_the_env_file_and_both_over_the_settings_file() {
+    let folder = folder(&[
+        ("proxy.toml", "[page]\ntitle = 'file'\n[server]\ndrain = '1s'\n[log]\nlevel = 'warn'"),
+        (
+            ".env",
+            "\u{feff}# a comment\nTOLLGATE_PAGE__TITLE=first\nexport TOLLGATE_SERVER__DRAIN=2s\n\
+             TOLLGATE_SERVER__DRAIN=3s\nSOMETHING_ELSE=1\n",
+        ),
+    ]);
+    let loaded = load(folder.path(), &[("TOLLGATE_PAGE__TITLE", "real")]).expect("right");
+    assert_eq!(loaded.config.page.title, "real");
+    assert_eq!(loaded.config.server.drain.as_secs(), 2, "of two lines the first holds");
+    assert_eq!(loaded.config.log.level, tracing::Level::WARN);
+    assert_eq!(loaded.file, Some(folder.path().join("proxy.toml")));
+}
+
+#[test]
+fn the_env_file_never_reaches_the_process_environment() {
+    let folder = folder(&[(".env", "TOLLGATE_PAGE__TITLE=only-for-this-test\n")]);
+    let loaded = load(folder.path(), &[]).expect("right");
+    assert_eq!(loaded.config.page.title, "only-for-this-test");
+    assert!(std::env::vars_os().all(|(_, value)| value != "only-for-this-test"));
+}
+
+#[test]
+fn a_broken_env_file_is_said_by_line_and_not_repeated() {
+    for (text, line) in [
+        (format!("A=1\nGATEWAY_API_KEY {CANARY}\n"), 2),
+        (format!("A=1\n\n# x\n{CANARY}\n"), 4),
+        (format!("GATEWAY_API_KEY=\"{CANARY}\nB=2\n"), 1),
+        (format!("\u{feff}{CANARY} x\n"), 1),
+        (format!("A=1\r\nGATEWAY_API_KEY='{CANARY}' x y\r\n"), 2),
+        (format!("A=1\n{CANARY}   # {CANARY}\n"), 2),
+        (format!("A='1\n2\n3'\n# x\n\nGATEWAY_API_KEY=a b {CANARY}"), 6),
+        (format!("A={}\nGATEWAY_API_KEY=a b {CANARY}", "x".repeat(20_000)), 2),
+    ] {
+        let folder = folder(&[(".env", &text)]);
+        let faults = load(folder.path(), &[]).expect_err(&text);
+        let path = folder.path().join(".env");
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(
+            faults[0].to_string(),
+            format!("{}:{line}: expected NAME=value", path.display())
+        );
+    }
+}
+
+#[test]
+fn a_folder_called_env_is_not_ours() {
+    let folder = folder(&[]);
+    fs::create_dir(folder.path().join(".env")).expect("made");
+    assert!(load(folder.path(), &[]).is_ok());
+}
+
+#[test]
+fn a_file_that_was_asked_for_must_be_there_and_be_text() {
+    let folder = folder(&[]);
+    let path = folder.path().join("other.toml");
+    let fault = |path: &Path| {
+        let faults = load_from(Some(path), Path::new(""), variables(&[])).expect_err("at fault");
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        faults[0].to_string()
+    };
+    let shown = path.display();
+    assert_eq!(fault(&path), format!("{shown}: expected a readable file: there is none"));
+    fs::write(&path, b"[log]\nlevel = '\xff'").expect("written");
+    assert_eq!(fault(&path), format!("{shown}:2: expected a readable file: line 2 is not UTF-8"));
+    assert!(fault(folder.path()).ends_with("this is a folder"));
+    fs::write(&path, "[log]\nlevel = 'debug'").expect("written");
+    let loaded = load_from(Some(&path), Path::new(""), variables(&[])).expect("right");
+    assert_eq!(loaded.config.log.level, tracing::Level::DEBUG);
+}
+
+#[test]
+fn a_key_file_is_read_and_an_open_one_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder(&[("key", &format!("{CANARY}\n"))]);
+    let environment = [
+        ("GATEWAY_API_KEY_FILE", "key"),
+        ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com/secret-path"),
+    ];
+    for (mode, warns) in [(0o644, true), (0o600, false), (0o640, false)] {
+        let path = folder.path().join("key");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
+        let loaded = load(folder.path(), &environment);
+        let (exit, out, err) = checked(&loaded);
+        assert_eq!(exit, Exit::Done);
+        assert!(out.contains("gateway   live, gateway.example.com, 1 key\n"), "{out}");
+        assert_eq!(err.contains("GATEWAY_API_KEY_FILE: every user"), warns, "{err}");
+        let said = format!("{out}{err}{loaded:?}");
+        assert!(!said.contains("CANARY") && !out.contains("secret-path"), "{said}");
+        let Target::Live { keys, .. } = loaded.expect("right").config.gateway.target else {
+            panic!("not live")
+        };
+        assert_eq!(keys[0].expose(), CANARY);
+    }
+}
+
+#[test]
+fn check_says_every_fault_on_a_line_of_its_own_and_exits_with_two() {
+    let folder = folder(&[("proxy.toml", "[log]\nlevel = 'loud'\n[pgae]\n")]);
+    let (exit, out, err) = checked(&load(folder.path(), &[("TOLLGATE_X", CANARY)]));
+    assert_eq!((exit, out.as_str()), (Exit::Mistake, ""));
+    let lines: Vec<_> = err.lines().collect();
+    assert_eq!(lines.len(), 3, "{err}");
+    assert!(lines[0].contains("proxy.toml:2:9: log.level: expected"), "{err}");
+    assert!(
+        lines[1].contains("proxy.toml:3:2: unknown section `pgae`, did you mean `page`?"),
+        "{err}"
+    );
+    assert!(lines[2].starts_with("TOLLGATE_X: unknown variable"), "{err}");
+}
+
+#[test]
+fn check_refuses_what_serve_would_refuse() {
+    let folder = folder(&[("proxy.toml", "[budget]\ntotal = { day = '20.00' }")]);
+    let (exit, out, err) = checked(&load(folder.path(), &[]));
+    assert_eq!((exit, out.as_str()), (Exit::Mistake, ""));
+    assert!(err.starts_with("budget.total: this version does not hold budgets"), "{err}");
+}
+
+#[test]
+fn a_variable_that_is_not_text_is_a_fault() {
+    use std::os::unix::ffi::OsStringExt;
+    let folder = folder(&[]);
+    let variables = [
+        (OsString::from("TOLLGATE_PAGE__TITLE"), OsString::from_vec(vec![0xff])),
+        (OsString::from("OTHERS"), OsString::from_vec(vec![0xff])),
+    ];
+    let faults = load_from(None, folder.path(), variables).expect_err("at fault");
+    assert_eq!(format!("{faults:?}"), "[TOLLGATE_PAGE__TITLE: expected text in UTF-8]");
+}
+
+#[tokio::test]
+async fn check_online_says_that_it_cannot_yet() {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let exit = online(&Config::default(), &mut out, &mut err).await.expect("a Vec takes all");
+    assert_eq!((exit, out.is_empty(), err.is_empty()), (Exit::Failed, true, false));
+}

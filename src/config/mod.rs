@@ -16,8 +16,6 @@ mod raw;
 mod read;
 mod section;
 mod serving;
-#[cfg(test)]
-mod tests;
 mod value;
 
 use std::net::{IpAddr, SocketAddr};
@@ -313,3 +311,6 @@ pub enum LogFormat {
     /// JSON, one object a line.
     Json,
 }
+
+#[cfg(test)]
+mod tests;

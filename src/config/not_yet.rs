@@ -17,7 +17,7 @@ type Row = (&'static str, fn(&Config) -> bool, &'static str);
 
 /// One row per setting, deleted when its feature lands.
 #[rustfmt::skip]
-const NOT_YET: &[Row] = &[
+pub(super) const NOT_YET: &[Row] = &[
     ("server.tls", |config| matches!(config.server.tls, Some(Tls { .. })),
         "this version does not serve TLS, and never plain HTTP where TLS was asked for; put a TLS front-end before it"),
     ("access.mode", |config| config.access.mode == Mode::Members,

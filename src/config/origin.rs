@@ -149,3 +149,6 @@ pub(super) fn method(text: &str) -> Parsed<http::Method> {
         _ => Err("expected \"GET\" or \"POST\"".into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

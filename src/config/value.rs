@@ -168,3 +168,6 @@ pub(super) fn pointer(text: &str) -> Parsed<String> {
 pub(super) fn any(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
+
+#[cfg(test)]
+mod tests;

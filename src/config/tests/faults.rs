@@ -1,0 +1,208 @@
+//! Every fault says where it is and what was expected.
+
+use super::*;
+
+/// A file with one fault, and how it is printed from its place on.
+const ONE_FAULT: &[(&str, &str)] = &[
+    ("[server]\nlisten = \"localhost:80\"", "2:10: server.listen: expected an address and a port"),
+    ("[server]\nlisten = 8080", "2:10: server.listen: expected an address and a port"),
+    ("[server]\nlisten = []", "2:10: server.listen: expected at least one address"),
+    ("[server]\nlisten = ['[::1]:1', '[::1]:1']", "2:22: server.listen: expected each entry once"),
+    ("[server]\nlisten = ['[::1]:1', 'x']", "2:22: server.listen: expected an address"),
+    ("[server]\nhosts = 'a.example'", "2:9: server.hosts: expected a list"),
+    ("[server]\nhosts = [\n  'a.example',\n  '*',\n]", "4:3: server.hosts: expected a host name"),
+    ("[server]\ndrain = '5'", "2:9: server.drain: expected a whole number and a unit"),
+    ("[server]\ndrain = 5", "2:9: server.drain: expected a whole number and a unit"),
+    ("[server]\nidle_timeout = '0s'", "2:16: server.idle_timeout: expected a time longer"),
+    ("[server]\nchat_body = '2MB'", "2:13: server.chat_body: expected a whole number and a unit"),
+    (
+        "[server]\nmax_connections = '5'",
+        "2:19: server.max_connections: expected a whole number, not text",
+    ),
+    ("[server]\ntls = { cert = 'c' }", "2:7: server.tls: expected a setting `key` in it"),
+    (
+        "[server]\ntls = { cert = 'c', key = 'k', kee = 1 }",
+        "2:32: unknown setting `server.tls.kee`, did you mean `server.tls.key`?",
+    ),
+    ("[server]\nlsten = 'x'", "2:1: unknown setting `server.lsten`, did you mean `server.listen`?"),
+    ("[servr]\nlisten = 'x'", "1:2: unknown section `servr`, did you mean `server`?"),
+    ("listen = 'x'", "1:1: unknown section `listen`, did you mean `server.listen`?"),
+    ("[zzzzzz]", "1:2: unknown section `zzzzzz`"),
+    ("[page]\nhosts = []", "2:1: unknown setting `page.hosts`, did you mean `server.hosts`?"),
+    (
+        "[gateway]\napi_key = 'x'",
+        "2:1: unknown setting `gateway.api_key`, expected keys in GATEWAY_API_KEY",
+    ),
+    ("server = 1", "1:1: server: expected a section, [server], not a number"),
+    ("[[server]]", "1:3: server: expected a section, [server], not a list"),
+    ("[admin]\nlisten = '127.0.0.1:8080'", "2:10: admin.listen: expected another address"),
+    ("[gateway]\nbase_url = 'https://g.example'", "2:12: gateway.base_url: expected a key with it"),
+    ("[gateway]\nwindow = 'always'", "2:10: gateway.window: expected \"auto\" or {"),
+    (
+        "[gateway]\nwindow = { requests = 0, seconds = 1 }",
+        "2:23: gateway.window.requests: expected a whole number from 1",
+    ),
+    (
+        "[gateway]\nbalance_floor = 5.00",
+        "2:17: gateway.balance_floor: expected dollars as text, such as \"5.00\", not a number with a point",
+    ),
+    (
+        "[gateway]\nbalance_floor = '0.0000001'",
+        "2:17: gateway.balance_floor: expected at most six places",
+    ),
+    ("[gateway]\nchat_fields = ['model']", "2:16: gateway.chat_fields: expected a further field"),
+    (
+        "[gateway]\npassthrough = [{ method = 'PUT', path = '/api/v1/x', toll = '1' }]",
+        "2:27: gateway.passthrough.method: expected \"GET\"",
+    ),
+    (
+        "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/chat', toll = '1' }]",
+        "2:41: gateway.passthrough.path: expected an endpoint that",
+    ),
+    (
+        "[gateway]\npassthrough = [{ path = '/api/v1/x', toll = '1' }]",
+        "2:16: gateway.passthrough: expected a setting `method` in it",
+    ),
+    ("[gateway]\npassthrough = [5]", "2:16: gateway.passthrough: expected a table"),
+    (
+        "[[gateway.passthrough]]\nmethod = 'GET'\npath = '/api/v1/x'\ntoll = '0'\n[[gateway.passthrough]]\nmethod = 'GET'\npath = '/api/v1/x'\ntoll = '1'",
+        "5:1: gateway.passthrough: expected each method and path once",
+    ),
+    ("[access]\nmode = 'closed'", "2:8: access.mode: expected \"open\", \"members\" or \"jwt\""),
+    ("[access]\nmode = 'jwt'", "2:8: access.mode: expected a table [access.jwt]"),
+    (
+        "[access]\njwt = { issuer = 'i', audience = 'a', jwks = 'j' }",
+        "2:7: access.jwt: expected access.mode = \"jwt\"",
+    ),
+    (
+        "[access]\nmode = 'jwt'\njwt = { issuer = 'i', audience = 'a', jwks = 'http://j.example' }",
+        "3:46: access.jwt.jwks: expected https",
+    ),
+    (
+        "[access]\nallowed_origins = ['null']",
+        "2:20: access.allowed_origins: expected an exact origin",
+    ),
+    ("[limits]\nrequests = 0", "2:12: limits.requests: expected a whole number from 1"),
+    (
+        "[limits]\nseconds = true",
+        "2:11: limits.seconds: expected a whole number, not a truth value",
+    ),
+    ("[budget]\ntotal = '5.00'", "2:9: budget.total: expected a table, { … }, not text"),
+    ("[budget]\ntotal = {}", "2:9: budget.total: expected `day`, `month` or both"),
+    ("[store]\nurl = 'postgres://x'", "2:7: store.url: expected \"memory\""),
+    ("[store]\nurl = 'sqlite:///x'", "2:7: store.url: expected \"memory\""),
+    ("[store]\nurl = 'sqlite:'", "2:7: store.url: expected \"memory\""),
+    (
+        "[store]\nurl = 'redis'",
+        "2:7: store.url: expected the server's address with it, in REDIS_URL",
+    ),
+    ("[store]\nurl = 'redis://:hunter2@x'", "2:7: store.url: expected no user or password here"),
+    ("[jobs]\nresult = ['url']", "2:11: jobs.result: expected a JSON pointer"),
+    ("[jobs]\nfailed = ['done']", "2:10: jobs.failed: expected no word in both"),
+    ("[page]\nfallback = 'index.html'", "2:12: page.fallback: expected page.dir with it"),
+    (
+        "[page]\ndir = 'd'\nfallback = '../x'",
+        "3:12: page.fallback: expected a file inside page.dir",
+    ),
+    (
+        "[page]\nmedia_origins = ['capacitor://localhost']",
+        "2:18: page.media_origins: expected an exact origin",
+    ),
+    ("[models]\nchat = [{ id = 'eta-5', toll = '1' }]", "2:9: models.chat: expected a new model"),
+    ("[models]\nchat = [{ id = 'video-b', toll = '1' }]", "2:9: models.chat: expected a new model"),
+    ("[models]\nvideo = []", "2:1: unknown setting `models.video`"),
+    ("[sandbox]\nseed = -1", "2:8: sandbox.seed: expected a whole number from 0"),
+    ("[log]\nlevel = 'loud'", "2:9: log.level: expected \"error\""),
+    ("[log]\nformat = 'xml'", "2:10: log.format: expected \"auto\" or \"json\""),
+    ("[server]\nlisten = '0.0.0.0:80'", "2:10: server.listen: expected loopback addresses only"),
+    ("[server\n", "1:8: not TOML: unclosed table, expected `]`"),
+    ("[log]\nlevel = 'info'\nlevel = 'warn'", "3:1: not TOML: duplicate key"),
+    ("[log]\nlevel = debug", "2:9: not TOML: string values must be quoted"),
+];
+
+#[test]
+fn one_fault_is_printed_once_with_its_line_and_column() {
+    for (file, printed) in ONE_FAULT {
+        let faults = read(file, &[]).expect_err(file);
+        assert_eq!(faults.len(), 1, "{file}\n{faults:#?}");
+        let printed = format!("proxy.toml:{printed}");
+        assert!(faults[0].starts_with(&printed), "{file}\n{}\n{printed}", faults[0]);
+    }
+}
+
+#[test]
+fn faults_of_the_environment_name_the_variable() {
+    for (name, value, expected) in [
+        ("TOLLGATE_SERVER__LISTEN", "80", "expected an address and a port"),
+        ("TOLLGATE_SERVER__HOSTS", "a.example", "server.hosts: expected a list or table as TOML"),
+        ("TOLLGATE_SERVER__HOSTS", "['*']", "server.hosts: expected a host name"),
+        ("TOLLGATE_LIMITS__BURST", "many", "limits.burst: expected a whole number"),
+        ("TOLLGATE_BUDGET__TOTAL", "{day=5}", "budget.total.day: expected dollars as text"),
+        (
+            "TOLLGATE_SERVR__LISTEN",
+            "x",
+            "unknown setting `servr.listen`, did you mean `TOLLGATE_SERVER__LISTEN`?",
+        ),
+        (
+            "TOLLGATE_SERVER__LISEN",
+            "x",
+            "unknown setting `server.lisen`, did you mean `TOLLGATE_SERVER__LISTEN`?",
+        ),
+        ("TOLLGATE_LISTEN", "x", "unknown variable, expected TOLLGATE_SECTION__NAME"),
+        ("TOLLGATE_server__listen", "x", "unknown variable, expected TOLLGATE_SECTION__NAME"),
+        ("TOLLGATE_PORT", "80", "unknown variable, expected TOLLGATE_SECTION__NAME"),
+        (
+            "GATEWAY_API_KEY",
+            "svc_sk_x",
+            "gateway.base_url: expected the gateway's address with the key",
+        ),
+    ] {
+        let faults = read("", &[(name, value)]).expect_err(name);
+        assert_eq!(faults.len(), 1, "{faults:#?}");
+        assert!(faults[0].starts_with(&format!("{name}: ")), "{faults:#?}");
+        assert!(faults[0].contains(expected), "{faults:#?}");
+    }
+}
+
+#[test]
+fn every_fault_is_said_at_once_in_the_order_of_the_file() {
+    let file = "[log]\nlevel = 'loud'\n[server]\nlisten = 'x'\nhosts = ['*', 'a..b']\n[pgae]\n";
+    let environment = [("TOLLGATE_LIMITS__BURST", "0"), ("GATEWAY_API_KEY", "nothing")];
+    let faults = read(file, &environment).expect_err("seven");
+    let places: Vec<_> = faults.iter().map(|fault| fault.split(": ").next()).collect();
+    let expected = [
+        "proxy.toml:2:9",
+        "proxy.toml:4:10",
+        "proxy.toml:5:10",
+        "proxy.toml:5:15",
+        "proxy.toml:6:2",
+        "GATEWAY_API_KEY",
+        "GATEWAY_API_KEY",
+        "TOLLGATE_LIMITS__BURST",
+    ];
+    assert_eq!(places, expected.map(Some), "{faults:#?}");
+}
+
+#[test]
+fn nobody_beyond_this_machine_reaches_a_sandbox_or_an_open_purse() {
+    for listen in ["0.0.0.0:80", "[::]:80", "192.0.2.7:80", "[::ffff:192.0.2.7]:80"] {
+        let file = format!("[server]\nlisten = ['127.0.0.1:80', '{listen}']");
+        let faults = read(&file, &[]).expect_err(listen);
+        assert!(faults[0].contains("loopback addresses only"), "{faults:#?}");
+        let faults = read(&file, &[URL, KEY]).expect_err(listen);
+        assert_eq!(faults.len(), 1);
+        assert!(faults[0].contains("expected a budget.total"), "{faults:#?}");
+        let budget = ("TOLLGATE_BUDGET__TOTAL", "{ month = '9' }");
+        assert!(read(&file, &[URL, KEY, budget]).is_ok(), "{listen}");
+        assert!(read(&file, &[URL, KEY, ("TOLLGATE_ACCESS__MODE", "members")]).is_ok(), "{listen}");
+    }
+    for listen in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+        assert!(read(&format!("[server]\nlisten = '{listen}'"), &[]).is_ok(), "{listen}");
+    }
+}
+
+#[test]
+fn an_unread_file_draws_no_further_faults() {
+    let faults = read("[gateway]\nbase_url = \"https://g.example", &[KEY]).expect_err("unclosed");
+    assert!(faults.iter().all(|fault| fault.contains("not TOML")), "{faults:#?}");
+}

@@ -1,0 +1,105 @@
+//! No key is repeated, wherever it stands.
+
+use super::read;
+use super::read_with;
+use super::*;
+
+const CANARY: &str = "svc_sk_CANARY_0123456789+/=";
+
+fn has_canary(text: &str) -> bool {
+    text.contains("CANARY")
+}
+
+#[test]
+fn a_key_in_the_file_is_refused_where_it_stands_and_never_repeated() {
+    for (file, place) in [
+        (format!("[gateway]\nbase_url = \"{CANARY}\""), "proxy.toml:2:13"),
+        (format!("# {CANARY}\n"), "proxy.toml:1:3"),
+        (format!("[page]\ntitle = \"x {CANARY}\""), "proxy.toml:2:12"),
+        (format!("[gateway]\nkey = \"{CANARY}\""), "proxy.toml:2:8"),
+        (format!("[gateway]\n\"{CANARY}\" = 1"), "proxy.toml:2:2"),
+        (format!("[\"{CANARY}\"]"), "proxy.toml:1:3"),
+        ("[page]\ntitle = \"\\u0073vc_sk_CANARY\"".to_owned(), "proxy.toml:2:9"),
+        ("[server]\nhosts = [\"a\", \"\\u0073vc_sk_CANARY\"]".to_owned(), "proxy.toml:2:15"),
+        (format!("[gateway]\nkey = {CANARY}"), "proxy.toml:2:7"),
+        (CANARY.to_owned(), "proxy.toml:1:1"),
+        (format!("[gateway\nkey = \"{CANARY}\""), "proxy.toml:2:8"),
+    ] {
+        let faults = read(&file, &[]).expect_err(&file);
+        let refusal = format!("{place}: a gateway key stands here, expected it in GATEWAY_API_KEY");
+        assert!(faults.iter().any(|fault| fault.starts_with(&refusal)), "{faults:#?}");
+        assert!(!has_canary(&faults.join("\n")), "{faults:#?}");
+    }
+}
+
+#[test]
+fn a_key_in_another_variable_is_refused_and_never_repeated() {
+    for name in
+        ["TOLLGATE_PAGE__TITLE", "TOLLGATE_SERVER__HOSTS", "TOLLGATE_GATEWAY__KEY", "TOLLGATE_X"]
+    {
+        let faults = read("", &[(name, CANARY)]).expect_err(name);
+        assert!(faults[0].starts_with(&format!("{name}: ")), "{faults:#?}");
+        assert!(!has_canary(&faults.join("\n")), "{faults:#?}");
+    }
+    let faults = read("", &[("TOLLGATE_svc_sk_CANARY", "x")]).expect_err("unknown");
+    assert!(!has_canary(&faults.join("\n")), "{faults:#?}");
+}
+
+#[test]
+fn keys_that_are_wrong_are_counted_and_never_repeated() {
+    let six = (0..6).map(|n| format!("{CANARY}{n}")).collect::<Vec<_>>().join(",");
+    for (value, expected) in [
+        ("CANARY-without-prefix".to_owned(), "key 1: expected a key that begins with svc_sk_…"),
+        ("svc_sk_".to_owned(), "key 1: expected a key that begins with svc_sk_…"),
+        (format!("{CANARY},"), "key 2: expected a key, nothing is there"),
+        (format!("{CANARY}, {CANARY}"), "key 2: expected another key than key 1"),
+        (format!("{CANARY} x"), "key 1: expected visible ASCII characters only"),
+        (format!("{CANARY}é"), "key 1: expected visible ASCII characters only"),
+        (format!("{CANARY}\nX-Evil: 1"), "key 1: expected visible ASCII characters only"),
+        (six, "expected at most 5 keys, not 6"),
+    ] {
+        let faults = read("", &[URL, ("GATEWAY_API_KEY", &value)]).expect_err(&value);
+        assert_eq!(faults, [format!("GATEWAY_API_KEY: {expected}")]);
+        let file = |_: &std::path::Path| Ok(value.clone().into());
+        let faults = read_with("", &[URL, ("GATEWAY_API_KEY_FILE", "k")], &file).expect_err(&value);
+        assert_eq!(faults, [format!("GATEWAY_API_KEY_FILE: {expected}")]);
+    }
+}
+
+#[test]
+fn a_key_file_is_found_from_the_folder_and_its_last_newline_is_no_part_of_the_key() {
+    let file = |path: &std::path::Path| {
+        assert_eq!(path, std::path::Path::new("/etc/tollgate/key"));
+        Ok(format!("{CANARY}\n").into())
+    };
+    let config = read_with("", &[URL, ("GATEWAY_API_KEY_FILE", "key")], &file).expect("right");
+    assert!(!has_canary(&format!("{config:?} {config:#?}")));
+    let Target::Live { keys, .. } = config.gateway.target else { panic!("not live") };
+    assert_eq!(keys[0].expose(), CANARY);
+    let faults = read("", &[URL, ("GATEWAY_API_KEY_FILE", "key")]).expect_err("no file");
+    assert_eq!(faults, ["GATEWAY_API_KEY_FILE: expected a file with the key: there is none"]);
+    let both = [URL, ("GATEWAY_API_KEY_FILE", "key"), ("GATEWAY_API_KEY", CANARY)];
+    let faults = read("", &both).expect_err("both");
+    assert_eq!(
+        faults,
+        ["GATEWAY_API_KEY: expected GATEWAY_API_KEY or GATEWAY_API_KEY_FILE, not both"]
+    );
+}
+
+#[test]
+fn no_value_is_repeated_whatever_is_wrong_with_it() {
+    let value = "hunter2-hunter2";
+    for name in Config::names() {
+        let (section, own) = name.split_once('.').expect("section.name");
+        let variable = format!("TOLLGATE_{section}__{own}").to_uppercase();
+        for said in [
+            read(&format!("[{section}]\n{own} = {{ x = '{value}' }}"), &[]),
+            read(&format!("[{section}]\n{own} = ['{value} *', '~']"), &[]),
+            read("", &[(&variable, &format!("\u{7}{value} *"))]),
+            read("", &[(&variable, &format!("['{value} ~'"))]),
+        ] {
+            let said = format!("{said:?}");
+            assert!(said.starts_with("Ok(") || !said.contains("hunter2"), "{name}: {said}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Keeps the documents true: `proxy.toml` and `.env.example` as shipped.
+
+use std::fs;
+use std::path::Path;
+
+use tollgate::config::Config;
+use tollgate::config::Environment;
+use tollgate::config::Fault;
+use tollgate::config::Source;
+use tollgate::config::Store;
+use tollgate::config::Target;
+
+/// Commented settings that show an example, as their default is absence.
+const EXAMPLES: &[&str] = &[
+    "server.tls",
+    "gateway.base_url",
+    "access.jwt",
+    "budget.total",
+    "budget.caller",
+    "models.chat",
+    "store.url",
+];
+
+/// A commented setting: its name as `section.name`, and its line in the file.
+fn commented(text: &str) -> Vec<(String, &str)> {
+    let mut section = "";
+    let mut settings = Vec::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = name;
+        }
+        let setting = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
+        if let Some((name, _)) = setting.and_then(|rest| rest.split_once(" = ")) {
+            settings.push((format!("{section}.{name}"), line));
+        }
+    }
+    settings
+}
+
+/// The file with some of its settings uncommented.
+fn uncommented(text: &str, which: impl Fn(&str) -> bool) -> String {
+    let mut file = text.to_owned();
+    for (name, line) in commented(text) {
+        if which(&name) {
+            let section = name.split('.').next().unwrap_or_default();
+            let at = file.find(&format!("\n[{section}]\n")).expect("its section");
+            let from = at + file[at..].find(&format!("\n{line}\n")).expect("its line");
+            file.replace_range(from..from + 2, "\n");
+        }
+    }
+    file
+}
+
+fn shipped() -> String {
+    fs::read_to_string("proxy.toml").expect("tests run in the package root")
+}
+
+fn read(file: &str, environment: &[(&str, &str)]) -> Result<Config, Vec<Fault>> {
+    let rows = environment.iter();
+    let environment: Environment =
+        rows.map(|(name, value)| ((*name).to_owned(), (*value).to_owned().into())).collect();
+    Config::read(&Source {
+        file: Some(("proxy.toml", file)),
+        folder: Path::new(""),
+        environment: &environment,
+        key_file: &|_| Err("none is read".to_owned()),
+    })
+}
+
+#[test]
+fn the_settings_file_as_shipped_sets_nothing() {
+    let config = read(&shipped(), &[]).expect("it is right");
+    assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+}
+
+#[test]
+fn the_settings_file_shows_the_defaults() {
+    let file = uncommented(&shipped(), |name| !EXAMPLES.contains(&name));
+    let config = read(&file, &[]).expect("the defaults are right");
+    assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+}
+
+#[test]
+fn the_settings_file_shows_every_setting_once_and_in_order() {
+    let text = shipped();
+    let shown: Vec<_> = commented(&text).into_iter().map(|(name, _)| name).collect();
+    let mut known = Config::names();
+    let mut sorted = shown.clone();
+    sorted.sort();
+    known.sort();
+    assert_eq!(sorted, known);
+    let sections = shown.iter().filter_map(|name| name.split('.').next());
+    let mut seen = Vec::new();
+    for section in sections {
+        if seen.last() != Some(&section) {
+            assert!(!seen.contains(&section), "[{section}] stands in one place");
+            seen.push(section);
+        }
+    }
+}
+
+#[test]
+fn the_settings_file_loads_with_every_setting_uncommented() {
+    let live = [("GATEWAY_API_KEY", "svc_sk_example")];
+    let file = uncommented(&shipped(), |name| name != "access.jwt");
+    let config = read(&file, &live).expect("every example is right");
+    assert!(matches!(config.gateway.target, Target::Live { .. }));
+    assert_eq!(config.store, Store::Sqlite("tollgate.db".into()));
+    assert!(config.server.tls.is_some() && config.budget.caller.day.is_some());
+    assert!(config.catalog.chat_model("new-model").is_some());
+    let file = uncommented(&shipped(), |name| name == "access.jwt");
+    assert!(read(&file, &[("TOLLGATE_ACCESS__MODE", "jwt")]).is_ok());
+}
+
+#[test]
+fn a_live_gateway_has_the_store_that_the_settings_file_shows() {
+    let live = [
+        ("GATEWAY_API_KEY", "svc_sk_example"),
+        ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com"),
+    ];
+    let shown = uncommented(&shipped(), |name| name == "store.url");
+    let [shown, default] = [shown.as_str(), ""].map(|file| read(file, &live).expect("right").store);
+    assert_eq!(shown, default);
+}
+
+#[test]
+fn each_setting_is_explained_above_it() {
+    let text = shipped();
+    let lines: Vec<_> = text.lines().collect();
+    for (index, line) in lines.iter().enumerate() {
+        let setting = line.starts_with('#') && !line.starts_with("# ") && line.len() > 1;
+        assert!(!setting || lines[index - 1].starts_with("# "), "{line}");
+        assert!(line.chars().count() <= 110, "{line}");
+    }
+}
+
+#[test]
+fn the_example_environment_is_the_sandbox_until_it_is_filled_in() {
+    let read_example = |uncomment: &[&str], key: &str| {
+        let text = fs::read_to_string(".env.example").expect("tests run in the package root");
+        let mut text = text.replace("\nGATEWAY_API_KEY=\n", &format!("\nGATEWAY_API_KEY={key}\n"));
+        for name in uncomment {
+            assert!(text.contains(&format!("\n#{name}=")), "{name} is shown");
+            text = text.replace(&format!("\n#{name}="), &format!("\n{name}="));
+        }
+        let entries = dotenvy::from_read_iter(text.as_bytes());
+        let entries: Vec<_> = entries.map(|entry| entry.expect("NAME=value")).collect();
+        let rows: Vec<_> =
+            entries.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        read("", &rows).expect("it is right").gateway.target
+    };
+    assert!(matches!(read_example(&[], ""), Target::Sandbox));
+    assert!(matches!(read_example(&["TOLLGATE_SECRET", "REDIS_URL"], ""), Target::Sandbox));
+    let live = read_example(&["TOLLGATE_GATEWAY__BASE_URL"], "svc_sk_example");
+    assert!(matches!(live, Target::Live { .. }));
+}
