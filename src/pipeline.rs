@@ -25,7 +25,9 @@ use crate::downstream::rate::Limiter;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::purchase;
-use crate::purchase::{Purchase, Receipt};
+use crate::purchase::idempotency::Running;
+use crate::purchase::{Purchase, Receipt, Terms};
+use crate::store::Ledger;
 use crate::upstream;
 use crate::upstream::keyring::Ring;
 use crate::upstream::{Ask, Attempt, Error, Reply};
@@ -74,21 +76,36 @@ where
     BoxCloneSyncService::new(stack)
 }
 
+/// What purchases are made with; shared by every core but for `tasks`.
+#[derive(Clone)]
+pub struct Counter {
+    /// Where each purchase is written down.
+    pub ledger: Arc<dyn Ledger>,
+    /// The purchases that are under way.
+    pub running: Running,
+    /// From the settings.
+    pub terms: Terms,
+    /// What operators see.
+    pub metrics: Arc<Metrics>,
+}
+
 /// From a checked order to a receipt.
 pub fn purchases<S>(
+    counter: &Counter,
     tasks: TaskTracker,
-    metrics: Arc<Metrics>,
     gateway: S,
 ) -> BoxCloneSyncService<Purchase, Receipt, Problem>
 where
     S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
+    use purchase::{budget, detached, idempotency, send};
+    let Counter { ledger, running, terms, metrics } = counter.clone();
     let stack = ServiceBuilder::new()
-        .layer(purchase::detached::layer(tasks)) // a hang-up never cuts a purchase in half
-        // idempotency: one key, one purchase      (outside budget: a replay sets nothing aside)
-        // budget: the toll is set aside first     (outside the window: who cannot pay does not queue)
-        .layer(purchase::send::layer(metrics)) //   order → ask, reply → receipt
+        .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
+        .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
+        .layer(budget::layer(ledger, terms)) //                        its toll is set aside, then settled
+        .layer(send::layer(metrics)) //                                order → ask, reply → receipt
         .service(gateway);
     BoxCloneSyncService::new(stack)
 }

@@ -7,10 +7,13 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
+
+/// `true` on every joined or replayed reply.
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Whether the account was charged although the caller gets no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,6 +112,7 @@ pub struct Problem {
     faults: Vec<Fault>,
     retry_after: Option<u64>,
     allow: Option<HeaderValue>,
+    replayed: bool,
 }
 
 #[derive(Serialize)]
@@ -137,6 +141,7 @@ impl Problem {
             faults: Vec::new(),
             retry_after: None,
             allow: None,
+            replayed: false,
         }
     }
 
@@ -183,6 +188,18 @@ impl Problem {
         self
     }
 
+    /// Says that this is the answer of an earlier or running purchase, given again.
+    #[must_use]
+    pub fn replayed(mut self) -> Self {
+        self.replayed = true;
+        self
+    }
+
+    /// Whether money moved.
+    pub fn charge(&self) -> Charged {
+        self.charged
+    }
+
     /// The row that this refusal belongs to.
     pub fn kind(&self) -> &'static Kind {
         self.kind
@@ -217,6 +234,9 @@ impl Problem {
         }
         if let Some(methods) = self.allow {
             headers.insert(ALLOW, methods);
+        }
+        if self.replayed {
+            headers.insert(REPLAYED, HeaderValue::from_static("true"));
         }
         response
     }

@@ -43,7 +43,7 @@ impl Jobs {
     pub async fn status(&self, query: Checked<StatusQuery>) -> Result<Reply, Problem> {
         let request_id = query.get().request_id.clone();
         let gateway = self.gateway.clone();
-        let ask = Ask { what: What::VideoStatus { request_id: request_id.clone() } };
+        let ask = Ask::free(What::VideoStatus { request_id: request_id.clone() });
         // In a task of its own: whoever asks first may hang up, and the others still wait for it.
         let asking = async {
             let task = self.tasks.spawn(gateway.oneshot(ask));

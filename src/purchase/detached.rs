@@ -40,10 +40,15 @@ where
     }
 
     fn call(&mut self, purchase: Purchase) -> Self::Future {
+        // Goes with this future, that is, with the caller.
+        let waiting = purchase.waiters.wait();
         let task = self.tasks.spawn(self.inner.call(purchase).in_current_span());
         Box::pin(async move {
             // A panic or the runtime's end in the middle: nobody knows how far it came.
-            task.await.unwrap_or_else(|_stopped| Err(Problem::new(&OUTCOME_UNKNOWN)))
+            let outcome =
+                task.await.unwrap_or_else(|_stopped| Err(Problem::new(&OUTCOME_UNKNOWN)));
+            drop(waiting);
+            outcome
         })
     }
 }
@@ -60,6 +65,7 @@ mod tests {
     use tower::{ServiceExt, service_fn};
 
     use super::*;
+    use crate::purchase::Claim;
     use crate::contract::catalog::Catalog;
     use crate::contract::money::Usd;
     use crate::store::Caller;
@@ -67,11 +73,19 @@ mod tests {
 
     fn purchase() -> Purchase {
         let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
-        Purchase { caller: Caller::Address([192, 0, 2, 1].into()), order }
+        let caller = Caller::Address([192, 0, 2, 1].into());
+        Purchase::new(caller, order, Claim::Likeness { is_retry: false })
     }
 
     fn receipt() -> Receipt {
-        Receipt { status: StatusCode::OK, is_json: true, body: Bytes::new(), toll: Usd::dollars(3) }
+        Receipt {
+            status: StatusCode::OK,
+            is_json: true,
+            body: Bytes::new(),
+            toll: Usd::dollars(3),
+            is_replay: false,
+            delivery: None,
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,22 +1,90 @@
 //! From a checked order to a receipt. Everything here is typed; no HTTP request comes this far.
 
+pub mod budget;
 pub mod detached;
+pub mod idempotency;
 pub mod send;
+mod waiters;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 
+pub use waiters::Waiters;
+
 use crate::contract::money::Usd;
-use crate::store::Caller;
-use crate::validate::{Checked, Order};
+use crate::problem::Problem;
+use crate::store::{Caller, Earlier, Ledger, Limits, PurchaseId, Service};
+use crate::upstream::Departure;
+use crate::validate::{Checked, Order, Paid};
 
 /// What a caller wants to buy. Only a [`Checked`] order can be in it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Purchase {
+    /// Its name in the ledger.
+    pub id: PurchaseId,
     /// Whose purchase it is.
     pub caller: Caller,
     /// What is bought, at which toll.
     pub order: Checked<Order>,
+    /// How it is told from others.
+    pub claim: Claim,
+    /// Who still waits for it.
+    pub waiters: Waiters,
+    /// Who has the last word before the first byte; `budget` sets it.
+    departure: Option<Arc<dyn Departure>>,
+}
+
+/// How a purchase is told from others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// By the caller's `Idempotency-Key`, unquoted.
+    Key(Box<str>),
+    /// By its likeness to an earlier one.
+    Likeness {
+        /// The client says that it is sending again.
+        is_retry: bool,
+    },
+}
+
+impl Purchase {
+    /// A purchase that nobody waits for yet.
+    pub fn new(caller: Caller, order: Checked<Order>, claim: Claim) -> Self {
+        Self {
+            id: PurchaseId::new(),
+            caller,
+            order,
+            claim,
+            waiters: Waiters::default(),
+            departure: None,
+        }
+    }
+
+    /// What is bought, as the ledger has it.
+    fn service(&self) -> Service {
+        match self.order.get().paid {
+            Paid::Chat => Service::Chat,
+            Paid::Video => Service::Video,
+        }
+    }
+}
+
+/// What purchases are made under, from the settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// What may be spent.
+    pub limits: Limits,
+    /// How long an identical purchase without a key joins one whose reply did not arrive.
+    pub dedupe_window: Duration,
+    /// How long the reply of a chat is kept.
+    pub keep_chats: Duration,
+    /// How long the reply of a video is kept.
+    pub keep_videos: Duration,
+    /// How long a repeat waits for the end of the first call.
+    pub patience: Duration,
 }
 
 /// The gateway's answer to a purchase, to be passed on.
@@ -28,6 +96,45 @@ pub struct Receipt {
     pub is_json: bool,
     /// The gateway's body.
     pub body: Bytes,
-    /// What it cost; nothing for a refusal.
+    /// What it cost; nothing for a refusal. A replay repeats it and is not charged again.
     pub toll: Usd,
+    /// Whether it is the answer of an earlier or running purchase, given again.
+    pub is_replay: bool,
+    /// To be told when the caller took the body to its end.
+    pub delivery: Option<Delivery>,
+}
+
+/// Notes in the ledger that a reply reached its caller.
+#[derive(Clone)]
+pub struct Delivery {
+    ledger: Arc<dyn Ledger>,
+    id: PurchaseId,
+}
+
+impl Delivery {
+    /// The body was taken to its end.
+    pub fn taken(&self) {
+        self.ledger.delivered(self.id);
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Delivery({})", self.id)
+    }
+}
+
+/// Why a purchase has no receipt.
+#[derive(Clone, Debug)]
+pub enum Stop {
+    /// It is one that was made before.
+    Known(Earlier),
+    /// It is refused, or its outcome is unknown.
+    Problem(Box<Problem>),
+}
+
+impl From<Problem> for Stop {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(Box::new(problem))
+    }
 }

@@ -6,11 +6,12 @@ use std::task::{Context, Poll};
 
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{Purchase, Receipt};
 use crate::clock;
 use crate::contract::money::Usd;
+use crate::contract::video::VideoAccepted;
 use crate::metrics::Metrics;
 use crate::problem::{Charged, Problem};
 use crate::upstream::{Ask, Error, Reply, What};
@@ -47,7 +48,7 @@ where
             Paid::Chat => What::Chat(order.body.clone()),
             Paid::Video => What::Video(order.body.clone()),
         };
-        let asked = self.inner.call(Ask { what });
+        let asked = self.inner.call(Ask { what, departure: purchase.departure.clone() });
         let metrics = Arc::clone(&self.metrics);
         let started = clock::now();
         Box::pin(async move {
@@ -60,6 +61,8 @@ where
                     is_json: reply.is_json,
                     toll: cost(purchase.order.get(), &reply),
                     body: reply.body,
+                    is_replay: false,
+                    delivery: None,
                 }),
                 Err(error) => Err(error.of_purchase()),
             }
@@ -67,21 +70,34 @@ where
     }
 }
 
-/// A refusal costs nothing (a guess: see [`crate::upstream`]).
+/// What the gateway says that it charged, where it says so (2.5), and our price list otherwise. A
+/// refusal costs nothing (a guess: see [`crate::upstream`]).
 fn cost(order: &Order, reply: &Reply) -> Usd {
-    match reply.status.is_success() {
-        true => order.toll,
-        false => Usd::ZERO,
+    if !reply.status.is_success() {
+        return Usd::ZERO;
+    }
+    let said = match order.paid {
+        Paid::Chat => None,
+        Paid::Video => serde_json::from_slice::<VideoAccepted>(&reply.body)
+            .ok()
+            .and_then(|accepted| accepted.cost)
+            .and_then(|cost| cost.this_request)
+            .and_then(|text| Usd::from_dollar_text(&text).ok()),
+    };
+    match said {
+        Some(said) if said != order.toll => {
+            error!(model = &*order.model, expected = %order.toll, charged = %said,
+                "the gateway charged another toll than its price list says");
+            said
+        }
+        _ => order.toll,
     }
 }
 
 /// One line in the log for each purchase that was tried, and its place in the metrics.
 fn book(metrics: &Metrics, purchase: &Purchase, outcome: &Result<Reply, Error>, millis: u128) {
     let order = purchase.order.get();
-    let service = match order.paid {
-        Paid::Chat => "chat",
-        Paid::Video => "video",
-    };
+    let service = purchase.service().name();
     let charged = match outcome {
         Ok(reply) if reply.status.is_success() => Charged::Yes,
         Ok(_refusal) => Charged::No,

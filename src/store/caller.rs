@@ -10,6 +10,16 @@ pub enum Caller {
     Address(IpAddr),
 }
 
+impl Caller {
+    /// Where this caller's idempotency keys live. Addresses move, so those who are known by nothing
+    /// else share one namespace.
+    pub fn namespace(&self) -> String {
+        match self {
+            Self::Address(_) => "open".to_owned(),
+        }
+    }
+}
+
 /// As the ledger and the log write it.
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

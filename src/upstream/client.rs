@@ -137,12 +137,14 @@ impl Shared {
             What::Video(_) => None,
         };
         if let Some(connection) = pooled {
+            depart(attempt).await?;
             match self.exchange(connection, request, attempt).await {
                 Sent::Yes(outcome) => return outcome,
                 Sent::No(untouched) => request = *untouched,
             }
         }
         let connection = self.connector.connect().await?;
+        depart(attempt).await?;
         match self.exchange(connection, request, attempt).await {
             Sent::Yes(outcome) => outcome,
             Sent::No(_) => Err(Error::NotTaken),
@@ -224,6 +226,13 @@ impl Shared {
             error!("a reply of the gateway held one of our keys; it was blotted out");
         }
         reply::judge_body(&attempt.ask.what, head.status, body, attempt.key)
+    }
+}
+
+async fn depart(attempt: &Attempt) -> Result<(), Error> {
+    match &attempt.ask.departure {
+        Some(departure) => departure.depart().await.map_err(Error::Stayed),
+        None => Ok(()),
     }
 }
 

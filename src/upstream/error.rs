@@ -6,9 +6,11 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::problem::{
-    Charged, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind, OUTCOME_UNKNOWN, Problem,
-    WINDOW_EXHAUSTED,
+    Charged, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN,
+    OVERLOADED, Problem, WINDOW_EXHAUSTED,
 };
+
+use super::Stay;
 
 /// What went wrong. [`Error::charged`] says what it means for the money.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,9 @@ pub enum Error {
         /// How long, where it said so.
         retry_after: Option<Duration>,
     },
+    /// It was held back before the first byte.
+    #[error("it was not sent: {0:?}")]
+    Stayed(Stay),
 }
 
 /// How long a caller is told to wait after a 429 that named no time: the reported window (2.3).
@@ -65,7 +70,8 @@ impl Error {
             | Self::NotTaken
             | Self::KeyRefused { .. }
             | Self::NoKeyLeft
-            | Self::Throttled { .. } => Charged::No,
+            | Self::Throttled { .. }
+            | Self::Stayed(_) => Charged::No,
             // A success was charged, whatever its body says.
             Self::Unreadable(_) => Charged::Yes,
             Self::Lost(_) | Self::Late(_) | Self::Status(_) | Self::Encoded | Self::TooLarge => {
@@ -104,7 +110,8 @@ impl Error {
             | Self::TooLarge
             | Self::Unreadable(_)
             | Self::KeyRefused { .. }
-            | Self::NoKeyLeft => problem,
+            | Self::NoKeyLeft
+            | Self::Stayed(_) => problem,
         }
     }
 
@@ -112,6 +119,9 @@ impl Error {
         match self {
             Self::Throttled { .. } => &WINDOW_EXHAUSTED,
             Self::KeyRefused { .. } | Self::NoKeyLeft => &GATEWAY_KEY_REJECTED,
+            Self::Stayed(Stay::Unrecorded) => &LEDGER_UNAVAILABLE,
+            // Whoever asked is gone; a twin that comes just now may still read this.
+            Self::Stayed(Stay::Abandoned) => &OVERLOADED,
             Self::Unreachable(_)
             | Self::NotTaken
             | Self::Lost(_)

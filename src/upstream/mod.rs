@@ -13,16 +13,44 @@ pub mod patience;
 mod pool;
 mod reply;
 
+use std::pin::Pin;
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 pub use error::Error;
 pub use reply::Reply;
 
 /// What is asked of the gateway.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Ask {
     /// Which endpoint, and what goes with it.
     pub what: What,
+    /// Who has the last word before the first byte; nobody for what costs nothing.
+    pub departure: Option<Arc<dyn Departure>>,
+}
+
+impl Ask {
+    /// A question that costs nothing.
+    pub fn free(what: What) -> Self {
+        Self { what, departure: None }
+    }
+}
+
+/// The last word before the first byte of a purchase goes out: the connection is there, and nothing
+/// was sent. It may be asked again for a further attempt after a refusal that was free.
+pub trait Departure: Send + Sync {
+    /// Lets it go, or not.
+    fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>>;
+}
+
+/// Why a purchase is not sent after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// Nobody waits for it any more.
+    Abandoned,
+    /// It could not be recorded as sent.
+    Unrecorded,
 }
 
 /// The gateway's endpoints (contract 4) as tollgate uses them.
@@ -52,7 +80,7 @@ impl What {
 }
 
 /// An [`Ask`] with the key that it is asked with.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Attempt {
     /// What is asked.
     pub ask: Ask,

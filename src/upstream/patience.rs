@@ -83,7 +83,7 @@ mod tests {
         });
         let start = clock::now();
         let patient = layer(Duration::from_secs(20)).layer(busy);
-        patient.oneshot(Ask { what: What::Billing }).await.unwrap_err();
+        patient.oneshot(Ask::free(What::Billing)).await.unwrap_err();
         (calls.load(Ordering::SeqCst), clock::now() - start)
     }
 

@@ -1,0 +1,238 @@
+//! Sets the toll aside before the purchase is sent, and settles it after.
+//!
+//! Invariant: nothing is sent whose toll is not set aside, durably; and a toll that was set aside is
+//! given back only when the gateway provably did not charge.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+use tracing::error;
+
+use super::{Claim, Delivery, Purchase, Receipt, Stop, Terms, Waiters};
+use crate::clock;
+use crate::problem::{
+    BUDGET_EXHAUSTED, Charged, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, Problem,
+};
+use crate::store;
+use crate::store::{
+    Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refused, Reservation, Twin,
+};
+use crate::upstream::{Departure, Stay};
+
+/// See the file's documentation.
+#[derive(Clone)]
+pub struct Budget<S> {
+    inner: S,
+    ledger: Arc<dyn Ledger>,
+    terms: Terms,
+}
+
+/// Sets tolls aside in `ledger`.
+pub fn layer<S>(
+    ledger: Arc<dyn Ledger>,
+    terms: Terms,
+) -> impl Layer<S, Service = Budget<S>> + Clone {
+    layer_fn(move |inner| Budget { inner, ledger: Arc::clone(&ledger), terms })
+}
+
+type Outcome = Result<Receipt, Stop>;
+
+impl<S> Service<Purchase> for Budget<S>
+where
+    S: Service<Purchase, Response = Receipt, Error = Problem> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Receipt;
+    type Error = Stop;
+    type Future = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        self.inner.poll_ready(cx).map_err(Stop::from)
+    }
+
+    fn call(&mut self, mut purchase: Purchase) -> Self::Future {
+        // Take the service that was polled ready, and leave its clone behind.
+        let spare = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, spare);
+        let (ledger, terms) = (Arc::clone(&self.ledger), self.terms);
+        Box::pin(async move {
+            let hold = Hold::reserve(ledger, reservation(&purchase, &terms)).await?;
+            purchase.departure = Some(Arc::new(LastWord {
+                hold: Arc::clone(&hold),
+                waiters: purchase.waiters.clone(),
+            }));
+            let keep = match purchase.service() {
+                store::Service::Chat => terms.keep_chats,
+                store::Service::Video | store::Service::Other => terms.keep_videos,
+            };
+            let toll = purchase.order.get().toll;
+            let is_keyless = matches!(purchase.claim, Claim::Likeness { .. });
+            let mut outcome = inner.call(purchase).await;
+            let ending = match &outcome {
+                Ok(receipt) if receipt.status.is_success() => {
+                    let reply = KeptReply {
+                        status: receipt.status.as_u16(),
+                        is_json: receipt.is_json,
+                        body: receipt.body.clone(),
+                    };
+                    Ending::Posted { cost: receipt.toll, reply: Some(reply), keep }
+                }
+                // A definitive refusal: the toll goes back, and the key is free again.
+                Ok(_refusal) => Ending::Voided,
+                Err(problem) => match problem.charge() {
+                    Charged::No => Ending::Voided,
+                    Charged::Yes => Ending::Posted { cost: toll, reply: None, keep },
+                    Charged::Unknown => Ending::Unknown,
+                },
+            };
+            hold.settle(ending).await;
+            if let Ok(receipt) = &mut outcome
+                && is_keyless
+            {
+                receipt.delivery =
+                    Some(Delivery { ledger: Arc::clone(&hold.ledger), id: hold.id });
+            }
+            outcome.map_err(Stop::from)
+        })
+    }
+}
+
+fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
+    let order = purchase.order.get();
+    let caller = purchase.caller.to_string();
+    let service = purchase.service();
+    let claim = match &purchase.claim {
+        // Addresses move, so an anonymous caller's key stands for itself. A guessable key can collide.
+        Claim::Key(key) => store::Claim::Key {
+            key: identity(&[purchase.caller.namespace().as_bytes(), service.name().as_bytes(), key.as_bytes()]),
+            payload: identity(&[&order.body]),
+        },
+        Claim::Likeness { is_retry } => store::Claim::Twin(Twin {
+            likeness: identity(&[caller.as_bytes(), service.name().as_bytes(), &order.body]),
+            since: clock::wall().saturating_sub(terms.dedupe_window),
+            is_retry: *is_retry,
+        }),
+    };
+    Reservation {
+        id: purchase.id,
+        caller,
+        service,
+        model: order.model.clone(),
+        toll: order.toll,
+        claim,
+        limits: terms.limits,
+    }
+}
+
+/// Each part with its length in front, so that no two lists of parts look alike.
+fn identity(parts: &[&[u8]]) -> Identity {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// A toll that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled as what is
+/// known of it: unknown once it may have been sent, voided before.
+struct Hold {
+    ledger: Arc<dyn Ledger>,
+    id: PurchaseId,
+    sent: AtomicBool,
+    settled: AtomicBool,
+}
+
+impl Hold {
+    async fn reserve(
+        ledger: Arc<dyn Ledger>,
+        reservation: Reservation,
+    ) -> Result<Arc<Self>, Stop> {
+        let id = reservation.id;
+        ledger.reserve(&reservation).await.map_err(stop)?;
+        let (sent, settled) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Arc::new(Self { ledger, id, sent, settled }))
+    }
+
+    async fn settle(&self, ending: Ending) {
+        let settled = self.ledger.settle(self.id, ending).await;
+        self.settled.store(true, Ordering::Release);
+        if let Err(error) = settled {
+            // The answer is worth more than its entry. The toll stays set aside, and what is `sent`
+            // becomes unknown at the next start.
+            error!(id = %self.id, %error, "the end of a purchase could not be recorded");
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.settled.load(Ordering::Acquire) {
+            let ending = match self.sent.load(Ordering::Acquire) {
+                true => Ending::Unknown,
+                false => Ending::Voided,
+            };
+            self.ledger.settle_later(self.id, ending);
+        }
+    }
+}
+
+/// Asked right before the first byte.
+struct LastWord {
+    hold: Arc<Hold>,
+    waiters: Waiters,
+}
+
+impl Departure for LastWord {
+    fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
+        Box::pin(async move {
+            if self.hold.sent.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            if !self.waiters.any() {
+                return Err(Stay::Abandoned);
+            }
+            // From here on it counts as sent, even if the mark cannot be made: the safe side.
+            self.hold.sent.store(true, Ordering::Release);
+            match self.hold.ledger.sent(self.hold.id).await {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    error!(id = %self.hold.id, %error, "a purchase is not sent: it cannot be recorded");
+                    Err(Stay::Unrecorded)
+                }
+            }
+        })
+    }
+}
+
+fn stop(refused: Refused) -> Stop {
+    match refused {
+        Refused::Known(earlier) => Stop::Known(earlier),
+        Refused::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
+        Refused::OverBudget(over) => Problem::new(&BUDGET_EXHAUSTED).detail(words(&over)).into(),
+        Refused::Unavailable(error) => {
+            error!(%error, "nothing can be bought");
+            Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5)).into()
+        }
+    }
+}
+
+fn words(over: &OverBudget) -> String {
+    let (whose, period) = match over.limit {
+        Limit::TotalDay => ("the budget of all callers", "a day"),
+        Limit::TotalMonth => ("the budget of all callers", "a month"),
+        Limit::CallerDay => ("your budget", "a day"),
+        Limit::CallerMonth => ("your budget", "a month"),
+    };
+    format!(
+        "{whose}, {} {period}, has {} left; it renews at {}",
+        over.budget.short(),
+        over.left.short(),
+        clock::iso8601(over.renews)
+    )
+}

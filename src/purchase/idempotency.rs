@@ -1,0 +1,203 @@
+//! Makes one purchase of all that are the same: a repeat joins the call that is running, or is
+//! answered from the ledger.
+//!
+//! Stock SDKs and browsers send a lost POST again on their own, most without any key. The ledger
+//! decides, in the step that sets the toll aside, whether a purchase is new; here, those that are
+//! not are answered.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout_at};
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::{Claim, Delivery, Purchase, Receipt, Stop, Terms, Waiters};
+use crate::clock;
+use crate::clock::Instant;
+use crate::problem::{Charged, OUTCOME_UNKNOWN, Problem, STILL_RUNNING};
+use crate::store::{Earlier, KeptReply, Ledger, PurchaseId, State};
+
+/// How soon the ledger is asked again about a call that runs, or just ran, elsewhere.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// What a repeat is told to wait for a call that has not ended.
+const COME_BACK: Duration = Duration::from_secs(5);
+
+type Outcome = Result<Receipt, Problem>;
+
+/// The purchases that are running in this process, shared by every core.
+#[derive(Clone, Default)]
+pub struct Running(Arc<Mutex<HashMap<PurchaseId, Call>>>);
+
+#[derive(Clone)]
+struct Call {
+    outcome: watch::Receiver<Option<Outcome>>,
+    waiters: Waiters,
+}
+
+impl Running {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PurchaseId, Call>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets others join this purchase until the guard is gone.
+    fn open(&self, purchase: &Purchase) -> Open {
+        let (publish, outcome) = watch::channel(None);
+        let call = Call { outcome, waiters: purchase.waiters.clone() };
+        self.lock().insert(purchase.id, call);
+        Open { running: self.clone(), id: purchase.id, publish }
+    }
+
+    fn call(&self, id: PurchaseId) -> Option<Call> {
+        self.lock().get(&id).cloned()
+    }
+}
+
+/// A purchase that others can join. It is closed also when its task panics or is stopped: those who
+/// joined then see no outcome, and ask the ledger.
+struct Open {
+    running: Running,
+    id: PurchaseId,
+    publish: watch::Sender<Option<Outcome>>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.running.lock().remove(&self.id);
+    }
+}
+
+/// See the file's documentation.
+#[derive(Clone)]
+pub struct Idempotent<S> {
+    inner: S,
+    running: Running,
+    ledger: Arc<dyn Ledger>,
+    patience: Duration,
+}
+
+/// Joins what is in `running`, replays what is in `ledger`.
+pub fn layer<S>(
+    running: Running,
+    ledger: Arc<dyn Ledger>,
+    terms: Terms,
+) -> impl Layer<S, Service = Idempotent<S>> + Clone {
+    layer_fn(move |inner| Idempotent {
+        inner,
+        running: running.clone(),
+        ledger: Arc::clone(&ledger),
+        patience: terms.patience,
+    })
+}
+
+impl<S> Service<Purchase> for Idempotent<S>
+where
+    S: Service<Purchase, Response = Receipt, Error = Stop> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Receipt;
+    type Error = Problem;
+    type Future = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Problem>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, purchase: Purchase) -> Self::Future {
+        let this = self.clone();
+        let give_up = clock::now() + this.patience;
+        Box::pin(this.buy(purchase, give_up))
+    }
+}
+
+impl<S> Idempotent<S>
+where
+    S: Service<Purchase, Response = Receipt, Error = Stop> + Clone,
+{
+    async fn buy(mut self, purchase: Purchase, give_up: Instant) -> Outcome {
+        loop {
+            let open = self.running.open(&purchase);
+            let bought = match std::future::poll_fn(|cx| self.inner.poll_ready(cx)).await {
+                Ok(()) => self.inner.call(purchase.clone()).await,
+                Err(stop) => Err(stop),
+            };
+            let earlier = match bought {
+                Ok(receipt) => {
+                    open.publish.send_replace(Some(Ok(receipt.clone())));
+                    return Ok(receipt);
+                }
+                Err(Stop::Problem(problem)) => {
+                    open.publish.send_replace(Some(Err((*problem).clone())));
+                    return Err(*problem);
+                }
+                Err(Stop::Known(earlier)) => earlier,
+            };
+            drop(open);
+            match earlier.state {
+                State::Reserved | State::Sent => {
+                    if let Some(outcome) = self.join(&purchase, earlier.id, give_up).await {
+                        return outcome;
+                    }
+                }
+                State::Posted | State::Voided | State::Unknown => {
+                    return self.replay(&purchase, earlier);
+                }
+            }
+        }
+    }
+
+    /// The outcome of a running purchase; `None` when it ended without telling, or runs elsewhere:
+    /// the ledger knows more.
+    async fn join(
+        &self,
+        purchase: &Purchase,
+        earlier: PurchaseId,
+        give_up: Instant,
+    ) -> Option<Outcome> {
+        let Some(mut call) = self.running.call(earlier) else {
+            if clock::now() >= give_up {
+                return Some(Err(still_running()));
+            }
+            sleep(ASK_AGAIN).await;
+            return None;
+        };
+        call.waiters.join(&purchase.waiters);
+        let ended = timeout_at(give_up, call.outcome.wait_for(Option::is_some)).await;
+        match ended {
+            Err(_elapsed) => Some(Err(still_running())),
+            Ok(Err(_closed)) => None,
+            Ok(Ok(outcome)) => match outcome.clone()? {
+                Ok(receipt) => Some(Ok(Receipt { is_replay: true, ..receipt })),
+                Err(problem) => Some(Err(problem.replayed())),
+            },
+        }
+    }
+
+    fn replay(&self, purchase: &Purchase, earlier: Earlier) -> Outcome {
+        let Earlier { id, state, toll, reply } = earlier;
+        match (state, reply) {
+            (State::Posted, Some(KeptReply { status, is_json, body })) => {
+                let delivery = matches!(purchase.claim, Claim::Likeness { .. })
+                    .then(|| Delivery { ledger: Arc::clone(&self.ledger), id });
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+                Ok(Receipt { status, is_json, body, toll, is_replay: true, delivery })
+            }
+            (State::Posted, None) => Err(Problem::new(&OUTCOME_UNKNOWN)
+                .charged(Charged::Yes)
+                .detail("it was bought and charged, and its reply is lost or no longer kept")
+                .replayed()),
+            (State::Reserved | State::Sent | State::Voided | State::Unknown, _) => {
+                Err(Problem::new(&OUTCOME_UNKNOWN).replayed())
+            }
+        }
+    }
+}
+
+fn still_running() -> Problem {
+    Problem::new(&STILL_RUNNING).retry_after(COME_BACK)
+}
