@@ -99,7 +99,7 @@ async function buyTurn(conversation, question, payload, model) {
   conversation.title ||= [...question.trim().split('\n', 1)[0]].slice(0, 60).join('');
   conversation.at = Date.now();
   show();
-  byId('turns').lastElementChild?.scrollIntoView({ block: 'end' });
+  bringIntoView();
   announce(`Sent to ${model.id}. Waiting for the answer.`);
   await conversations.put(conversation);
   void showList();
@@ -118,6 +118,7 @@ async function settle(record) {
   await conversations.put(conversation);
   if (conversation !== current) return announce(`An answer came in another conversation: ${conversation.title}`);
   show(turn);
+  if (turn === conversation.turns.at(-1)) bringIntoView();
   if (state !== 'done') return announce(sentence(problem));
   announce(`Answer received, ${price(turn.tollMicros)}`);
   readOut(turn.answer);
@@ -138,6 +139,12 @@ function show(news = null) {
   byId('chat-empty').hidden = current.turns.length > 0;
   byId('turns').replaceChildren(...current.turns.flatMap((turn) => [question(turn), answer(turn, turn === news)]));
   byId('chat-stop').hidden = !waiting();
+}
+
+/** The latest question on top, with as much of its answer as there is room for. */
+function bringIntoView() {
+  const latest = byId('turns').children[byId('turns').children.length - 2];
+  latest?.scrollIntoView({ block: 'start' });
 }
 
 function question(turn) {

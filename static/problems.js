@@ -4,7 +4,7 @@ import { announce, button, element } from './dom.js';
 
 /**
  * What to offer: `again` buys anew with a new key, `same` asks for the first purchase's answer with its
- * own key, `edit` puts the text back to be mended, `reload` loads the page anew.
+ * own key, `edit` puts the text back to be mended, `reload` loads the page anew, `drop` takes it out of sight.
  */
 const PROBLEMS = {
   offline: ['You are offline. Nothing was sent.', 'again'],
@@ -47,6 +47,7 @@ const LABELS = {
   same: 'Ask for the answer (not charged twice)',
   edit: 'Change it',
   reload: 'Reload the page',
+  drop: 'Remove from this list',
 };
 
 /** The sentence for a problem, for people. */
@@ -57,19 +58,20 @@ export function sentence(problem) {
 /**
  * What a problem looks like, with a button for each of `offers` that makes sense for it.
  * @param {object} problem as thrown by api.js or kept by purchase.js
- * @param {Partial<Record<'again' | 'same' | 'edit', () => void>>} offers
+ * @param {Partial<Record<'again' | 'same' | 'edit' | 'drop', () => void>>} offers
  * @param {{fresh?: boolean, priceText?: string}} options `fresh`: it happened just now and is to be announced
  */
 export function problemCard(problem, offers = {}, { fresh = false, priceText = '' } = {}) {
   const best = PROBLEMS[problem.code]?.[1] ?? 'again';
   const all = { ...offers, ...(best === 'reload' && { reload: () => location.reload() }) };
   // Buying anew is never the first thing to offer while the first purchase may have gone through.
-  const wanted = [best, 'edit', 'again'].filter((offer, place, those) => all[offer] && those.indexOf(offer) === place
+  const wanted = [best, 'edit', 'again', 'drop'].filter((offer, place, those) => all[offer]
+    && those.findIndex((other) => all[other] === all[offer]) === place
     && !(offer === 'again' && problem.charged !== 'no' && all.same));
   const buttons = wanted.map((offer) => {
     const label = offer === 'again' && priceText ? `${LABELS.again} · ${priceText}` : LABELS[offer];
     const made = button(label, all[offer]);
-    return offer === 'edit' || offer === 'reload' ? made : countdown(made, label, problem);
+    return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);
   });
   return element('div', { class: 'problem', role: fresh ? 'alert' : 'group' },
     element('p', {}, element('strong', { text: `${sentence(problem)} ` }),

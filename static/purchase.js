@@ -1,7 +1,7 @@
 /**
  * Carries a purchase from the click to its end, and across reloads, without ever buying it twice.
  *
- * draft → intent (kept, before anything is sent) → sent → done | refused | charged (without a result) | unknown
+ * draft → intent (kept, before anything is sent) → sent → done | refused | charged (without a result) | unknown | forgotten (dismissed)
  *
  * A record: `{key, kind: 'chat' | 'video', path, payload, tollMicros, about, session, at, state, reply, problem}`.
  */
@@ -66,6 +66,11 @@ export function commit(record) {
 /** Whether asking again with the same key can only ever bring the first purchase's answer. */
 export function canAskAgain(record) {
   return replays && record.state !== 'refused' && Date.now() - record.at < REMEMBERED;
+}
+
+/** The person does not want to see it any more, whatever became of it. */
+export async function forget(record) {
+  await move(record, 'forgotten');
 }
 
 /** Purchases whose end is not known. */

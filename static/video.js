@@ -4,7 +4,7 @@ import { offerVideoModels, price } from './catalog.js';
 import { announce, byId, element } from './dom.js';
 import { startJobs, takeIn } from './jobs.js';
 import { problemCard, sentence } from './problems.js';
-import { canAskAgain, commit, draft, whenSettled } from './purchase.js';
+import { canAskAgain, commit, draft, forget, whenSettled } from './purchase.js';
 import { choice, purchases } from './store.js';
 
 let catalog;
@@ -41,7 +41,7 @@ export async function start(prices) {
   showCount();
   await startJobs(catalog.jobs, { reuse });
   for (const record of await purchases.all()) {
-    if (record.kind === 'video' && record.state !== 'done') await settle(record, true);
+    if (record.kind === 'video' && !['done', 'forgotten'].includes(record.state)) await settle(record, true);
   }
 }
 
@@ -208,21 +208,23 @@ function showOrder(record, content) {
 }
 
 function offers(record) {
-  const forget = async () => {
-    document.getElementById(`order-${record.key}`)?.remove();
-    byId('jobs-empty').hidden = byId('jobs').children.length > 0;
-    if (record.state === 'refused') await purchases.delete(record.key);
-  };
-  // A dear purchase is never repeated by one click: the text goes back into the form, with its price.
+  // A dear purchase is never repeated by one click: its text goes back into the form, with its price.
   const edit = () => {
-    void forget();
+    if (record.state === 'refused') void remove(record);
     reuse(record.payload);
   };
   const same = async () => {
     showOrder(record, element('p', { class: 'pending', text: 'Asking what became of this order. It is not bought twice.' }));
     await commit(record);
   };
-  return { edit, again: record.state === 'refused' ? edit : null, same: record.state === 'unknown' && canAskAgain(record) ? same : null };
+  const unknown = record.state === 'unknown';
+  return { edit, again: edit, same: unknown && canAskAgain(record) ? same : null, drop: () => remove(record) };
+}
+
+async function remove(record) {
+  document.getElementById(`order-${record.key}`)?.remove();
+  byId('jobs-empty').hidden = byId('jobs').children.length > 0;
+  await forget(record);
 }
 
 /** Puts an earlier order's wishes back into the form. */
