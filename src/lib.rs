@@ -5,3 +5,4 @@ pub mod clock;
 pub mod config;
 pub mod contract;
 pub mod problem;
+pub mod routes;

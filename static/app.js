@@ -43,7 +43,9 @@ async function show(moveFocus) {
   byId(`to-${name}`).setAttribute('aria-current', 'page');
   document.title = `${VIEWS[name].title} · ${service}`;
   await begin(name);
-  if (moveFocus) byId(`${name}-heading`).focus({ preventScroll: true });
+  if (!moveFocus) return;
+  scrollTo(0, 0);
+  byId(`${name}-heading`).focus({ preventScroll: true });
 }
 
 function begin(name) {

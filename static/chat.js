@@ -55,7 +55,7 @@ const waiting = () => current.turns.find((turn) => turn.state === WAITING);
 function showPrice() {
   const model = picked();
   byId('chat-send').textContent = `Send · ${price(model.toll_micros)}`;
-  byId('chat-model-hint').textContent = model.best_for ? `Best for: ${model.best_for}` : '';
+  byId('chat-model-hint').textContent = model.best_for ? `Best for: ${model.best_for}.` : '';
 }
 
 function fault(text) {

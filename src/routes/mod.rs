@@ -1,0 +1,5 @@
+//! Endpoints: from a request that passed every check to its answer.
+
+pub mod assets;
+pub mod page;
+pub mod site;
