@@ -1,5 +1,6 @@
 //! Fronts a static site: files of one folder, and nothing that lies outside it or is hidden in it.
 
+use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -65,13 +66,15 @@ impl Site {
         *request.uri_mut() = uri;
         *request.headers_mut() = head.headers.clone();
         request.headers_mut().remove(HOST);
-        let served = self.files.clone().try_call(request).await.map_err(|error| {
-            tracing::warn!(%error, "page.dir cannot be read");
-            Problem::new(&problem::INTERNAL)
-        })?;
-        if served.status() == StatusCode::NOT_FOUND {
-            return Ok(None);
-        }
+        let served = match self.files.clone().try_call(request).await {
+            Ok(served) if served.status() == StatusCode::NOT_FOUND => return Ok(None),
+            Ok(served) => served,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => {
+                tracing::warn!(%error, "page.dir cannot be read");
+                return Err(Problem::new(&problem::INTERNAL));
+            }
+        };
         let mut answer = served.map(Body::stream);
         let headers = answer.headers_mut();
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -91,9 +94,16 @@ fn all_inside(dir: &Path, path: &Path) -> bool {
     let index = plain.join(INDEX);
     [plain, index].iter().all(|file| {
         let mut variants = std::iter::once(file.clone()).chain(compressed(file));
-        // What is not there is not served.
-        variants.all(|variant| variant.canonicalize().map_or(true, |real| is_inside(&real, &root)))
+        variants.all(|variant| match variant.canonicalize() {
+            Ok(real) => is_inside(&real, &root),
+            // What is not there is not served; what cannot be told, such as a loop of links, is not either.
+            Err(error) => is_missing(&error),
+        })
     })
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn compressed(file: &Path) -> impl Iterator<Item = PathBuf> {

@@ -36,6 +36,7 @@ fn folder() -> Folder {
     link("env.txt", ".env");
     link("linked.js.br", "../secret.txt");
     link("inside.js", "app.js");
+    link("loop.txt", "loop.txt");
     Folder { _all: all, site }
 }
 
@@ -115,10 +116,14 @@ async fn what_is_hidden_or_outside_is_not_there_even_for_a_navigation_with_fallb
         "/outside/index.html",
         "/env.txt",
         "/nowhere",
+        "/loop.txt",
+        "/app.js/x",
         "/docs/./index.html",
     ] {
         assert!(ask(&site, path, &[]).await.is_none(), "{path}");
     }
+    let long = format!("/{}", "x".repeat(300));
+    assert!(ask(&site, &long, &[]).await.is_none(), "a name longer than a file's may be");
     let app = Site::new(folder.site.clone(), Some("index.html".to_owned()));
     for path in ["/.env", "/%2e%2e/secret.txt", "/..%2fsecret.txt"] {
         assert!(ask(&app, path, &[("sec-fetch-mode", "navigate")]).await.is_none(), "{path}");
