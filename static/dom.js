@@ -5,7 +5,7 @@
  * `false`, `null` and `undefined` nothing; anything else is an attribute.
  * @param {string} tag
  * @param {Record<string, any>} [properties]
- * @param {...(Node | string | null | undefined)} children
+ * @param {...(Node | string | null | undefined | Array<Node | string>)} children
  */
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -15,8 +15,13 @@ export function element(tag, properties = {}, ...children) {
     else if (typeof value === 'function') made.addEventListener(name, value);
     else made.setAttribute(name, value === true ? '' : String(value));
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  return fill(made, children.flat());
+}
+
+/** Appends one by one: an answer can have more parts than a call may have arguments. */
+export function fill(parent, children) {
+  for (const child of children) if (child !== null && child !== undefined) parent.append(child);
+  return parent;
 }
 
 /** A button that does `act`. */

@@ -1,6 +1,6 @@
 /** Turns Markdown into DOM nodes. Never markup strings: what a model wrote cannot become code here. */
 
-import { button, copy, element } from './dom.js';
+import { button, copy, element, fill } from './dom.js';
 
 const LONGEST = 200 * 1024;
 const DEEPEST = 12;
@@ -12,7 +12,7 @@ const LOOK_BACK = 16;
 export function render(text) {
   const fragment = document.createDocumentFragment();
   const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
-  fragment.append(...blocks(lines, 0));
+  fill(fragment, blocks(lines, 0));
   fragment.normalize();
   if (text.length > LONGEST) fragment.append(element('pre', { text: text.slice(LONGEST) }));
   return fragment;
@@ -39,7 +39,7 @@ function blocks(lines, depth) {
     }
     const read = depth < DEEPEST ? firstOf(lines, at, depth) : null;
     const [made, next] = read ?? paragraph(lines, at, depth);
-    nodes.push(...made);
+    for (const node of made) nodes.push(node);
     at = next;
   }
   return nodes;
@@ -56,7 +56,7 @@ function firstOf(lines, at, depth) {
 function paragraph(lines, at, depth) {
   let next = at + 1;
   while (next < lines.length && lines[next].trim() && !(depth < DEEPEST && interrupts(lines, next))) next += 1;
-  return [[element('p', {}, ...inline(lines.slice(at, next).map((line) => line.trimStart()).join('\n')))], next];
+  return [[element('p', {}, inline(lines.slice(at, next).map((line) => line.trimStart()).join('\n')))], next];
 }
 
 function interrupts(lines, at) {
@@ -90,7 +90,7 @@ function heading(lines, at) {
   // The page has an h1 and the view an h2.
   const level = Math.min(6, match[1].length + 2);
   const title = (match[2] ?? '').trim().replace(/(^| )#{1,6}$/, '');
-  return [[element(`h${level}`, {}, ...inline(title))], at + 1];
+  return [[element(`h${level}`, {}, inline(title))], at + 1];
 }
 
 function rule(lines, at) {
@@ -102,7 +102,7 @@ function quote(lines, at, depth) {
   let next = at;
   while (next < lines.length && (QUOTE.test(lines[next]) || (lines[next].trim() && !interrupts(lines, next)))) next += 1;
   const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ''));
-  return [[element('blockquote', {}, ...blocks(inner, depth + 1))], next];
+  return [[element('blockquote', {}, blocks(inner, depth + 1))], next];
 }
 
 function list(lines, at, depth) {
@@ -124,8 +124,7 @@ function list(lines, at, depth) {
   }
   const number = Number.parseInt(first[2], 10);
   const made = element(Number.isNaN(number) ? 'ul' : 'ol', { start: number > 1 && number });
-  made.append(...items.map((inner) => item(inner, depth, loose)));
-  return [[made], next];
+  return [[fill(made, items.map((inner) => item(inner, depth, loose)))], next];
 }
 
 /** The lines of one item without their indent, and the line after it. */
@@ -158,10 +157,10 @@ function item(inner, depth, loose) {
   if (task) inner[0] = inner[0].slice(task[0].length);
   const nodes = blocks(inner, depth + 1)
     .flatMap((node) => (!loose && node.tagName === 'P' ? [...node.childNodes] : [node]));
-  if (!task) return element('li', {}, ...nodes);
+  if (!task) return element('li', {}, nodes);
   const done = task[1] !== ' ';
   const box = element('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? 'done' : 'to do' });
-  return element('li', { class: 'task' }, box, ' ', ...nodes);
+  return element('li', { class: 'task' }, box, ' ', nodes);
 }
 
 const kindOf = (mark) => (/\d/.test(mark) ? mark.at(-1) : mark);
@@ -185,9 +184,9 @@ function table(lines, at) {
   // A row of thousands of columns takes a browser seconds to lay out.
   if (aligned.length > WIDEST) return [[element('pre', { text: lines.slice(at, next).join('\n') })], next];
   const row = (line, tag, texts = cells(line)) => element('tr', {}, ...aligned.map((align, place) =>
-    element(tag, { class: align, scope: tag === 'th' && 'col' }, ...inline(texts[place] ?? ''))));
+    element(tag, { class: align, scope: tag === 'th' && 'col' }, inline(texts[place] ?? ''))));
   const head = element('thead', {}, row(lines[at], 'th'));
-  const body = element('tbody', {}, ...lines.slice(at + 2, next).map((line) => row(line, 'td')));
+  const body = element('tbody', {}, lines.slice(at + 2, next).map((line) => row(line, 'td')));
   return [[element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': 'Table' },
     element('table', {}, head, body))], next];
 }
@@ -304,7 +303,7 @@ function partner(places, out, left, both) {
 function wrap({ out, brackets, marks }, from, node) {
   const depth = out.slice(from).reduce((most, part) => Math.max(most, part.depth), 0) + 1;
   if (depth > DEEPEST) return false;
-  node.append(...out.splice(from).map((part) => part.node ?? part.text));
+  fill(node, out.splice(from).map((part) => part.node ?? part.text));
   out.push({ node, depth });
   for (const places of [brackets, ...Object.values(marks)]) {
     while (places.length && places.at(-1) >= from) places.pop();
