@@ -81,12 +81,11 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
     problem.requestId ? element('p', { class: 'hint', text: `Request ${problem.requestId}` }) : null);
 }
 
-function faults({ errors, detail, title, message }) {
+function faults({ errors, detail, title }) {
   if (errors?.length) {
     return element('ul', {}, ...errors.map((fault) => element('li', { text: fault.detail ?? fault.code })));
   }
-  const more = detail ?? message;
-  return more && more !== title ? element('p', { class: 'hint', text: more }) : null;
+  return detail && detail !== title ? element('p', { class: 'hint', text: detail }) : null;
 }
 
 /** Counts down to when it may be tried again. The button stays a button and says how long. */

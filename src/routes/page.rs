@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::assets;
-use super::assets::Ready;
+use super::file::Ready;
 use super::site::Site;
 use crate::answer::Answer;
 use crate::answer::bytes_of;
