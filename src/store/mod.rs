@@ -15,16 +15,14 @@
 
 mod caller;
 mod entry;
-pub mod memory;
-
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 pub use caller::Caller;
 pub use entry::{
-    Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, OverBudget, PurchaseId,
-    Refused, Reservation, Row, Scope, Service, Spent, State, Twin,
+    Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, OverBudget,
+    PurchaseId, Refused, Reservation, Row, Scope, Service, Spent, State, Twin,
 };
 
 /// What a verb answers, later.
