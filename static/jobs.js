@@ -134,7 +134,7 @@ function draw(job) {
   const { state, phase, percent, address } = understand(job.body, words);
   const parts = [];
   if (phase === 'finished') {
-    parts.push(address ? clip(address, job) : element('p', { text: 'Finished, but the answer names no address that this page knows how to find.' }));
+    parts.push(address ? (plays(address) ? clip(address, job) : elsewhere(address)) : element('p', { text: 'Finished, but the answer names no address that this page knows how to find.' }));
   } else if (phase === 'failed') {
     parts.push(element('p', { class: 'fault', text: `The video could not be made (“${state}”). It was charged when it was ordered.` }));
   } else if (job.open) {
@@ -153,12 +153,23 @@ function draw(job) {
   said.replaceChildren(...parts);
 }
 
+/** Whether the service may fetch the clip for us: this page itself loads nothing from elsewhere. */
+function plays(address) {
+  return (words.media_origins ?? []).includes(new URL(address).origin);
+}
+
+function elsewhere(address) {
+  return element('div', {}, element('p', {
+    text: `Finished. Whoever runs this service can have it played here by listing ${new URL(address).origin} in page.media_origins.`,
+  }), outside(address));
+}
+
 function clip(address, job) {
   const box = element('div', { class: 'clip' });
   const video = element('video', {
-    src: address, controls: true, playsinline: true, preload: 'metadata', 'aria-label': job.payload.prompt.slice(0, 200),
+    src: `/bff/video/content?request_id=${encodeURIComponent(job.id)}`, controls: true, playsinline: true, preload: 'metadata', 'aria-label': job.payload.prompt.slice(0, 200),
     error: () => box.replaceChildren(element('p', {
-      text: 'The clip cannot be played here. Whoever runs this service can list its address in page.media_origins.',
+      text: 'The clip cannot be played right now.',
     }), outside(address)),
   });
   box.append(video, outside(address));
