@@ -107,7 +107,10 @@ fn every_listed_guess_is_where_the_list_says() {
     let mut places = 0;
     for row in rows(&text) {
         let spans = spans(row[1]);
-        assert!(!spans.is_empty() && spans.len() % 2 == 0, "a file and a name each: {row:?}");
+        assert!(
+            !spans.is_empty() && spans.len().is_multiple_of(2),
+            "a file and a name each: {row:?}"
+        );
         for place in spans.chunks(2) {
             let code = read(place[0]);
             let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
