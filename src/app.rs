@@ -222,7 +222,7 @@ fn facts(config: &Config) -> Facts {
 fn page(config: &Config, lasting: &Lasting) -> io::Result<Page> {
     let page = &config.page;
     if let Some(dir) = &page.dir {
-        return Page::site(dir.clone(), page.fallback.clone());
+        return Ok(Page::site(dir.clone(), page.fallback.clone()));
     }
     let mut media_origins = page.media_origins.clone();
     if let (Target::Sandbox, Some((_, address))) = (&config.gateway.target, &lasting.sandbox) {

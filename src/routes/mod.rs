@@ -1,10 +1,13 @@
 //! The endpoints: a call that passed the gate becomes an answer.
 
 pub mod admin;
+pub mod assets;
 pub mod catalog;
 mod chat;
+pub mod file;
 pub mod page;
 mod problems;
+pub mod site;
 mod video;
 
 use std::convert::Infallible;
