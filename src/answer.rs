@@ -14,6 +14,9 @@ use serde::Serialize;
 
 use crate::problem::Problem;
 
+/// The policy of whatever is not the page: nothing in it may be run, loaded or framed.
+pub const SEALED: &str = "default-src 'none'; frame-ancestors 'none'";
+
 /// The response to a caller.
 pub type Answer = Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
