@@ -18,7 +18,8 @@ impl PurchaseId {
     /// A name that nobody has yet.
     pub fn new() -> Self {
         let wall = clock::wall();
-        let stamp = uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
+        let stamp =
+            uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
         Self(Uuid::new_v7(stamp))
     }
 }
