@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::Request;
@@ -16,6 +17,7 @@ use url::Url;
 
 use crate::account::media::Videos;
 use crate::answer::Answer;
+use crate::clock;
 use crate::config::{Config, Key, Target};
 use crate::downstream;
 use crate::downstream::host::Hosts;
@@ -23,23 +25,34 @@ use crate::downstream::rate::Limiter;
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::pipeline;
-use crate::pipeline::{Gate, Public};
+use crate::pipeline::{Counter, Gate, Public};
+use crate::purchase::Terms;
+use crate::purchase::idempotency::Running;
 use crate::routes::catalog::{self, Facts, Words};
 use crate::routes::page::{Page, PageSettings};
 use crate::routes::{Parts, Routes};
 use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
+use crate::store::memory::Memory;
+use crate::store::{Ledger, Limits};
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
 use crate::upstream::media::Media;
 use crate::validate::ChatRules;
+
+/// Videos are dear and slow: their replies are kept at least this long.
+const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
 
 /// What outlives a change of settings.
 #[derive(Clone)]
 pub struct Lasting {
     /// Counts since the start of the process.
     pub metrics: Arc<Metrics>,
+    /// Where every purchase is written down.
+    pub ledger: Arc<dyn Ledger>,
+    /// The purchases that are under way.
+    pub running: Running,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
@@ -49,6 +62,7 @@ pub struct App {
     gate: Gate,
     parts: Arc<Parts>,
     gateway: Gateway,
+    counter: Counter,
     config: Config,
     metrics: Arc<Metrics>,
 }
@@ -95,7 +109,13 @@ impl App {
             },
             metrics: Arc::clone(&metrics),
         };
-        Ok(Self { gate, parts: Arc::new(parts), gateway, config, metrics })
+        let counter = Counter {
+            ledger: Arc::clone(&lasting.ledger),
+            running: lasting.running.clone(),
+            terms: terms(&config),
+            metrics: Arc::clone(&metrics),
+        };
+        Ok(Self { gate, parts: Arc::new(parts), gateway, counter, config, metrics })
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -108,7 +128,7 @@ impl App {
         B::Error: Into<crate::answer::BoxError>,
     {
         let gateway = self.gateway.stack(&self.config, &self.metrics)?;
-        let purchases = pipeline::purchases(tasks, Arc::clone(&self.metrics), gateway);
+        let purchases = pipeline::purchases(&self.counter, tasks, gateway);
         let routes = Routes::new(Arc::clone(&self.parts), purchases);
         Ok(pipeline::downstream(&self.gate, routes))
     }
@@ -191,6 +211,11 @@ impl<B> Service<Request<B>> for Current<B> {
     }
 }
 
+/// A ledger that ends with the process.
+pub fn memory() -> Arc<dyn Ledger> {
+    Arc::new(Memory::new(Arc::new(clock::wall)))
+}
+
 /// A sandbox as the settings want it.
 pub fn sandbox(config: &Config) -> Sandbox {
     Sandbox::new(sandbox::Settings {
@@ -209,6 +234,22 @@ fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
             Ok((base, sandbox.keys().into_iter().map(Key::new).collect()))
         }
         (Target::Sandbox, None) => Err(io::Error::other("the sandbox is not running")),
+    }
+}
+
+fn terms(config: &Config) -> Terms {
+    let (gateway, budget) = (&config.gateway, &config.budget);
+    Terms {
+        limits: Limits {
+            total_day: budget.total.day,
+            total_month: budget.total.month,
+            caller_day: budget.caller.day,
+            caller_month: budget.caller.month,
+        },
+        dedupe_window: config.purchase.dedupe_window,
+        keep_chats: config.purchase.keep_replies,
+        keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),
+        patience: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
     }
 }
 

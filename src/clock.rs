@@ -15,3 +15,126 @@ pub fn now() -> Instant {
 pub fn wall() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
+
+/// A day of the calendar, in UTC, from 1970 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Date {
+    /// As in 2025.
+    pub year: u64,
+    /// From 1, January.
+    pub month: u64,
+    /// From 1.
+    pub day: u64,
+}
+
+const DAY: u64 = 86_400;
+/// Days in four centuries, after which the calendar repeats.
+const ERA: u64 = 146_097;
+/// Days from 0000-03-01 to 1970-01-01.
+const EPOCH: u64 = 719_468;
+
+impl Date {
+    /// The date at a wall-clock time since the Unix epoch.
+    pub fn at(wall: Duration) -> Self {
+        Self::on(wall.as_secs() / DAY)
+    }
+
+    /// The date so many days after 1970-01-01. Years are counted from March inside, so that the leap
+    /// day comes last.
+    pub fn on(days_since_epoch: u64) -> Self {
+        let days = days_since_epoch + EPOCH;
+        let day_of_era = days % ERA;
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let march_month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+        let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+        let year = year_of_era + days / ERA * 400 + u64::from(month <= 2);
+        Self { year, month, day }
+    }
+
+    /// How many days it lies after 1970-01-01.
+    pub fn days(self) -> u64 {
+        let march_year = self.year.saturating_sub(u64::from(self.month <= 2));
+        let year_of_era = march_year % 400;
+        let march_month = (self.month + 9) % 12;
+        let day_of_year = (153 * march_month + 2) / 5 + self.day.saturating_sub(1);
+        let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+        (march_year / 400 * ERA + day_of_era).saturating_sub(EPOCH)
+    }
+
+    /// When it begins: wall-clock time since the Unix epoch.
+    pub fn begins(self) -> Duration {
+        Duration::from_secs(self.days().saturating_mul(DAY))
+    }
+
+    /// The first day of the month that follows.
+    pub fn next_month(self) -> Self {
+        match self.month {
+            12 => Self { year: self.year + 1, month: 1, day: 1 },
+            month => Self { month: month + 1, day: 1, ..self },
+        }
+    }
+}
+
+/// Writes a moment as ISO 8601 does, in UTC, to the millisecond.
+pub fn iso8601(since_epoch: Duration) -> String {
+    let seconds = since_epoch.as_secs();
+    let Date { year, month, day } = Date::at(since_epoch);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    let millis = since_epoch.subsec_millis();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn dates_are_right_around_leap_days_and_year_ends() {
+        for (seconds, year, month, day) in [
+            (0, 1970, 1, 1),
+            (951_782_400, 2000, 2, 29),
+            (951_868_799, 2000, 2, 29),
+            (1_709_251_200, 2024, 3, 1),
+            (1_735_689_599, 2024, 12, 31),
+            (1_763_654_400, 2025, 11, 20),
+            (4_107_542_400, 2100, 3, 1),
+        ] {
+            assert_eq!(Date::at(Duration::from_secs(seconds)), Date { year, month, day });
+        }
+    }
+
+    #[test]
+    fn the_next_month_begins_on_its_first_day() {
+        for (seconds, next) in [
+            (951_782_400, Date { year: 2000, month: 3, day: 1 }),
+            (1_735_689_599, Date { year: 2025, month: 1, day: 1 }),
+        ] {
+            assert_eq!(Date::at(Duration::from_secs(seconds)).next_month(), next);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_date_knows_its_day(days in 0_u64..4_000_000) {
+            prop_assert_eq!(Date::on(days).days(), days);
+            prop_assert_eq!(Date::at(Date::on(days).begins()), Date::on(days));
+            prop_assert!(Date::on(days) < Date::on(days + 1));
+        }
+    }
+
+    #[test]
+    fn a_moment_is_written_to_the_millisecond() {
+        for (seconds, written) in [
+            (0, "1970-01-01T00:00:00.250Z"),
+            (951_868_799, "2000-02-29T23:59:59.250Z"),
+            (1_763_654_400, "2025-11-20T16:00:00.250Z"),
+        ] {
+            assert_eq!(iso8601(Duration::new(seconds, 250_000_000)), written);
+        }
+    }
+}

@@ -25,6 +25,7 @@ use crate::app::{App, Current, Lasting};
 use crate::config::{Config, Target};
 use crate::downstream::caller::{Introduced, Peer};
 use crate::metrics::Metrics;
+use crate::purchase::idempotency::Running;
 use crate::routes::admin::Admin;
 use crate::server;
 
@@ -107,7 +108,7 @@ async fn start_sandbox(config: &Config) -> io::Result<Lasting> {
             Some((sandbox, address))
         }
     };
-    Ok(Lasting { metrics, sandbox })
+    Ok(Lasting { metrics, ledger: app::memory(), running: Running::default(), sandbox })
 }
 
 /// The addresses under which callers reach us; all of the machine's where we listen on all.

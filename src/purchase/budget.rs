@@ -94,8 +94,7 @@ where
             if let Ok(receipt) = &mut outcome
                 && is_keyless
             {
-                receipt.delivery =
-                    Some(Delivery { ledger: Arc::clone(&hold.ledger), id: hold.id });
+                receipt.delivery = Some(Delivery { ledger: Arc::clone(&hold.ledger), id: hold.id });
             }
             outcome.map_err(Stop::from)
         })
@@ -109,7 +108,11 @@ fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
     let claim = match &purchase.claim {
         // Addresses move, so an anonymous caller's key stands for itself. A guessable key can collide.
         Claim::Key(key) => store::Claim::Key {
-            key: identity(&[purchase.caller.namespace().as_bytes(), service.name().as_bytes(), key.as_bytes()]),
+            key: identity(&[
+                purchase.caller.namespace().as_bytes(),
+                service.name().as_bytes(),
+                key.as_bytes(),
+            ]),
             payload: identity(&[&order.body]),
         },
         Claim::Likeness { is_retry } => store::Claim::Twin(Twin {
@@ -149,10 +152,7 @@ struct Hold {
 }
 
 impl Hold {
-    async fn reserve(
-        ledger: Arc<dyn Ledger>,
-        reservation: Reservation,
-    ) -> Result<Arc<Self>, Stop> {
+    async fn reserve(ledger: Arc<dyn Ledger>, reservation: Reservation) -> Result<Arc<Self>, Stop> {
         let id = reservation.id;
         ledger.reserve(&reservation).await.map_err(stop)?;
         let (sent, settled) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -45,8 +45,7 @@ where
         let task = self.tasks.spawn(self.inner.call(purchase).in_current_span());
         Box::pin(async move {
             // A panic or the runtime's end in the middle: nobody knows how far it came.
-            let outcome =
-                task.await.unwrap_or_else(|_stopped| Err(Problem::new(&OUTCOME_UNKNOWN)));
+            let outcome = task.await.unwrap_or_else(|_stopped| Err(Problem::new(&OUTCOME_UNKNOWN)));
             drop(waiting);
             outcome
         })
@@ -65,9 +64,9 @@ mod tests {
     use tower::{ServiceExt, service_fn};
 
     use super::*;
-    use crate::purchase::Claim;
     use crate::contract::catalog::Catalog;
     use crate::contract::money::Usd;
+    use crate::purchase::Claim;
     use crate::store::Caller;
     use crate::validate;
 

@@ -97,7 +97,7 @@ pub fn layer<S>(
 
 impl<S> Service<Purchase> for Idempotent<S>
 where
-    S: Service<Purchase, Response = Receipt, Error = Stop> + Clone + Send + 'static,
+    S: Service<Purchase, Response = Receipt, Error = Stop> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
     type Response = Receipt;

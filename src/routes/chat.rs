@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
-use super::receipt;
+use super::{claim, receipt};
 use crate::answer::Answer;
 use crate::downstream::Call;
 use crate::problem::Problem;
@@ -19,6 +19,7 @@ pub(super) async fn buy(
     call: &Call<Bytes>,
 ) -> Result<Answer, Problem> {
     let order = validate::chat(&call.body, rules)?;
-    let purchase = Purchase { caller: call.caller.clone(), order };
-    purchases.oneshot(purchase).await.map(receipt)
+    let claim = claim::of(&call.head.headers)?;
+    let purchase = Purchase::new(call.caller.clone(), order, claim);
+    purchases.oneshot(purchase).await.map(receipt::answer)
 }

@@ -4,9 +4,11 @@ pub mod admin;
 pub mod assets;
 pub mod catalog;
 mod chat;
+mod claim;
 pub mod file;
 pub mod page;
 mod problems;
+mod receipt;
 pub mod site;
 mod video;
 
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode};
+use http::HeaderValue;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
@@ -101,25 +103,5 @@ fn sealed(mut answer: Answer) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(http::header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(answer::SEALED));
     headers.insert(http::header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    answer
-}
-
-/// The gateway's answer to a purchase, its body unchanged.
-fn receipt(receipt: Receipt) -> Answer {
-    let mut answer = passed_on(receipt.status, receipt.is_json, receipt.body);
-    if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {
-        answer.headers_mut().insert("tollgate-toll", toll);
-    }
-    answer
-}
-
-/// A body of the gateway, labelled as what it was found to be.
-fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answer {
-    let media_type = match is_json {
-        true => "application/json",
-        false => "text/plain; charset=utf-8",
-    };
-    let mut answer = answer::bytes_of(status, media_type, body);
-    answer.headers_mut().insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }

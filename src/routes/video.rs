@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
-use super::{passed_on, receipt};
+use super::{claim, receipt};
 use crate::account::media::Videos;
 use crate::answer::Answer;
 use crate::contract::catalog::Catalog;
@@ -21,15 +21,16 @@ pub(super) async fn buy(
     call: &Call<Bytes>,
 ) -> Result<Answer, Problem> {
     let order = validate::video(&call.body, catalog)?;
-    let purchase = Purchase { caller: call.caller.clone(), order };
-    purchases.oneshot(purchase).await.map(receipt)
+    let claim = claim::of(&call.head.headers)?;
+    let purchase = Purchase::new(call.caller.clone(), order, claim);
+    purchases.oneshot(purchase).await.map(receipt::answer)
 }
 
 /// The gateway's latest word on a job; its body passes unchanged.
 pub(super) async fn status(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Problem> {
     let query = validate::status(call.head.uri.query())?;
     let reply = jobs.status(query).await?;
-    Ok(passed_on(reply.status, reply.is_json, reply.body))
+    Ok(receipt::passed_on(reply.status, reply.is_json, reply.body))
 }
 
 /// A finished video, from our own origin.

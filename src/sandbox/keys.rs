@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::Gateway;
 use super::account::{Key, Spent, State};
-use super::date::iso8601;
 use super::wire::{self, Reply, Stop};
+use crate::clock::iso8601;
 
 /// Checks the key and takes a place in the account's window.
 pub(super) fn admit(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Stop> {

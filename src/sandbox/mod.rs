@@ -7,7 +7,6 @@
 mod account;
 mod chat;
 mod clips;
-mod date;
 mod front;
 mod keys;
 mod mood;

@@ -15,7 +15,6 @@ use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, PROMPT_LIMIT};
 use super::Gateway;
 use super::account::Sale;
 use super::clips;
-use super::date::iso8601;
 use super::mood::Mood;
 use super::wire::{self, Reply};
 
@@ -193,7 +192,7 @@ impl Job {
             status,
             progress,
             model: &self.model,
-            created_at: iso8601(self.created),
+            created_at: clock::iso8601(self.created),
             video_url: is_completed.then(|| clips::address(origin, self.is_portrait)),
             error: (status == "failed").then_some("The video could not be made"),
         }

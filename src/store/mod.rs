@@ -13,8 +13,12 @@
 //! first byte goes back to the caller. After a crash, what was `reserved` is voided and what was
 //! `sent` is unknown.
 
+mod budget;
 mod caller;
 mod entry;
+pub mod memory;
+mod period;
+mod room;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,6 +28,7 @@ pub use entry::{
     Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, OverBudget,
     PurchaseId, Refused, Reservation, Row, Scope, Service, Spent, State, Twin,
 };
+pub use room::Room;
 
 /// What a verb answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

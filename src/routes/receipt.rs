@@ -1,0 +1,78 @@
+//! Passes the gateway's answer to a purchase on, and notices whether it was taken.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::CACHE_CONTROL;
+use http::{HeaderValue, StatusCode};
+use http_body::{Frame, SizeHint};
+use http_body_util::Full;
+
+use crate::answer;
+use crate::answer::{Answer, Body, BoxError};
+use crate::problem::REPLAYED;
+use crate::purchase::{Delivery, Receipt};
+
+/// The gateway's answer, its body unchanged.
+pub(super) fn answer(receipt: Receipt) -> Answer {
+    let mut answer = passed_on(receipt.status, receipt.is_json, Bytes::new());
+    *answer.body_mut() = match receipt.delivery {
+        None => Body::from(receipt.body),
+        Some(delivery) => {
+            Body::stream(Noticed { body: Full::new(receipt.body), delivery: Some(delivery) })
+        }
+    };
+    let headers = answer.headers_mut();
+    if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {
+        headers.insert("tollgate-toll", toll);
+    }
+    if receipt.is_replay {
+        headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    answer
+}
+
+/// A body of the gateway, labelled as what it was found to be.
+pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answer {
+    let media_type = match is_json {
+        true => "application/json",
+        false => "text/plain; charset=utf-8",
+    };
+    let mut answer = answer::bytes_of(status, media_type, body);
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// A body that tells when the connection has taken all of it. One that is dropped before that did
+/// not arrive, and an identical purchase soon after is its repeat.
+struct Noticed {
+    body: Full<Bytes>,
+    delivery: Option<Delivery>,
+}
+
+impl http_body::Body for Noticed {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if self.body.is_end_stream()
+            && let Some(delivery) = self.delivery.take()
+        {
+            delivery.taken();
+        }
+        frame.map_err(|never| match never {})
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

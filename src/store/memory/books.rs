@@ -1,0 +1,333 @@
+//! The ledger as a plain state machine: rows, counters, and what finds a purchase again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::replies::Replies;
+use crate::contract::money::Usd;
+use crate::store::Checkpoint;
+use crate::store::Claim;
+use crate::store::Earlier;
+use crate::store::Ending;
+use crate::store::Identity;
+use crate::store::PurchaseId;
+use crate::store::Refused;
+use crate::store::Reservation;
+use crate::store::Room;
+use crate::store::Row;
+use crate::store::Scope;
+use crate::store::Spent;
+use crate::store::State;
+use crate::store::Twin;
+use crate::store::Unavailable;
+use crate::store::budget;
+use crate::store::period::Today;
+
+pub(super) struct Books {
+    room: Room,
+    entries: BTreeMap<u64, Entry>,
+    numbers: HashMap<PurchaseId, u64>,
+    next: u64,
+    keys: HashMap<Identity, u64>,
+    /// Purchases without a key that count, by likeness and end: the running ones come first.
+    twins: BTreeSet<(Identity, Option<Duration>, u64)>,
+    counters: HashMap<(Scope, Period), Usd>,
+    latest_day: Option<u64>,
+    running: usize,
+    /// Ended ones, in the order of their first end.
+    ended: VecDeque<u64>,
+    replies: Replies,
+    checked: Option<Checkpoint>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Period {
+    Day(u64),
+    Month(u64),
+}
+
+struct Entry {
+    row: Row,
+    today: Today,
+    counts: Usd,
+    found_by: FoundBy,
+    is_delivered: bool,
+    ended_at: Option<Duration>,
+    keep_until: Duration,
+}
+
+/// How a later claim finds a purchase.
+#[derive(Clone, Copy)]
+enum FoundBy {
+    Key { key: Identity, payload: Identity },
+    Likeness(Identity),
+    Nothing,
+}
+
+impl Books {
+    pub(super) fn new(room: Room) -> Self {
+        Self {
+            room,
+            entries: BTreeMap::new(),
+            numbers: HashMap::new(),
+            next: 0,
+            keys: HashMap::new(),
+            twins: BTreeSet::new(),
+            counters: HashMap::new(),
+            latest_day: None,
+            running: 0,
+            ended: VecDeque::new(),
+            replies: Replies::default(),
+            checked: None,
+        }
+    }
+
+    pub(super) fn reserve(&mut self, asked: &Reservation, now: Duration) -> Result<(), Refused> {
+        if self.numbers.contains_key(&asked.id) {
+            return Err(Unavailable("the purchase is in the ledger already".into()).into());
+        }
+        let found_by = match &asked.claim {
+            Claim::Key { key, payload } => self.claim_key(*key, *payload, now)?,
+            Claim::Twin(twin) => self.claim_twin(twin, now)?,
+        };
+        let today = Today::at(now, self.latest_day);
+        let caller = Scope::Caller(asked.caller.clone());
+        let (total, own) = (self.spent(&Scope::Total, today), self.spent(&caller, today));
+        budget::cover(&asked.limits, total, own, asked.toll, today)?;
+        self.count(&asked.caller, today, Usd::ZERO, asked.toll)?;
+
+        let number = self.next;
+        self.next += 1;
+        self.latest_day = Some(today.day);
+        self.running += 1;
+        self.numbers.insert(asked.id, number);
+        match found_by {
+            FoundBy::Key { key, .. } => {
+                if let Some(expired) = self.keys.insert(key, number)
+                    && let Some(entry) = self.entries.get_mut(&expired)
+                {
+                    entry.found_by = FoundBy::Nothing;
+                }
+            }
+            FoundBy::Likeness(likeness) => {
+                self.twins.insert((likeness, None, number));
+            }
+            FoundBy::Nothing => {}
+        }
+        let row = Row {
+            id: asked.id,
+            at: now,
+            caller: asked.caller.clone(),
+            service: asked.service,
+            model: asked.model.to_string(),
+            toll: asked.toll,
+            state: State::Reserved,
+        };
+        let entry = Entry {
+            row,
+            today,
+            counts: asked.toll,
+            found_by,
+            is_delivered: false,
+            ended_at: None,
+            keep_until: Duration::ZERO,
+        };
+        self.entries.insert(number, entry);
+        Ok(())
+    }
+
+    pub(super) fn sent(&mut self, id: PurchaseId) -> Result<(), Unavailable> {
+        let entry = self.numbers.get(&id).and_then(|number| self.entries.get_mut(number));
+        match entry {
+            Some(entry) if matches!(entry.row.state, State::Reserved | State::Sent) => {
+                entry.row.state = State::Sent;
+                Ok(())
+            }
+            Some(_) | None => Err(Unavailable("nothing is set aside for the purchase".into())),
+        }
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        id: PurchaseId,
+        ending: Ending,
+        now: Duration,
+    ) -> Result<(), Unavailable> {
+        let Some(&number) = self.numbers.get(&id) else { return Ok(()) };
+        let Some(entry) = self.entries.get(&number) else { return Ok(()) };
+        let Some(state) = budget::end(entry.row.state, &ending) else { return Ok(()) };
+        let counts = budget::amount(entry.row.toll, &ending);
+        let (caller, today, before) = (entry.row.caller.clone(), entry.today, entry.counts);
+        self.count(&caller, today, before, counts)?;
+
+        let Some(entry) = self.entries.get_mut(&number) else { return Ok(()) };
+        if entry.ended_at.is_none() {
+            self.running -= 1;
+            self.ended.push_back(number);
+        }
+        let ended_before = entry.ended_at;
+        let ended_at = *entry.ended_at.get_or_insert(now);
+        entry.row.state = state;
+        entry.counts = counts;
+        if let Ending::Posted { cost, keep, reply } = ending {
+            entry.row.toll = cost;
+            entry.keep_until = now.saturating_add(keep);
+            if let Some(reply) = reply {
+                self.replies.keep(number, reply, self.room);
+            }
+        }
+        if let FoundBy::Likeness(likeness) = entry.found_by {
+            self.twins.remove(&(likeness, ended_before, number));
+            self.twins.insert((likeness, Some(ended_at), number));
+        }
+        if state == State::Voided {
+            self.let_go(number);
+        }
+        self.forget_ended();
+        Ok(())
+    }
+
+    pub(super) fn delivered(&mut self, id: PurchaseId) {
+        let entry = self.numbers.get(&id).and_then(|number| self.entries.get_mut(number));
+        if let Some(entry) = entry {
+            entry.is_delivered = true;
+        }
+    }
+
+    pub(super) fn forget(&mut self, now: Duration) {
+        let is_over =
+            |number: &u64| self.entries.get(number).is_none_or(|entry| entry.keep_until <= now);
+        let over: Vec<u64> = self.replies.numbers().filter(is_over).collect();
+        for number in over {
+            self.replies.drop(number);
+        }
+    }
+
+    pub(super) fn rows(&self, since: Duration) -> Vec<Row> {
+        let rows = self.entries.values().map(|entry| &entry.row);
+        let mut rows: Vec<Row> = rows.filter(|row| row.at >= since).cloned().collect();
+        rows.sort_by_key(|row| row.at);
+        rows
+    }
+
+    pub(super) fn spent_now(&self, scope: &Scope, now: Duration) -> Spent {
+        self.spent(scope, Today::at(now, self.latest_day))
+    }
+
+    pub(super) fn check(&mut self, noted: Checkpoint) -> bool {
+        if self.running == 0 {
+            self.checked = Some(noted);
+        }
+        self.running == 0
+    }
+
+    pub(super) fn last_check(&self) -> Option<Checkpoint> {
+        self.checked
+    }
+
+    /// Whether a key may be claimed. One whose keep time is over is free again.
+    fn claim_key(
+        &self,
+        key: Identity,
+        payload: Identity,
+        now: Duration,
+    ) -> Result<FoundBy, Refused> {
+        let number = self.keys.get(&key).copied();
+        let Some((number, entry)) = number.and_then(|n| Some((n, self.entries.get(&n)?))) else {
+            return Ok(FoundBy::Key { key, payload });
+        };
+        if entry.row.state == State::Posted && entry.keep_until <= now {
+            return Ok(FoundBy::Key { key, payload });
+        }
+        match entry.found_by {
+            FoundBy::Key { payload: first, .. } if first == payload => {
+                Err(Refused::Known(self.earlier(number, entry, now)))
+            }
+            FoundBy::Key { .. } | FoundBy::Likeness(_) | FoundBy::Nothing => {
+                Err(Refused::KeyReused)
+            }
+        }
+    }
+
+    /// Whether there is no twin: one that is running, or the latest that ended within the window and
+    /// may not have been seen by its caller.
+    fn claim_twin(&self, twin: &Twin, now: Duration) -> Result<FoundBy, Refused> {
+        let among = |from, to| {
+            self.twins.range((twin.likeness, from, 0)..=(twin.likeness, to, u64::MAX)).rev()
+        };
+        let running = among(None, None);
+        let ended = among(Some(twin.since), Some(Duration::MAX));
+        let same = running.chain(ended).find_map(|&(_, ended_at, number)| {
+            let entry = self.entries.get(&number)?;
+            let repeats = ended_at.is_none()
+                || entry.row.state == State::Unknown
+                || !entry.is_delivered
+                || twin.is_retry;
+            repeats.then_some((number, entry))
+        });
+        match same {
+            Some((number, entry)) => Err(Refused::Known(self.earlier(number, entry, now))),
+            None => Ok(FoundBy::Likeness(twin.likeness)),
+        }
+    }
+
+    fn earlier(&self, number: u64, entry: &Entry, now: Duration) -> Earlier {
+        let is_kept = entry.row.state == State::Posted && entry.keep_until > now;
+        Earlier {
+            id: entry.row.id,
+            state: entry.row.state,
+            toll: entry.row.toll,
+            reply: self.replies.of(number).filter(|_| is_kept).cloned(),
+        }
+    }
+
+    /// No claim finds it any more.
+    fn let_go(&mut self, number: u64) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        match std::mem::replace(&mut entry.found_by, FoundBy::Nothing) {
+            FoundBy::Key { key, .. } => drop(self.keys.remove(&key)),
+            FoundBy::Likeness(likeness) => {
+                self.twins.remove(&(likeness, entry.ended_at, number));
+            }
+            FoundBy::Nothing => {}
+        }
+    }
+
+    fn forget_ended(&mut self) {
+        while self.ended.len() > self.room.ended {
+            let Some(oldest) = self.ended.pop_front() else { return };
+            self.let_go(oldest);
+            self.replies.drop(oldest);
+            if let Some(entry) = self.entries.remove(&oldest) {
+                self.numbers.remove(&entry.row.id);
+            }
+        }
+    }
+
+    fn spent(&self, scope: &Scope, today: Today) -> Spent {
+        let counter =
+            |period| self.counters.get(&(scope.clone(), period)).copied().unwrap_or(Usd::ZERO);
+        Spent { day: counter(Period::Day(today.day)), month: counter(Period::Month(today.month)) }
+    }
+
+    /// Moves all four counters of a purchase, or none.
+    fn count(
+        &mut self,
+        caller: &str,
+        today: Today,
+        before: Usd,
+        after: Usd,
+    ) -> Result<(), Unavailable> {
+        let periods = [Period::Day(today.day), Period::Month(today.month)];
+        let scopes = [Scope::Total, Scope::Caller(caller.to_owned())];
+        let mut changed = Vec::with_capacity(4);
+        for key in
+            scopes.into_iter().flat_map(|scope| periods.map(|period| (scope.clone(), period)))
+        {
+            let counter = self.counters.get(&key).copied().unwrap_or(Usd::ZERO);
+            changed.push((key, budget::change(counter, before, after)?));
+        }
+        self.counters.extend(changed);
+        Ok(())
+    }
+}
