@@ -26,7 +26,7 @@ const MOST_HEADERS: usize = 64;
 const LARGEST_HEAD: usize = 16 * 1_024;
 /// After a refusal, this much of an unread body is still taken, for this long: closing earlier would
 /// reset the connection, the client would lose the refusal, and send everything again.
-const LINGER_BYTES: usize = 64 * 1_024;
+const LINGER_BYTES: usize = 4 * 1_024 * 1_024;
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
 pub(super) async fn serve<S, B>(
