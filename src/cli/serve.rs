@@ -282,8 +282,12 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let rows = [
         ("server.listen", old.server.listen != new.server.listen),
         ("server.max_connections", old.server.max_connections != new.server.max_connections),
+        ("server.header_timeout", old.server.header_timeout != new.server.header_timeout),
+        ("server.idle_timeout", old.server.idle_timeout != new.server.idle_timeout),
+        ("server.drain", old.server.drain != new.server.drain),
         ("admin.listen", old.admin.listen != new.admin.listen),
         ("store.url", old.store != new.store),
+        ("sandbox", old.sandbox != new.sandbox),
         ("log", old.log != new.log),
     ];
     rows.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
