@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -58,6 +58,8 @@ pub fn serve(
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
     let admin = bind(config.admin.listen)?;
     let behind = runtime()?;
+    // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
+    let signals = behind.block_on(async { Signals::new() })?;
     let lasting = behind.block_on(start_sandbox(&config))?;
     let own = own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
@@ -77,7 +79,7 @@ pub fn serve(
         let admin = TcpListener::from_std(admin)?;
         tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));
         let drain = app.config().server.drain;
-        wait_for_the_end(app, &cores, reload, &shutdown).await?;
+        wait_for_the_end(app, &cores, signals, &reload, &shutdown).await;
         let exit = drained(cores, drain).await;
         end.cancel();
         Ok(exit)
@@ -183,16 +185,32 @@ async fn serve_core(
     Ok(())
 }
 
+/// What a process can be told.
+struct Signals {
+    hup: Signal,
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            hup: signal(SignalKind::hangup())?,
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
 /// Tidies, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
 async fn wait_for_the_end(
     mut app: App,
     cores: &[Core],
-    reload: Reload,
+    signals: Signals,
+    reload: &Reload,
     shutdown: &CancellationToken,
-) -> io::Result<()> {
-    let mut hup = signal(SignalKind::hangup())?;
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
+) {
+    let Signals { mut hup, mut term, mut int } = signals;
     let mut tidy = interval(TIDY_EVERY);
     loop {
         tokio::select! {
@@ -209,7 +227,6 @@ async fn wait_for_the_end(
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
         std::process::exit(1);
     });
-    Ok(())
 }
 
 async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
