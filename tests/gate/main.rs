@@ -2,6 +2,8 @@
 //! that both do whatever a test wants.
 #![cfg(test)]
 
+mod browsers;
+mod heads;
 mod support;
 
 use support::{Gate, Reply, Upstream};
