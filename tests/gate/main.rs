@@ -3,7 +3,11 @@
 #![cfg(test)]
 
 mod browsers;
+mod commands;
 mod heads;
+mod limits;
+mod patience;
+mod signals;
 mod support;
 
 use support::{Gate, Reply, Upstream};

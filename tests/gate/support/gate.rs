@@ -97,6 +97,11 @@ impl Gate {
         Client::connect(self.page, &self.record)
     }
 
+    /// A new connection to another of its listeners.
+    pub(crate) fn client_of(&self, address: SocketAddr) -> Client {
+        Client::connect(address, &self.record)
+    }
+
     /// A new connection to the admin listener.
     pub(crate) fn admin_client(&self) -> Client {
         Client::connect(self.admin, &self.record)
