@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tollgate::clock;
 
 use crate::support::client::Answer;
@@ -55,7 +56,7 @@ fn the_third_call_in_a_burst_of_two_is_told_when_to_return() {
 fn a_wait_of_less_than_a_second_is_a_second_and_then_there_is_room() {
     let upstream = upstream();
     let gate =
-        Gate::start(&upstream, "limits = { requests = 2, seconds = 1, burst = 1, concurrent = 9 }");
+        Gate::start(&upstream, "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }");
     let (first, second) = (gate.chat(), gate.chat());
     assert_eq!((first.status, second.status), (200, 429));
     assert_eq!(second.value("retry-after"), Some("1"));
@@ -185,7 +186,7 @@ fn callers_come_by_every_listener_each_with_room_of_its_own() {
 
 #[test]
 fn a_caller_has_so_many_calls_at_a_time_and_a_place_is_free_when_one_ends() {
-    let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_millis(400)));
+    let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_secs(1)));
     let gate = Gate::start(
         &upstream,
         "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 2 }",
@@ -236,6 +237,8 @@ fn a_client_that_sends_on_after_a_refusal_still_reads_it() {
     let elsewhere = announced.replacen("/chat", "/nothing", 1);
     for (head, status) in [(announced, 413), (streamed, 413), (elsewhere, 404)] {
         let mut client = gate.client();
+        // Else the client's own kernel would take all of it before anything can go wrong.
+        SockRef::from(client.stream()).set_send_buffer_size(16_384).unwrap();
         client.write(head.as_bytes());
         let piece = [b' '; 16_384];
         // As a client does that reads only when it has written: a reset would show here or below.
@@ -263,7 +266,7 @@ fn a_body_that_comes_too_slowly_buys_nothing() {
         // A byte now and then does not prolong it.
         let mut slow = client.stream().try_clone().unwrap();
         let dribble = thread::spawn(move || {
-            for _ in 0..20 {
+            for _ in 0..60 {
                 thread::sleep(Duration::from_millis(50));
                 if slow.write_all(b"1\r\n \r\n").is_err() {
                     return;
@@ -274,7 +277,7 @@ fn a_body_that_comes_too_slowly_buys_nothing() {
         let took = clock::now().duration_since(started);
         assert_eq!((answer.status, answer.code().as_str()), (408, "request_timeout"));
         assert_eq!((answer.charged().as_deref(), answer.closes), (Some("no"), true));
-        assert!((300..900).contains(&took.as_millis()), "{took:?}");
+        assert!((300..2_500).contains(&took.as_millis()), "{took:?}");
         dribble.join().unwrap();
     }
     assert_eq!(upstream.requests(), 0);

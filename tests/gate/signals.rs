@@ -17,7 +17,7 @@ fn slow(millis: u64) -> Upstream {
 #[test]
 fn told_to_stop_it_finishes_what_is_under_way_and_takes_nothing_new() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let upstream = slow(700);
+        let upstream = slow(1_500);
         let mut gate = Gate::binary(&upstream, "", &[]);
         let mut idle = gate.client();
         idle.send("GET", "/healthz", &[], "");
@@ -115,7 +115,7 @@ fn told_to_read_its_settings_again_it_takes_good_ones_and_refuses_bad_ones() {
 
 #[test]
 fn a_call_that_is_under_way_outlives_a_change_of_settings() {
-    let upstream = slow(600);
+    let upstream = slow(1_000);
     let gate = Gate::binary(&upstream, "", &[]);
     let mut buyer = gate.client();
     buyer.send("POST", "/api/v1/chat", &[], CHAT);
