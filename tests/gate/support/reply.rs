@@ -10,6 +10,8 @@ pub(crate) enum Ending {
     Open,
     /// Orderly.
     Fin,
+    /// Orderly, a while after the last byte.
+    Later(Duration),
     /// By a reset.
     Reset,
     /// Silence until the other side has had enough.
