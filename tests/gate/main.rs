@@ -2,5 +2,9 @@
 //! that both do whatever a test wants.
 #![cfg(test)]
 
+mod nothing_bought_is_lost;
+mod nothing_invalid_is_forwarded;
+mod nothing_is_bought_twice;
 mod support;
 mod the_key_never_leaves;
+mod unknown_is_spent;

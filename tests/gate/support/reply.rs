@@ -117,6 +117,11 @@ impl Reply {
         self.charges.unwrap_or((200..300).contains(&self.status))
     }
 
+    /// Its body, whole.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        self.body.clone()
+    }
+
     /// What goes over the wire.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.raw.clone().unwrap_or_else(|| self.whole());
