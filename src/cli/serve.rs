@@ -65,6 +65,9 @@ pub fn serve(
     let shutdown = CancellationToken::new();
     let cores = start_cores(&app, &listeners, &shutdown)?;
     announce(app.config(), &listeners, &admin, out)?;
+    // The cores have their own handles: with these open, too, the kernel would go on taking
+    // connections that nobody serves while the rest drains.
+    drop(listeners);
     let reload = Reload { config_path, own, lasting: lasting.clone() };
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
