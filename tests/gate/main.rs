@@ -8,22 +8,9 @@ mod heads;
 mod limits;
 mod patience;
 mod signals;
+mod nothing_bought_is_lost;
+mod nothing_invalid_is_forwarded;
+mod nothing_is_bought_twice;
 mod support;
-
-use support::{Gate, Reply, Upstream};
-
-#[test]
-fn smoke() {
-    let upstream = Upstream::start(|heard| match heard.target.as_str() {
-        "/api/v1/chat" => Reply::chat("hi"),
-        _ => Reply::video("job-1"),
-    });
-    let gate = Gate::start(&upstream, "");
-    let a = gate.chat();
-    println!("{a:?}");
-    assert_eq!((a.status, a.toll()), (200, Some(6_000)), "{}", a.text());
-    let a = gate.video();
-    assert_eq!((a.status, a.toll()), (200, Some(3_000_000)), "{}", a.text());
-    let gate = Gate::binary(&upstream, "", &[]);
-    drop(gate);
-}
+mod the_key_never_leaves;
+mod unknown_is_spent;

@@ -10,6 +10,8 @@ pub(crate) enum Ending {
     Open,
     /// Orderly.
     Fin,
+    /// Orderly, a while after the last byte.
+    Later(Duration),
     /// By a reset.
     Reset,
     /// Silence until the other side has had enough.
@@ -113,6 +115,11 @@ impl Reply {
     /// Whether it is charged.
     pub(super) fn is_charged(&self) -> bool {
         self.charges.unwrap_or((200..300).contains(&self.status))
+    }
+
+    /// Its body, whole.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        self.body.clone()
     }
 
     /// What goes over the wire.

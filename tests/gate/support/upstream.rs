@@ -238,6 +238,7 @@ fn hear(tap: &mut Tap<'_>) -> Option<Heard> {
 fn end(mut tap: Tap<'_>, ending: Ending) {
     match ending {
         Ending::Open | Ending::Fin => {}
+        Ending::Later(pause) => thread::sleep(pause),
         Ending::Reset => SockRef::from(&tap.stream).set_linger(Some(Duration::ZERO)).unwrap(),
         Ending::Hang => while matches!(tap.read(&mut [0; 1_024]), Ok(1..)) {},
         Ending::Endless => while tap.stream.write_all(&[b' '; 16_384]).is_ok() {},
