@@ -137,6 +137,8 @@ impl Sandbox {
         };
         let address = value("sandbox").replace("http://", "");
         let key = value("key");
+        // Its last line: who stops to read before that breaks the pipe.
+        assert!(value("balance").contains("play money"));
         Self { child, address, key }
     }
 

@@ -1,80 +1,14 @@
-//! What a running tollgate does when it is told to stop or to read its settings again, and what an
-//! operator sees.
+//! What a running tollgate does when it is told to read its settings again, and what an operator
+//! sees.
 
 use std::fs;
-use std::net::TcpStream;
 use std::time::Duration;
-
-use tollgate::clock;
 
 use crate::support::process::{Signal, run};
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 fn slow(millis: u64) -> Upstream {
     Upstream::start(move |_| Reply::chat("hello").after(Duration::from_millis(millis)))
-}
-
-#[test]
-fn told_to_stop_it_finishes_what_is_under_way_and_takes_nothing_new() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let upstream = slow(1_500);
-        let mut gate = Gate::binary(&upstream, "", &[]);
-        let mut idle = gate.client();
-        idle.send("GET", "/healthz", &[], "");
-        assert_eq!(idle.answer().status, 200);
-        let mut admin = gate.admin_client();
-        admin.send("GET", "/readyz", &[], "");
-        assert_eq!(admin.answer().status, 200);
-        let mut buyer = gate.client();
-        buyer.send("POST", "/api/v1/chat", &[], CHAT);
-        upstream.wait_for(1);
-
-        gate.signal(signal);
-        assert_eq!(idle.rest(), b"", "an idle connection ends");
-        drop(idle);
-        until("nobody listens", || TcpStream::connect(gate.address()).is_err());
-        let mut probe = gate.admin_client();
-        probe.send("GET", "/readyz", &[], "");
-        let answer = probe.answer();
-        assert_eq!((answer.status, answer.code().as_str()), (503, "draining"));
-        drop((admin, probe));
-
-        let answer = buyer.answer();
-        assert_eq!((answer.status, answer.closes), (200, true), "{}", answer.text());
-        drop(buyer);
-        assert_eq!(gate.wait().code(), Some(0));
-    }
-}
-
-#[test]
-fn it_waits_for_what_is_under_way_as_long_as_drain_says() {
-    let upstream = slow(8_000);
-    let mut gate = Gate::binary(&upstream, "server.drain = \"300ms\"", &[]);
-    let mut buyer = gate.client();
-    buyer.send("POST", "/api/v1/chat", &[], CHAT);
-    upstream.wait_for(1);
-    let started = clock::now();
-    gate.signal(Signal::SIGTERM);
-    assert_eq!(gate.wait().code(), Some(0));
-    let took = clock::now().duration_since(started);
-    assert!((250..3_000).contains(&took.as_millis()), "{took:?}");
-    assert!(gate.printed().contains("may have been charged"), "{}", gate.printed());
-}
-
-#[test]
-fn a_second_signal_means_now() {
-    let upstream = slow(8_000);
-    let mut gate = Gate::binary(&upstream, "", &[]);
-    let mut buyer = gate.client();
-    buyer.send("POST", "/api/v1/chat", &[], CHAT);
-    upstream.wait_for(1);
-    let started = clock::now();
-    gate.signal(Signal::SIGTERM);
-    until("it says that it stops", || gate.printed().contains("stopping"));
-    gate.signal(Signal::SIGTERM);
-    assert_eq!(gate.wait().code(), Some(1));
-    let took = clock::now().duration_since(started);
-    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 #[test]
@@ -124,6 +58,19 @@ fn a_call_that_is_under_way_outlives_a_change_of_settings() {
     until("it says that it did", || gate.printed().contains("settings read again"));
     assert_eq!(buyer.answer().status, 200);
     assert_eq!(upstream.requests(), 1);
+}
+
+#[test]
+fn a_signal_right_after_it_says_that_it_runs_is_taken() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    for (signal, code) in [(Signal::SIGHUP, None), (Signal::SIGTERM, Some(0))] {
+        let mut gate = Gate::binary(&upstream, "", &[]);
+        gate.signal(signal);
+        match code {
+            Some(code) => assert_eq!(gate.wait().code(), Some(code)),
+            None => until("it reads again", || gate.printed().contains("settings read again")),
+        }
+    }
 }
 
 #[test]
