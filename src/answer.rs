@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -109,5 +109,14 @@ pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> An
 
 /// The answer that a refusal is.
 pub fn refusal(problem: Problem, request_id: &str) -> Answer {
-    problem.into_response(request_id).map(|body| Body(Inner::Whole(body)))
+    sealed(problem.into_response(request_id).map(|body| Body(Inner::Whole(body))))
+}
+
+/// The answer with what keeps a browser from making of it what no answer of the API is, whatever
+/// the gateway put into it: a page, a script, a frame.
+pub fn sealed(mut answer: Answer) -> Answer {
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(SEALED));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
 }

@@ -25,14 +25,15 @@ pub async fn sandbox(
         io::Error::new(error.kind(), format!("cannot listen on {listen}: {error}"))
     };
     let listener = TcpListener::bind(listen).await.map_err(named)?;
+    // Before anybody can read that it runs: a signal that nobody takes ends a process on the spot.
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
     writeln!(out, "sandbox   http://{}", listener.local_addr()?)?;
     for key in sandbox.keys() {
         writeln!(out, "key       {key}")?;
     }
     writeln!(out, "balance   {} of play money", sandbox.balance().short())?;
     out.flush()?;
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
     let shutdown = async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
     };

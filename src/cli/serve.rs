@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -59,6 +59,8 @@ pub fn serve(
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
     let admin = bind(config.admin.listen)?;
     let behind = runtime()?;
+    // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
+    let signals = behind.block_on(async { Signals::new() })?;
     let lasting = behind.block_on(start_sandbox(&config))?;
     let own = own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
@@ -66,6 +68,9 @@ pub fn serve(
     let shutdown = CancellationToken::new();
     let cores = start_cores(&app, &listeners, &shutdown)?;
     announce(app.config(), &listeners, &admin, out)?;
+    // The cores have their own handles: with these open, too, the kernel would go on taking
+    // connections that nobody serves while the rest drains.
+    drop(listeners);
     let reload = Reload { config_path, own, lasting: lasting.clone() };
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
@@ -78,7 +83,7 @@ pub fn serve(
         let admin = TcpListener::from_std(admin)?;
         tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));
         let drain = app.config().server.drain;
-        wait_for_the_end(app, &cores, reload, &shutdown).await?;
+        wait_for_the_end(app, &cores, signals, &reload, &shutdown).await;
         let exit = drained(cores, drain).await;
         end.cancel();
         Ok(exit)
@@ -184,16 +189,32 @@ async fn serve_core(
     Ok(())
 }
 
+/// What a process can be told.
+struct Signals {
+    hup: Signal,
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            hup: signal(SignalKind::hangup())?,
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
 /// Tidies, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
 async fn wait_for_the_end(
     mut app: App,
     cores: &[Core],
-    reload: Reload,
+    signals: Signals,
+    reload: &Reload,
     shutdown: &CancellationToken,
-) -> io::Result<()> {
-    let mut hup = signal(SignalKind::hangup())?;
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
+) {
+    let Signals { mut hup, mut term, mut int } = signals;
     let mut tidy = interval(TIDY_EVERY);
     loop {
         tokio::select! {
@@ -210,7 +231,6 @@ async fn wait_for_the_end(
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
         std::process::exit(1);
     });
-    Ok(())
 }
 
 async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
@@ -283,8 +303,12 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let rows = [
         ("server.listen", old.server.listen != new.server.listen),
         ("server.max_connections", old.server.max_connections != new.server.max_connections),
+        ("server.header_timeout", old.server.header_timeout != new.server.header_timeout),
+        ("server.idle_timeout", old.server.idle_timeout != new.server.idle_timeout),
+        ("server.drain", old.server.drain != new.server.drain),
         ("admin.listen", old.admin.listen != new.admin.listen),
         ("store.url", old.store != new.store),
+        ("sandbox", old.sandbox != new.sandbox),
         ("log", old.log != new.log),
     ];
     rows.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()

@@ -284,7 +284,7 @@ pub struct Page {
 }
 
 /// The built-in sandbox.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sandbox {
     /// `sandbox.job_time`: how long a job takes about.
     pub job_time: Duration,

@@ -71,7 +71,8 @@ where
 {
     type Response = Answer;
     type Error = Infallible;
-    type Future = Either<S::Future, After<cors::ResponseFuture<S::Future>, NoContent>>;
+    type Future =
+        Either<After<S::Future, LastTouch>, After<cors::ResponseFuture<S::Future>, LastTouch>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.plain.poll_ready(cx)
@@ -82,12 +83,14 @@ where
         let preflight = headers.contains_key(header::ORIGIN)
             && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
         match (request.method() == Method::OPTIONS, preflight) {
-            (true, false) => Either::Left(self.plain.call(request)),
+            (true, false) => {
+                Either::Left(After::new(self.plain.call(request), LastTouch::Uncached))
+            }
             (true, true) => {
                 keep_known_headers(&mut request);
-                Either::Right(After::new(self.cross.call(request), NoContent(true)))
+                Either::Right(After::new(self.cross.call(request), LastTouch::Preflight))
             }
-            (false, _) => Either::Right(After::new(self.cross.call(request), NoContent(false))),
+            (false, _) => Either::Right(After::new(self.cross.call(request), LastTouch::Nothing)),
         }
     }
 }
@@ -106,14 +109,25 @@ fn keep_known_headers<B>(request: &mut Request<B>) {
     }
 }
 
-/// A preflight's 200 without a body is a 204.
+/// What tower-http's layer leaves to do.
 #[derive(Debug)]
-pub struct NoContent(bool);
+pub enum LastTouch {
+    /// A preflight's 200 without a body is a 204.
+    Preflight,
+    /// An `OPTIONS` that it never saw: no page can send one, and no cache may mix them up.
+    Uncached,
+    /// Nothing.
+    Nothing,
+}
 
-impl Finish for NoContent {
+impl Finish for LastTouch {
     fn finish(self, mut answer: Answer) -> Answer {
-        if self.0 {
-            *answer.status_mut() = StatusCode::NO_CONTENT;
+        match self {
+            Self::Preflight => *answer.status_mut() = StatusCode::NO_CONTENT,
+            Self::Uncached => {
+                answer.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
+            }
+            Self::Nothing => {}
         }
         answer
     }

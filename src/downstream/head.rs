@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use futures_util::future::{Either, Ready, ready};
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::{Method, Request};
+use http::{Method, Request, Version};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
@@ -58,6 +58,8 @@ fn fault<B: http_body::Body>(request: &Request<B>) -> Option<&'static str> {
     let uri = request.uri();
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
+        // HTTP/1.0 has none; whether that will do is `host`'s to say.
+        (None, _) if request.version() == Version::HTTP_10 => {}
         (None, _) => return Some("expected a Host header"),
         (Some(_), Some(_)) => return Some("expected one Host header, not several"),
         (Some(_), None) => {}

@@ -17,7 +17,8 @@ use super::refuse;
 use crate::answer::Answer;
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
-/// Answered under any name: probes come by address or by a name that nobody listed.
+/// Answered under any name: probes come by address, by a name that nobody listed, or in HTTP/1.0
+/// without one.
 const ANY_HOST: &str = "/healthz";
 
 /// The names and addresses that we answer to, on any port.
@@ -105,11 +106,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        let problem = match self.hosts.know(host.unwrap_or_default()) {
+        let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
+        let problem = match host.map_or(Ok(false), |host| self.hosts.know(host)) {
             Ok(true) => return Either::Left(self.inner.call(request)),
             Ok(false) if request.uri().path() == ANY_HOST => {
                 return Either::Left(self.inner.call(request));
+            }
+            Ok(false) if host.is_none() => {
+                Problem::new(&MALFORMED_REQUEST).detail("expected a Host header")
             }
             Ok(false) => Problem::new(&MISDIRECTED_REQUEST),
             Err(expected) => Problem::new(&MALFORMED_REQUEST).detail(expected),

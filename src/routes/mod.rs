@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderValue;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
@@ -85,7 +84,9 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Problem => problems::answer(call.head.uri.path()),
                 Endpoint::Page => return Ok(page(&parts.page, &call).await),
             };
-            Ok(sealed(outcome.unwrap_or_else(|problem| answer::refusal(problem, call.id.as_str()))))
+            Ok(answer::sealed(
+                outcome.unwrap_or_else(|problem| answer::refusal(problem, call.id.as_str())),
+            ))
         })
     }
 }
@@ -93,15 +94,6 @@ impl Service<Call<Bytes>> for Routes {
 async fn page(page: &page::Page, call: &Call<Bytes>) -> Answer {
     match page.answer(&call.head).await {
         Ok(answer) => answer,
-        Err(problem) => sealed(answer::refusal(problem, call.id.as_str())),
+        Err(problem) => answer::refusal(problem, call.id.as_str()),
     }
-}
-
-/// What a browser must never make of an answer of the API, whatever the gateway put into it: a
-/// page, a script, a frame.
-fn sealed(mut answer: Answer) -> Answer {
-    let headers = answer.headers_mut();
-    headers.insert(http::header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(answer::SEALED));
-    headers.insert(http::header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    answer
 }

@@ -26,7 +26,7 @@ const MOST_HEADERS: usize = 64;
 const LARGEST_HEAD: usize = 16 * 1_024;
 /// After a refusal, this much of an unread body is still taken, for this long: closing earlier would
 /// reset the connection, the client would lose the refusal, and send everything again.
-const LINGER_BYTES: usize = 64 * 1_024;
+const LINGER_BYTES: usize = 4 * 1_024 * 1_024;
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
 pub(super) async fn serve<S, B>(
@@ -64,11 +64,13 @@ pub(super) async fn serve<S, B>(
             }
             () = timer.as_mut() => {
                 let now = clock::now();
-                // Re-armed only when it fires: a busy connection pays nothing for it.
-                let next = activity.deadline(patience.0, patience.1);
-                match next.unwrap_or(now + patience.0) {
+                // Re-armed only when it fires: a busy connection pays nothing for it. It looks once
+                // per `header_timeout` at least, so that a head that begins late in a long silence
+                // gets no more time than any other.
+                let look_again = now + patience.0;
+                match activity.deadline(patience.0, patience.1).unwrap_or(look_again) {
                     passed if passed <= now => break,
-                    later => timer.as_mut().reset(later),
+                    later => timer.as_mut().reset(later.min(look_again)),
                 }
                 continue;
             }

@@ -86,20 +86,27 @@ pub async fn run<F, S, B>(
     };
     let mut pause = FIRST_PAUSE;
     loop {
-        let free = Arc::clone(&settings.connections);
-        // A permit first: who finds no room waits in the kernel's queue, not in our memory.
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            accepted = async { (free.acquire_owned().await.ok(), listener.accept().await) } => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
-            (permit, Ok((stream, peer))) => {
+            Ok((stream, peer)) => {
                 pause = FIRST_PAUSE;
+                // Whoever comes after the first that finds no room waits in the kernel's queue, not
+                // in our memory. A permit taken before `accept` would be one that a quiet listener
+                // keeps from a busy one.
+                let free = Arc::clone(&settings.connections);
+                let permit = tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => None,
+                    permit = free.acquire_owned() => permit.ok(),
+                };
                 serve(prepared(stream), peer, permit);
             }
-            (_, Err(error)) if is_of_one_connection(&error) => {}
-            (_, Err(error)) => {
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
                 warn!(%error, "cannot accept connections for now");
                 sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);

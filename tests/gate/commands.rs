@@ -1,0 +1,195 @@
+//! The program as a shell sees it: what it prints, where, and how it ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal;
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::support::process::{Ended, run};
+use crate::support::until;
+
+const SECRET: &str = "svc_sk_NOBODY_MAY_SEE_THIS";
+
+fn folder(settings: &str) -> TempDir {
+    let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
+    fs::write(folder.path().join("proxy.toml"), settings).unwrap();
+    folder
+}
+
+fn said(ended: &Ended) -> String {
+    format!("{}{}", ended.stdout, ended.stderr)
+}
+
+#[test]
+fn help_and_version_are_no_mistakes() {
+    let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
+    for (arguments, says) in [
+        (&["--help"][..], "Usage"),
+        (&["help"], "Usage"),
+        (&["check", "--help"], "--online"),
+        (&["--version"], env!("CARGO_PKG_VERSION")),
+    ] {
+        let ended = run(folder.path(), arguments, &[]);
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+        assert!(ended.stdout.contains(says), "{arguments:?}: {}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_mistake_in_the_command_line_ends_with_2_and_repeats_no_key() {
+    let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
+    for arguments in [
+        &["--wrong"][..],
+        &["serves"],
+        &["check", "--on-line"],
+        &["sandbox", "--listen", "8080"],
+        &["--config"],
+        &[SECRET],
+        &["--key", SECRET],
+    ] {
+        let ended = run(folder.path(), arguments, &[]);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(!ended.stderr.is_empty() && !ended.stderr.contains(SECRET), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_mistake_in_the_settings_ends_with_2_and_says_where() {
+    for (settings, environment, says) in [
+        ("[server]\nlisten = \"nowhere\"\n", &[][..], "proxy.toml:2:10"),
+        ("[server]\n\n  lissten = \"127.0.0.1:0\"\n", &[], "proxy.toml:3:3"),
+        ("[server\n", &[], "proxy.toml:1:"),
+        ("[limits]\nburst = 0\n", &[], "proxy.toml:2:9"),
+        ("", &[("TOLLGATE_LIMITS__BURST", "many")], "TOLLGATE_LIMITS__BURST"),
+        ("", &[("GATEWAY_API_KEY", SECRET)], "base_url"),
+        ("", &[("GATEWAY_API_KEY", "NOBODY_MAY_SEE_THIS")], "GATEWAY_API_KEY"),
+        ("[gateway]\nkey = \"svc_sk_NOBODY_MAY_SEE_THIS\"\n", &[], "proxy.toml:2:"),
+        ("[access]\nmode = \"members\"\n", &[], "access.mode"),
+    ] {
+        let folder = folder(settings);
+        let ended = run(folder.path(), &[], environment);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{settings}{environment:?}");
+        assert!(ended.stderr.contains(says), "{settings}{environment:?}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("NOBODY_MAY_SEE_THIS"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn all_mistakes_are_said_at_once_a_line_each() {
+    let folder =
+        folder("[server]\nlisten = \"nowhere\"\nchat_body = \"big\"\n[limits]\nburst = 0\n");
+    let ended = run(folder.path(), &["check"], &[]);
+    assert_eq!(ended.code, Some(2));
+    for place in ["proxy.toml:2:", "proxy.toml:3:", "proxy.toml:5:"] {
+        assert!(said(&ended).lines().any(|line| line.contains(place)), "{ended:?}");
+    }
+}
+
+#[test]
+fn settings_that_are_named_must_be_there() {
+    let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
+    for command in [&["--config", "none.toml"][..], &["check", "--config", "none.toml"]] {
+        let ended = run(folder.path(), command, &[]);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(said(&ended).contains("none.toml"), "{ended:?}");
+    }
+    let ended = run(folder.path(), &["check"], &[]);
+    assert_eq!(ended.code, Some(0), "without any settings it is the sandbox: {ended:?}");
+}
+
+#[test]
+fn an_address_that_is_not_this_machines_ends_with_1() {
+    let folder = folder("budget.total = { day = \"1.00\" }\n");
+    let ended = run(
+        folder.path(),
+        &["sandbox", "--listen", "192.0.2.1:80"],
+        &[("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")],
+    );
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("cannot listen on 192.0.2.1:80"), "{ended:?}");
+}
+
+/// `tollgate sandbox` alone; it ends with the value.
+struct Sandbox {
+    child: Child,
+    address: String,
+    key: String,
+}
+
+impl Sandbox {
+    fn start(folder: &TempDir) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["sandbox", "--listen", "127.0.0.1:0"])
+            .env_clear()
+            .current_dir(folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut value = |word: &str| {
+            let line = lines.next().expect("a line").expect("text");
+            line.strip_prefix(word).expect(word).trim().to_owned()
+        };
+        let address = value("sandbox").replace("http://", "");
+        let key = value("key");
+        // Its last line: who stops to read before that breaks the pipe.
+        assert!(value("balance").contains("play money"));
+        Self { child, address, key }
+    }
+
+    /// What the simplest client of all would do.
+    fn ask(&self, method: &str, path: &str, key: Option<&str>, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{key}\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
+            self.address
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[test]
+fn the_sandbox_alone_answers_a_plain_client_and_ends_when_told() {
+    let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
+    let mut sandbox = Sandbox::start(&folder);
+    let key = Some(sandbox.key.as_str());
+    let chat = r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"hello"}]}"#;
+    for (method, path, key, body, says) in [
+        ("GET", "/api/api-keys", key, "", "\"balanceCents\""),
+        ("GET", "/api/api-keys", None, "", "missing_api_key"),
+        ("GET", "/api/api-keys", Some("svc_sk_x"), "", "invalid_api_key"),
+        ("POST", "/api/v1/chat", key, chat, "\"message\""),
+        ("POST", "/api/v1/video", key, r#"{"prompt":"a lighthouse"}"#, "\"request_id\""),
+    ] {
+        let answer = sandbox.ask(method, path, key, body);
+        let status = if says.ends_with("_key") { "HTTP/1.1 401" } else { "HTTP/1.1 200" };
+        assert!(answer.starts_with(status) && answer.contains(says), "{path}: {answer}");
+    }
+    let id = Pid::from_raw(i32::try_from(sandbox.child.id()).unwrap());
+    signal::kill(id, signal::Signal::SIGTERM).unwrap();
+    let mut status = None;
+    until("it ends", || {
+        status = sandbox.child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(0));
+}

@@ -1,0 +1,284 @@
+//! What a caller may do how often, how large and how slowly, told before anything is read or bought.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tollgate::clock;
+
+use crate::support::client::Answer;
+use crate::support::{CHAT, Gate, Reply, Upstream};
+
+const POLL: &str = "/api/v1/video/status?request_id=job-1";
+const MEBIBYTE: usize = 1 << 20;
+
+fn upstream() -> Upstream {
+    Upstream::start(|_| Reply::chat("hello"))
+}
+
+/// `"caller";r=…;t=…` as two numbers.
+fn left(answer: &Answer) -> (u64, u64) {
+    let text = answer.value("ratelimit").expect("RateLimit");
+    let rest = text.strip_prefix("\"caller\";r=").expect("the caller's");
+    let (room, seconds) = rest.split_once(";t=").expect("both numbers");
+    (room.parse().unwrap(), seconds.parse().unwrap())
+}
+
+#[test]
+fn the_third_call_in_a_burst_of_two_is_told_when_to_return() {
+    let upstream = upstream();
+    let gate = Gate::start(
+        &upstream,
+        "limits = { requests = 2, seconds = 60, burst = 2, concurrent = 9 }",
+    );
+    let policy = Some("\"caller\";q=2;w=60");
+    for room in [1, 0] {
+        let answer = gate.chat();
+        assert_eq!((answer.status, answer.value("ratelimit-policy")), (200, policy));
+        let (left, whole_again) = left(&answer);
+        assert_eq!(left, room);
+        assert_eq!(whole_again, 60 - 30 * room);
+        assert_eq!(answer.value("retry-after"), None);
+    }
+    let refused = gate.chat();
+    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
+    assert_eq!(refused.charged().as_deref(), Some("no"));
+    assert_eq!((left(&refused).0, refused.value("ratelimit-policy")), (0, policy));
+    let wait: u64 = refused.value("retry-after").unwrap().parse().unwrap();
+    assert!((1..=30).contains(&wait), "{wait}");
+    assert!(refused.closes, "its body was not read");
+    assert_eq!(upstream.requests(), 2);
+}
+
+#[test]
+fn a_wait_of_less_than_a_second_is_a_second_and_then_there_is_room() {
+    let upstream = upstream();
+    let gate =
+        Gate::start(&upstream, "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }");
+    let (first, second) = (gate.chat(), gate.chat());
+    assert_eq!((first.status, second.status), (200, 429));
+    assert_eq!(second.value("retry-after"), Some("1"));
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(gate.chat().status, 200);
+}
+
+#[test]
+fn what_breaks_the_contract_uses_up_room_as_well() {
+    let upstream = upstream();
+    let gate = Gate::start(
+        &upstream,
+        "limits = { requests = 1, seconds = 3600, burst = 3, concurrent = 9 }",
+    );
+    let statuses: Vec<_> = ["{", "{}", "[]", CHAT]
+        .into_iter()
+        .map(|body| gate.post("/api/v1/chat", body).status)
+        .collect();
+    assert_eq!(statuses, [400, 422, 400, 429]);
+    assert_eq!(gate.video().status, 429, "all paid paths share the room");
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn reads_have_ten_times_the_room_and_pages_probes_and_preflights_are_free() {
+    let upstream = upstream();
+    let gate = Gate::start(
+        &upstream,
+        "access.allowed_origins = [\"https://app.example\"]\n\
+         limits = { requests = 1, seconds = 3600, burst = 1, concurrent = 9 }",
+    );
+    assert_eq!((gate.chat().status, gate.chat().status), (200, 429));
+    let polls: Vec<_> = (0..11).map(|_| gate.get(POLL)).collect();
+    let refused = polls.iter().position(|answer| answer.status == 429);
+    assert_eq!(refused, Some(10));
+    assert_eq!(polls[10].value("ratelimit-policy"), Some("\"caller\";q=10;w=3600"));
+    let preflight = [("Origin", "https://app.example"), ("Access-Control-Request-Method", "POST")];
+    let mut client = gate.client();
+    for _ in 0..40 {
+        for (method, path, headers) in [
+            ("GET", "/", &[][..]),
+            ("GET", "/healthz", &[]),
+            ("GET", "/bff/catalog", &[]),
+            ("GET", "/problems/rate_limited", &[]),
+            ("OPTIONS", "/api/v1/chat", &preflight),
+        ] {
+            client.send(method, path, headers, "");
+            let answer = client.answer();
+            assert!(matches!(answer.status, 200 | 204), "{path}: {}", answer.status);
+            assert_eq!(answer.value("ratelimit"), None, "{path}");
+        }
+    }
+}
+
+#[test]
+fn who_says_that_it_is_somebody_else_is_not_believed() {
+    let upstream = upstream();
+    let gate = Gate::start(
+        &upstream,
+        "limits = { requests = 1, seconds = 3600, burst = 1, concurrent = 9 }",
+    );
+    assert_eq!(gate.chat().status, 200);
+    for headers in [
+        &[][..],
+        &[("X-Forwarded-For", "198.51.100.1")],
+        &[("X-Forwarded-For", "198.51.100.2, 127.0.0.1")],
+        &[("Forwarded", "for=198.51.100.3")],
+        &[("X-Real-IP", "198.51.100.4"), ("True-Client-IP", "198.51.100.4")],
+        &[("X_Forwarded_For", "198.51.100.5"), ("CF-Connecting-IP", "198.51.100.5")],
+        &[("Authorization", "Bearer somebody")],
+        &[("Cookie", "tollgate=somebody")],
+    ] {
+        assert_eq!(gate.ask("POST", "/api/v1/chat", headers, CHAT).status, 429, "{headers:?}");
+    }
+    assert_eq!(upstream.requests(), 1);
+}
+
+#[test]
+fn a_trusted_proxy_is_believed_as_far_as_it_saw() {
+    let upstream = upstream();
+    let gate = Gate::start(
+        &upstream,
+        "server.trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]\n\
+         limits = { requests = 1, seconds = 3600, burst = 1, concurrent = 9 }",
+    );
+    for (headers, status) in [
+        (&[("X-Forwarded-For", "198.51.100.1")][..], 200),
+        (&[("X-Forwarded-For", "198.51.100.2")], 200),
+        (&[("X-Forwarded-For", "198.51.100.1")], 429),
+        (&[("X-Forwarded-For", "203.0.113.9, 198.51.100.1")], 429),
+        (&[("X-Forwarded-For", "203.0.113.9"), ("X-Forwarded-For", "198.51.100.1, 10.0.0.9")], 429),
+        (&[("X-Forwarded-For", "::ffff:198.51.100.1")], 429),
+        (&[("Forwarded", "for=198.51.100.1;proto=https")], 429),
+        (&[("Forwarded", "for=\"[2001:db8::1]:4711\"")], 200),
+        (&[("X-Forwarded-For", "2001:db8::ffff")], 429),
+        (&[("X-Forwarded-For", "2001:db8:0:1::1")], 200),
+        (&[], 200),
+        (&[("X-Forwarded-For", "nobody")], 429),
+        (&[("X-Forwarded-For", "203.0.113.9"), ("Forwarded", "for=203.0.113.10")], 429),
+    ] {
+        let answer = gate.ask("POST", "/api/v1/chat", headers, CHAT);
+        assert_eq!(answer.status, status, "{headers:?}");
+    }
+}
+
+#[test]
+fn callers_come_by_every_listener_each_with_room_of_its_own() {
+    let upstream = upstream();
+    let gate = Gate::binary(
+        &upstream,
+        "limits = { requests = 1, seconds = 3600, burst = 1, concurrent = 9 }",
+        &[("TOLLGATE_SERVER__LISTEN", "[\"127.0.0.1:0\", \"[::1]:0\"]")],
+    );
+    let printed = gate.printed();
+    let pages: Vec<SocketAddr> = printed
+        .lines()
+        .filter_map(|line| line.strip_prefix("page")?.trim().strip_prefix("http://")?.parse().ok())
+        .collect();
+    let [v4, v6] = pages[..] else { panic!("two pages: {printed}") };
+    assert!(v4.is_ipv4() && v6.is_ipv6(), "{printed}");
+    for (address, status) in [(v4, 200), (v6, 200), (v4, 429), (v6, 429)] {
+        let mut client = gate.client_of(address);
+        client.send("POST", "/api/v1/chat", &[], CHAT);
+        assert_eq!(client.answer().status, status, "{address}");
+    }
+}
+
+#[test]
+fn a_caller_has_so_many_calls_at_a_time_and_a_place_is_free_when_one_ends() {
+    let upstream = Upstream::start(|_| Reply::chat("hello").after(Duration::from_secs(1)));
+    let gate = Gate::start(
+        &upstream,
+        "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 2 }",
+    );
+    let mut busy = [gate.client(), gate.client()];
+    for (number, client) in busy.iter_mut().enumerate() {
+        // Payloads differ: equal ones may be taken for one.
+        client.send("POST", "/api/v1/chat", &[], &CHAT.replace("hello", &number.to_string()));
+    }
+    upstream.wait_for(2);
+    let refused = gate.chat();
+    assert_eq!((refused.status, refused.value("retry-after")), (429, Some("1")));
+    assert!(refused.closes && refused.text().contains("at the same time"), "{}", refused.text());
+    assert_ne!(gate.get(POLL).status, 429, "reads are not counted so");
+    for client in &mut busy {
+        assert_eq!(client.answer().status, 200);
+    }
+    assert_eq!(gate.chat().status, 200);
+}
+
+#[test]
+fn a_body_may_have_as_many_bytes_as_the_setting_says_and_not_one_more() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, "server.chat_body = \"1KiB\"\nserver.video_body = \"100B\"");
+    let padded = |length: usize| format!("{CHAT:<length$}");
+    let chunked = |body: &str| format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let coding = [("Transfer-Encoding", "chunked")];
+    for (length, status) in [(1_024, 200), (1_025, 413)] {
+        let body = padded(length);
+        assert_eq!(gate.post("/api/v1/chat", &body).status, status, "{length}");
+        let answer = gate.ask("POST", "/api/v1/chat", &coding, &chunked(&body));
+        assert_eq!((answer.status, answer.closes), (status, status == 413), "{length} in chunks");
+    }
+    let answer = gate.post("/api/v1/video", &padded(101));
+    assert_eq!((answer.status, answer.code().as_str()), (413, "payload_too_large"));
+    assert!(answer.text().contains("at most 100 bytes"), "{}", answer.text());
+    assert_eq!(upstream.requests(), 2);
+}
+
+#[test]
+fn a_client_that_sends_on_after_a_refusal_still_reads_it() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, "server.chat_body = \"1KiB\"");
+    let head =
+        "POST /api/v1/chat HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    let announced = format!("{head}Content-Length: {MEBIBYTE}\r\n\r\n");
+    let streamed = format!("{head}Transfer-Encoding: chunked\r\n\r\n{MEBIBYTE:x}\r\n");
+    let elsewhere = announced.replacen("/chat", "/nothing", 1);
+    for (head, status) in [(announced, 413), (streamed, 413), (elsewhere, 404)] {
+        let mut client = gate.client();
+        // Else the client's own kernel would take all of it before anything can go wrong.
+        SockRef::from(client.stream()).set_send_buffer_size(16_384).unwrap();
+        client.write(head.as_bytes());
+        let piece = [b' '; 16_384];
+        // As a client does that reads only when it has written: a reset would show here or below.
+        let sent: Result<(), _> =
+            (0..MEBIBYTE / piece.len()).try_for_each(|_| client.try_write(&piece));
+        assert!(sent.is_ok(), "{status}: {sent:?}");
+        let answer = client.try_answer().expect("the refusal is there to read");
+        assert_eq!((answer.status, answer.closes), (status, true));
+        client.stream().write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").ok();
+        assert_eq!(client.rest(), b"", "nothing is answered after it");
+    }
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn a_body_that_comes_too_slowly_buys_nothing() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, "server.body_timeout = \"300ms\"");
+    let chunked = [("Transfer-Encoding", "chunked")];
+    let announced = [("Content-Length", "1000")];
+    for headers in [&chunked, &announced] {
+        let mut client = gate.client();
+        let started = clock::now();
+        client.send("POST", "/api/v1/chat", headers, "1\r\n{\r\n");
+        // A byte now and then does not prolong it.
+        let mut slow = client.stream().try_clone().unwrap();
+        let dribble = thread::spawn(move || {
+            for _ in 0..60 {
+                thread::sleep(Duration::from_millis(50));
+                if slow.write_all(b"1\r\n \r\n").is_err() {
+                    return;
+                }
+            }
+        });
+        let answer = client.answer();
+        let took = clock::now().duration_since(started);
+        assert_eq!((answer.status, answer.code().as_str()), (408, "request_timeout"));
+        assert_eq!((answer.charged().as_deref(), answer.closes), (Some("no"), true));
+        assert!((300..2_500).contains(&took.as_millis()), "{took:?}");
+        dribble.join().unwrap();
+    }
+    assert_eq!(upstream.requests(), 0);
+}

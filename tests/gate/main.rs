@@ -1,0 +1,16 @@
+//! The promises of tollgate, each a module, kept over real sockets between a client and a gateway
+//! that both do whatever a test wants.
+#![cfg(test)]
+
+mod browsers;
+mod commands;
+mod heads;
+mod limits;
+mod nothing_bought_is_lost;
+mod nothing_invalid_is_forwarded;
+mod nothing_is_bought_twice;
+mod operations;
+mod patience;
+mod support;
+mod the_key_never_leaves;
+mod unknown_is_spent;

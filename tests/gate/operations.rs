@@ -1,0 +1,124 @@
+//! What a running tollgate does when it is told to read its settings again, and what an operator
+//! sees.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::support::process::{Signal, run};
+use crate::support::{CHAT, Gate, Reply, Upstream, until};
+
+fn slow(millis: u64) -> Upstream {
+    Upstream::start(move |_| Reply::chat("hello").after(Duration::from_millis(millis)))
+}
+
+#[test]
+fn told_to_read_its_settings_again_it_takes_good_ones_and_refuses_bad_ones() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let old = "limits = { requests = 100, seconds = 3600, burst = 50 }\n";
+    let gate = Gate::binary(&upstream, old, &[]);
+    let file = gate.folder().join("proxy.toml");
+    let policy = || gate.chat().value("ratelimit-policy").map(str::to_owned);
+    assert_eq!(policy().as_deref(), Some("\"caller\";q=100;w=3600"));
+
+    for (bad, says) in [
+        ("limits = { requests = 7 }\n\n[server]\nlisten_on = \"x\"\n", "proxy.toml:4:1"),
+        ("limits = {", "proxy.toml:1:"),
+        ("[access]\nmode = \"members\"\n", "access.mode"),
+    ] {
+        let before = gate.printed().len();
+        fs::write(&file, bad).unwrap();
+        gate.signal(Signal::SIGHUP);
+        until("it says that they are refused", || {
+            gate.printed()[before..].contains("the old ones stay")
+        });
+        assert!(gate.printed()[before..].contains(says), "{}", gate.printed());
+        assert_eq!(policy().as_deref(), Some("\"caller\";q=100;w=3600"));
+    }
+
+    let good =
+        "limits = { requests = 7, seconds = 60, burst = 9 }\nserver.header_timeout = \"9s\"\n";
+    fs::write(&file, good).unwrap();
+    gate.signal(Signal::SIGHUP);
+    until("it says that it did", || gate.printed().contains("settings read again"));
+    assert_eq!(policy().as_deref(), Some("\"caller\";q=7;w=60"));
+    let printed = gate.printed();
+    let (_, after) = printed.rsplit_once("the old ones stay").unwrap();
+    assert!(after.contains("server.header_timeout"), "what needs a restart is named: {after}");
+    assert!(!after.contains("server.listen"), "what has not changed is not: {after}");
+}
+
+#[test]
+fn a_call_that_is_under_way_outlives_a_change_of_settings() {
+    let upstream = slow(1_000);
+    let gate = Gate::binary(&upstream, "", &[]);
+    let mut buyer = gate.client();
+    buyer.send("POST", "/api/v1/chat", &[], CHAT);
+    upstream.wait_for(1);
+    gate.signal(Signal::SIGHUP);
+    until("it says that it did", || gate.printed().contains("settings read again"));
+    assert_eq!(buyer.answer().status, 200);
+    assert_eq!(upstream.requests(), 1);
+}
+
+#[test]
+fn a_signal_right_after_it_says_that_it_runs_is_taken() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    for (signal, code) in [(Signal::SIGHUP, None), (Signal::SIGTERM, Some(0))] {
+        let mut gate = Gate::binary(&upstream, "", &[]);
+        gate.signal(signal);
+        match code {
+            Some(code) => assert_eq!(gate.wait().code(), Some(code)),
+            None => until("it reads again", || gate.printed().contains("settings read again")),
+        }
+    }
+}
+
+#[test]
+fn of_two_servers_on_one_address_the_second_says_so_and_ends() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::binary(&upstream, "", &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let (page, admin) = (gate.address().to_string(), gate.admin().to_string());
+    let free = "127.0.0.1:0".to_owned();
+    for (taken, listen, admin) in [(&page, &page, &free), (&admin, &free, &admin)] {
+        let environment = [
+            ("TOLLGATE_SERVER__LISTEN", listen.as_str()),
+            ("TOLLGATE_ADMIN__LISTEN", admin.as_str()),
+        ];
+        let ended = run(folder.path(), &[], &environment);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains(&format!("cannot listen on {taken}")), "{ended:?}");
+        assert!(!ended.stdout.contains("page"), "half a server is none: {ended:?}");
+    }
+    assert_eq!(gate.get("/healthz").status, 200);
+}
+
+#[test]
+fn what_operators_see_is_not_where_callers_call_and_the_other_way_round() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::start(&upstream, "");
+    assert!(gate.metrics().contains("tollgate_connections"));
+    for path in ["/metrics", "/readyz"] {
+        let text = gate.get(path).text();
+        assert!(!text.contains("tollgate_") && text != "ok\n", "{path}: {text}");
+    }
+    for (method, path, body, status) in [
+        ("GET", "/healthz", "", 200),
+        ("GET", "/readyz", "", 200),
+        ("HEAD", "/nothing", "", 404),
+        ("GET", "/", "", 404),
+        ("GET", "/bff/catalog", "", 404),
+        ("POST", "/api/v1/chat", CHAT, 404),
+        ("POST", "/metrics", "{}", 405),
+    ] {
+        let mut client = gate.admin_client();
+        if method == "HEAD" {
+            client.write(format!("HEAD {path} HTTP/1.0\r\nHost: x\r\n\r\n").as_bytes());
+            assert!(client.rest().starts_with(b"HTTP/1.0 404"), "{path}");
+            continue;
+        }
+        client.send(method, path, &[], body);
+        assert_eq!(client.answer().status, status, "{method} {path}");
+    }
+    assert_eq!(upstream.requests(), 0);
+}

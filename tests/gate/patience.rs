@@ -1,0 +1,160 @@
+//! How long a connection may take for a head, how long it may be silent, and what becomes of too
+//! many of them.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use tollgate::clock;
+
+use crate::support::client::Client;
+use crate::support::{Gate, Reply, Upstream};
+
+const HEALTHZ: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+fn upstream() -> Upstream {
+    Upstream::start(|_| Reply::chat("hello"))
+}
+
+/// How long it takes until the gate has ended the connection without a word.
+fn silence(client: &mut Client) -> Duration {
+    let started = clock::now();
+    assert_eq!(client.rest(), b"", "no answer to half a request");
+    clock::now().duration_since(started)
+}
+
+fn alive(client: &mut Client) {
+    client.write(HEALTHZ);
+    assert_eq!(client.answer().status, 200);
+}
+
+#[test]
+fn a_head_that_comes_slowly_ends_the_connection_however_it_is_slow() {
+    let upstream = upstream();
+    let gate =
+        Gate::start(&upstream, "server.header_timeout = \"400ms\"\nserver.idle_timeout = \"8s\"");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let took = silence(&mut gate.client());
+            assert!((350..4_000).contains(&took.as_millis()), "nothing at all: {took:?}");
+        });
+        scope.spawn(|| {
+            let mut client = gate.client();
+            client.write(&HEALTHZ[..20]);
+            let took = silence(&mut client);
+            assert!((350..4_000).contains(&took.as_millis()), "half a head: {took:?}");
+        });
+        scope.spawn(|| {
+            let mut client = gate.client();
+            let mut slow = client.stream().try_clone().unwrap();
+            scope.spawn(move || {
+                for byte in HEALTHZ.iter().take(15) {
+                    std::io::Write::write_all(&mut slow, &[*byte]).ok();
+                    thread::sleep(Duration::from_millis(100));
+                }
+            });
+            let took = silence(&mut client);
+            assert!((350..4_000).contains(&took.as_millis()), "a byte at a time: {took:?}");
+        });
+        scope.spawn(|| {
+            let mut client = gate.client();
+            alive(&mut client);
+            // Longer than a head may take: the silence between two requests is no slow head.
+            thread::sleep(Duration::from_millis(900));
+            client.write(&HEALTHZ[..20]);
+            let took = silence(&mut client);
+            assert!((350..4_000).contains(&took.as_millis()), "half a second head: {took:?}");
+        });
+    });
+}
+
+#[test]
+fn a_silent_connection_lives_as_long_as_idle_timeout_says() {
+    let upstream = upstream();
+    let gate =
+        Gate::start(&upstream, "server.header_timeout = \"200ms\"\nserver.idle_timeout = \"1s\"");
+    let mut client = gate.client();
+    alive(&mut client);
+    thread::sleep(Duration::from_millis(600));
+    alive(&mut client);
+    let took = silence(&mut client);
+    assert!((950..5_000).contains(&took.as_millis()), "{took:?}");
+}
+
+#[test]
+fn a_call_that_takes_longer_than_both_is_answered() {
+    let upstream = Upstream::start(|_| Reply::chat("late").after(Duration::from_millis(800)));
+    let gate = Gate::start(
+        &upstream,
+        "server.header_timeout = \"100ms\"\nserver.idle_timeout = \"200ms\"",
+    );
+    assert_eq!(gate.chat().status, 200);
+}
+
+#[test]
+fn who_finds_no_room_waits_until_somebody_leaves() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, "server.max_connections = 2");
+    let (mut first, mut second) = (gate.client(), gate.client());
+    alive(&mut first);
+    alive(&mut second);
+    let mut third = gate.client();
+    third.write(HEALTHZ);
+    third.stream().set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(third.try_answer().is_none(), "there is no room");
+    third.stream().set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    alive(&mut second);
+    drop(first);
+    assert_eq!(third.answer().status, 200);
+}
+
+#[test]
+fn a_listener_that_nobody_comes_to_keeps_no_room() {
+    let upstream = upstream();
+    let gate = Gate::binary(
+        &upstream,
+        "server.max_connections = 1",
+        &[("TOLLGATE_SERVER__LISTEN", "[\"127.0.0.1:0\", \"127.0.0.2:0\", \"[::1]:0\"]")],
+    );
+    let printed = gate.printed();
+    let pages: Vec<SocketAddr> = printed
+        .lines()
+        .filter_map(|line| line.strip_prefix("page")?.trim().strip_prefix("http://")?.parse().ok())
+        .collect();
+    assert_eq!(pages.len(), 3, "{printed}");
+    for address in pages.into_iter().rev() {
+        alive(&mut gate.client_of(address));
+    }
+}
+
+#[test]
+fn more_connections_than_descriptors_cost_no_processor_and_pass() {
+    let upstream = upstream();
+    let gate = Gate::binary(&upstream, "", &[]);
+    let id = gate.id().to_string();
+    let limit = ["--nofile=64:64", "--pid", id.as_str()];
+    let limited = Command::new("prlimit").args(limit).status().expect("prlimit (util-linux)");
+    assert!(limited.success());
+    let crowd: Vec<_> = (0..200)
+        .map(|_| TcpStream::connect(gate.address()).expect("the kernel takes them"))
+        .collect();
+    crate::support::until("it says so", || gate.printed().contains("cannot accept connections"));
+    let before = processor_ticks(&id);
+    thread::sleep(Duration::from_millis(1_500));
+    let ticks = processor_ticks(&id) - before;
+    assert!(ticks < 30, "{ticks} hundredths of a second in 1.5 s");
+    drop(crowd);
+    alive(&mut gate.client());
+    assert_eq!(gate.chat().status, 200);
+}
+
+/// Hundredths of a second that a process has used, in user and in kernel mode.
+fn processor_ticks(id: &str) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    // The name before may hold blanks; after it, fields 12 and 13 from 1.
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}

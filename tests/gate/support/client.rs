@@ -1,0 +1,235 @@
+//! A client that writes any bytes, and reads answers byte for byte.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use super::books::Books;
+use super::heard::{parse_head, price, read_head, values};
+use super::{PATIENCE, lock};
+
+/// What all clients of one gate have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// Every byte that the gate sent to any of them.
+    pub(super) received: Mutex<Vec<u8>>,
+    pub(crate) books: Books,
+}
+
+/// An open connection to a gate.
+pub(crate) struct Client {
+    stream: TcpStream,
+    address: SocketAddr,
+    record: Arc<Record>,
+    /// Prices of the requests that were sent and not answered yet.
+    pending: Vec<u64>,
+}
+
+/// An answer as it came over the wire.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Names in lower case, in the order of the wire.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    /// Whether it says that the connection ends with it.
+    pub(crate) closes: bool,
+}
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr, record: &Arc<Record>) -> Self {
+        let stream = TcpStream::connect(address).expect("the gate listens");
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, address, record: Arc::clone(record), pending: Vec::new() }
+    }
+
+    /// Writes these bytes. Who buys with them says so with [`Client::send`] instead.
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the gate reads");
+    }
+
+    /// Writes bytes that the gate may have stopped to read.
+    pub(crate) fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Sends a request with JSON in it; an empty body is none.
+    pub(crate) fn send(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) {
+        let bytes = request(self.address, method, target, headers, body);
+        self.pending.push(price(method, target, body.as_bytes()));
+        self.write(&bytes);
+    }
+
+    /// The next answer; interim ones (1xx) are passed over.
+    pub(crate) fn answer(&mut self) -> Answer {
+        self.try_answer().expect("the gate answers")
+    }
+
+    /// The next answer, or `None` when the gate ends the connection instead.
+    pub(crate) fn try_answer(&mut self) -> Option<Answer> {
+        loop {
+            let answer = read_answer(&mut Tap { stream: &self.stream, record: &self.record })?;
+            if answer.status >= 200 {
+                let price = if self.pending.is_empty() { 0 } else { self.pending.remove(0) };
+                self.record.books.answered(&answer, price);
+                return Some(answer);
+            }
+        }
+    }
+
+    /// Everything until the gate ends the connection.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        // A reset is an end as well.
+        Tap { stream: &self.stream, record: &self.record }.read_to_end(&mut rest).ok();
+        rest
+    }
+
+    /// Says that nothing more will be written.
+    pub(crate) fn end_of_requests(&mut self) {
+        self.stream.shutdown(Shutdown::Write).ok();
+    }
+
+    /// The socket, for whatever else a test does to it.
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        for price in self.pending.drain(..) {
+            self.record.books.unanswered(price);
+        }
+    }
+}
+
+impl Answer {
+    /// The value of a header that is there once, or not at all.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        let values = values(&self.headers, name);
+        assert!(values.len() <= 1, "{name} several times: {values:?}");
+        values.first().copied()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
+    }
+
+    /// `code` of a problem.
+    pub(crate) fn code(&self) -> String {
+        self.problem_field("code").unwrap_or_default()
+    }
+
+    /// `charged` of a problem.
+    pub(crate) fn charged(&self) -> Option<String> {
+        self.problem_field("charged")
+    }
+
+    /// `Tollgate-Toll` in micro-dollars.
+    pub(crate) fn toll(&self) -> Option<u64> {
+        let text = self.value("tollgate-toll")?;
+        let (dollars, micros) = text.split_once('.').expect("dollars with a point");
+        assert_eq!(micros.len(), 6, "six places: {text}");
+        Some(dollars.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap())
+    }
+
+    fn problem_field(&self, name: &str) -> Option<String> {
+        let is_problem = self.value("content-type") == Some("application/problem+json");
+        is_problem.then(|| self.json()[name].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+/// A request as a browser's `fetch` would write it.
+pub(crate) fn request(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Vec<u8> {
+    let mut head = format!("{method} {target} HTTP/1.1\r\n");
+    let has = |name: &str| headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+    if !has("host") {
+        head.push_str(&format!("Host: {address}\r\n"));
+    }
+    if !body.is_empty() {
+        if !has("content-type") {
+            head.push_str("Content-Type: application/json\r\n");
+        }
+        if !has("content-length") && !has("transfer-encoding") {
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+    }
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    [head.as_bytes(), b"\r\n", body.as_bytes()].concat()
+}
+
+/// A stream that writes down what it reads.
+struct Tap<'a> {
+    stream: &'a TcpStream,
+    record: &'a Record,
+}
+
+impl Read for Tap<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        lock(&self.record.received).extend_from_slice(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+fn read_answer(stream: &mut impl Read) -> Option<Answer> {
+    let (first, headers) = parse_head(&read_head(stream)?);
+    let status: u16 = first.split(' ').nth(1)?.parse().expect("a status");
+    let closes = values(&headers, "connection").iter().any(|value| value.contains("close"));
+    let mut body = Vec::new();
+    let length = values(&headers, "content-length").first().map(|text| text.parse().unwrap());
+    let is_chunked = !values(&headers, "transfer-encoding").is_empty();
+    assert!(!(is_chunked && length.is_some()), "two lengths: {headers:?}");
+    match length {
+        _ if status < 200 || matches!(status, 204 | 304) => {}
+        Some(length) => {
+            body.resize(length, 0);
+            stream.read_exact(&mut body).ok()?;
+        }
+        None if is_chunked => body = read_chunks(stream)?,
+        None => {
+            stream.read_to_end(&mut body).ok()?;
+        }
+    }
+    Some(Answer { status, headers, body, closes })
+}
+
+fn read_chunks(stream: &mut impl Read) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut size = Vec::new();
+        while !size.ends_with(b"\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).ok()?;
+            size.push(byte[0]);
+        }
+        let size = usize::from_str_radix(String::from_utf8_lossy(&size).trim(), 16).ok()?;
+        let mut chunk = vec![0; size + 2];
+        stream.read_exact(&mut chunk).ok()?;
+        if size == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(&chunk[..size]);
+    }
+}

@@ -1,0 +1,257 @@
+//! A running tollgate before a scripted gateway; when it ends, the invariants are checked.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::thread;
+
+use tempfile::TempDir;
+use tollgate::config::Environment;
+use zeroize::Zeroizing;
+
+use super::client::{Answer, Client, Record};
+use super::in_process::InProcess;
+use super::process::{Process, Signal};
+use super::upstream::Upstream;
+use super::{lock, log};
+
+/// Limits that no test reaches by chance; who tests limits sets them.
+const NO_LIMITS: &str =
+    "limits = { requests = 100000, seconds = 1, burst = 100000, concurrent = 10000 }\n";
+
+/// A gate that ends with the value.
+pub(crate) struct Gate {
+    upstream: Upstream,
+    record: Arc<Record>,
+    running: Running,
+    page: SocketAddr,
+    admin: SocketAddr,
+    folder: TempDir,
+    /// How many charges the gateway had made before.
+    earlier: usize,
+}
+
+enum Running {
+    Here(InProcess),
+    Apart(Process),
+}
+
+impl Gate {
+    /// In this process. `settings` is the text of a `proxy.toml`, where addresses and keys are set
+    /// already: `gateway.chat_timeout = "300ms"`.
+    pub(crate) fn start(upstream: &Upstream, settings: &str) -> Self {
+        let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+        let environment: Environment = environment(upstream)
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), Zeroizing::new(value)))
+            .collect();
+        let running = InProcess::start(&whole(settings), &environment, folder.path());
+        let (page, admin) = (running.page, running.admin);
+        Self::with(upstream, Running::Here(running), page, admin, folder)
+    }
+
+    /// The real binary, in an empty folder with this `proxy.toml` and, besides addresses and keys,
+    /// this environment alone.
+    pub(crate) fn binary(upstream: &Upstream, settings: &str, more: &[(&str, &str)]) -> Self {
+        let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+        fs::write(folder.path().join("proxy.toml"), whole(settings)).unwrap();
+        let own = environment(upstream);
+        let own = own.iter().map(|(name, value)| (*name, value.as_str()));
+        let environment: Vec<_> = own.chain(more.iter().copied()).collect();
+        let process = Process::start(folder.path(), &environment);
+        let (page, admin) = (process.address("page"), process.address("admin"));
+        Self::with(upstream, Running::Apart(process), page, admin, folder)
+    }
+
+    fn with(
+        upstream: &Upstream,
+        running: Running,
+        page: SocketAddr,
+        admin: SocketAddr,
+        folder: TempDir,
+    ) -> Self {
+        let (upstream, record) = (upstream.clone(), Arc::default());
+        let earlier = upstream.charges().len();
+        Self { upstream, record, running, page, admin, folder, earlier }
+    }
+
+    /// Where callers call.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.page
+    }
+
+    /// Where operators look.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Where its settings are, and its store.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A new connection.
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.page, &self.record)
+    }
+
+    /// A new connection to another of its listeners.
+    pub(crate) fn client_of(&self, address: SocketAddr) -> Client {
+        Client::connect(address, &self.record)
+    }
+
+    /// A new connection to the admin listener.
+    pub(crate) fn admin_client(&self) -> Client {
+        Client::connect(self.admin, &self.record)
+    }
+
+    /// An answer, on a connection of its own.
+    pub(crate) fn get(&self, target: &str) -> Answer {
+        self.ask("GET", target, &[], "")
+    }
+
+    /// An answer, on a connection of its own.
+    pub(crate) fn post(&self, target: &str, body: &str) -> Answer {
+        self.ask("POST", target, &[], body)
+    }
+
+    /// A chat's answer.
+    pub(crate) fn chat(&self) -> Answer {
+        self.post("/api/v1/chat", super::CHAT)
+    }
+
+    /// A video's answer.
+    pub(crate) fn video(&self) -> Answer {
+        self.post("/api/v1/video", super::VIDEO)
+    }
+
+    /// An answer, on a connection of its own.
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let mut client = self.client();
+        client.send(method, target, headers, body);
+        client.answer()
+    }
+
+    /// What a scraper reads.
+    pub(crate) fn metrics(&self) -> String {
+        let mut client = self.admin_client();
+        client.send("GET", "/metrics", &[], "");
+        client.answer().text()
+    }
+
+    /// What it printed and logged so far; in this process, all gates together.
+    pub(crate) fn printed(&self) -> String {
+        match &self.running {
+            Running::Here(_) => String::from_utf8_lossy(&log::text()).into_owned(),
+            Running::Apart(process) => process.printed(),
+        }
+    }
+
+    /// The process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process().id()
+    }
+
+    /// Sends the process a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process().signal(signal);
+    }
+
+    /// Waits for the process's end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        match &mut self.running {
+            Running::Here(_) => panic!("not a process: Gate::binary starts one"),
+            Running::Apart(process) => process.wait(),
+        }
+    }
+
+    fn process(&self) -> &Process {
+        match &self.running {
+            Running::Here(_) => panic!("not a process: Gate::binary starts one"),
+            Running::Apart(process) => process,
+        }
+    }
+
+    /// Ends it, and says what `/metrics` showed last, where there was still somebody to ask.
+    fn end(&mut self) -> String {
+        match &mut self.running {
+            Running::Here(_) => {
+                let metrics = self.metrics();
+                if let Running::Here(here) = &mut self.running {
+                    here.stop();
+                }
+                metrics
+            }
+            Running::Apart(_) => {
+                let asked = std::net::TcpStream::connect(self.admin).is_ok();
+                let metrics = if asked { self.metrics() } else { String::new() };
+                if let Running::Apart(process) = &mut self.running {
+                    process.kill();
+                }
+                metrics
+            }
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            if let Running::Apart(process) = &mut self.running {
+                process.kill();
+                eprintln!("tollgate printed:\n{}", process.printed());
+            }
+            return;
+        }
+        // What still waits for a gateway that hangs need not wait for its timeout.
+        self.upstream.hang_up();
+        let metrics = self.end();
+        self.upstream.assert_keys_in_their_place();
+        for key in self.upstream.canaries() {
+            key.assert_absent("what clients were sent", &lock(&self.record.received));
+            key.assert_absent("what was printed or logged", self.printed().as_bytes());
+            key.assert_absent("/metrics", metrics.as_bytes());
+            for (name, bytes) in files_in(self.folder.path()) {
+                key.assert_absent(&name, &bytes);
+            }
+        }
+        self.record.books.assert_balanced(&self.upstream.charges()[self.earlier..]);
+    }
+}
+
+fn whole(settings: &str) -> String {
+    let limits = if settings.contains("limits") { "" } else { NO_LIMITS };
+    format!("{limits}{settings}")
+}
+
+/// Free ports, the gateway's address and its keys.
+fn environment(upstream: &Upstream) -> Vec<(&'static str, String)> {
+    let keys: Vec<_> = upstream.canaries().iter().map(|canary| canary.key()).collect();
+    vec![
+        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0".to_owned()),
+        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0".to_owned()),
+        ("TOLLGATE_GATEWAY__BASE_URL", format!("http://{}", upstream.address())),
+        ("GATEWAY_API_KEY", keys.join(",")),
+    ]
+}
+
+fn files_in(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(files_in(&path));
+        } else if let Ok(bytes) = fs::read(&path) {
+            files.push((path.display().to_string(), bytes));
+        }
+    }
+    files
+}

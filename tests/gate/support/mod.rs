@@ -1,0 +1,49 @@
+//! What every promise is tested with: a gate, a scripted gateway behind it, a raw client before it.
+//!
+//! Whenever a [`Gate`] ends, two invariants hold or the test fails: no key is anywhere ([`canary`]),
+//! and the money adds up ([`books`]).
+
+pub(crate) mod books;
+pub(crate) mod canary;
+pub(crate) mod client;
+pub(crate) mod gate;
+pub(crate) mod heard;
+pub(crate) mod in_process;
+pub(crate) mod log;
+pub(crate) mod process;
+pub(crate) mod reply;
+pub(crate) mod upstream;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub(crate) use gate::Gate;
+pub(crate) use reply::{Ending, Reply};
+pub(crate) use upstream::Upstream;
+
+/// Nothing in a test takes longer than this; whatever does has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A chat that is right.
+pub(crate) const CHAT: &str =
+    r#"{"model":"alpha-sonnet-4.5","messages":[{"role":"user","content":"hello"}]}"#;
+/// A video that is right.
+pub(crate) const VIDEO: &str = r#"{"prompt":"a lighthouse","model":"video-a-2","duration":8}"#;
+
+/// The value of a lock, also after another thread's panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks again and again until it is so, at most [`PATIENCE`].
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let looks = PATIENCE.as_millis() / PAUSE.as_millis();
+    for _ in 0..looks {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    panic!("not within {PATIENCE:?}: {what}");
+}

@@ -1,0 +1,123 @@
+//! The real binary, for what only a process has: signals, an environment, standard error, an exit.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use nix::sys::signal;
+use nix::unistd::Pid;
+
+use super::{lock, until};
+
+pub(crate) use nix::sys::signal::Signal;
+
+/// A running tollgate.
+pub(super) struct Process {
+    child: Child,
+    printed: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// A tollgate that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs a command to its end in this folder, with this environment alone.
+pub(crate) fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
+    let output = command(folder, arguments, environment).output().expect("the binary starts");
+    Ended {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn command(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).env_clear().envs(environment.iter().copied());
+    command.current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+impl Process {
+    /// Starts `tollgate serve` in this folder, with this environment alone.
+    pub(super) fn start(folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut command = command(folder, &[], environment);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let printed = Arc::new(Mutex::new(String::new()));
+        let stdout = follow(child.stdout.take().expect("piped"), &printed);
+        let stderr = follow(child.stderr.take().expect("piped"), &printed);
+        Self { child, printed, readers: vec![stdout, stderr] }
+    }
+
+    /// The address in the first line that begins with this word.
+    pub(super) fn address(&self, word: &str) -> SocketAddr {
+        let mut found = None;
+        until("tollgate says where it listens", || {
+            let printed = self.printed();
+            assert!(!self.has_closed_its_output(), "it ended: {printed}");
+            // A line is whole when the next one has begun.
+            let lines = printed.rsplit_once('\n').map_or("", |(lines, _)| lines);
+            let address =
+                |line: &str| line.strip_prefix(word)?.trim().strip_prefix("http://")?.parse().ok();
+            found = lines.lines().find_map(address);
+            found.is_some()
+        });
+        found.expect("until it was found")
+    }
+
+    /// Standard output and standard error so far.
+    pub(super) fn printed(&self) -> String {
+        lock(&self.printed).clone()
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        signal::kill(pid, signal).expect("it runs");
+    }
+
+    /// Waits for its end.
+    pub(super) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("tollgate ends", || {
+            status = self.child.try_wait().expect("it is ours");
+            status.is_some()
+        });
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+        status.expect("until it was there")
+    }
+
+    /// Ends it, if it has not ended.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+    }
+
+    fn has_closed_its_output(&self) -> bool {
+        self.readers.iter().all(JoinHandle::is_finished)
+    }
+}
+
+fn follow(pipe: impl Read + Send + 'static, printed: &Arc<Mutex<String>>) -> JoinHandle<()> {
+    let printed = Arc::clone(printed);
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            let mut printed = lock(&printed);
+            printed.push_str(&String::from_utf8_lossy(&line));
+            printed.push('\n');
+        }
+    })
+}

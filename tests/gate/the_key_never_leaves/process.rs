@@ -1,0 +1,174 @@
+//! What only a process can leak by: its log, its environment, its panics, a proxy of the system.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use nix::unistd::geteuid;
+use tempfile::TempDir;
+use tollgate::cli;
+
+use crate::support::canary::Canary;
+use crate::support::{Gate, Reply, Upstream};
+
+#[test]
+fn the_most_talkative_log_does_not_hold_it() {
+    let upstream = Upstream::start(|heard| match heard.number {
+        0 => Reply::new(200, format!("{{\"echo\":{:?}}}", heard.values("authorization"))),
+        1 => Reply::new(500, heard.bytes.clone()),
+        2 => Reply::error(401),
+        _ => Reply::chat("hi"),
+    });
+    let gate = Gate::binary(
+        &upstream,
+        "log.level = \"trace\"",
+        &[("RUST_LOG", "trace"), ("RUST_BACKTRACE", "full")],
+    );
+    let answers: Vec<_> = (0..4).map(|_| gate.chat().status).collect();
+    assert_eq!(answers, [200, 424, 502, 502]);
+    assert!(gate.printed().contains("\"message\":\"purchase\""), "{}", gate.printed());
+}
+
+#[test]
+fn a_proxy_of_the_system_is_not_asked() {
+    let trap = Upstream::start(|_| Reply::chat("got you"));
+    let at = format!("http://{}", trap.address());
+    let names =
+        ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy"];
+    let environment: Vec<_> = names.iter().map(|name| (*name, at.as_str())).collect();
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let gate = Gate::binary(&upstream, "", &environment);
+    assert_eq!(gate.chat().status, 200);
+    assert_eq!((upstream.requests(), trap.connections()), (1, 0));
+}
+
+#[test]
+fn another_process_of_the_same_user_cannot_read_its_environment() {
+    let folder = TempDir::new().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = folder.path().join("tollgate");
+    fs::copy(env!("CARGO_BIN_EXE_tollgate"), &binary).unwrap();
+    let key = Canary::new();
+    let start = |program: &str| {
+        let mut command = as_a_plain_user(program);
+        command.env_clear().env("GATEWAY_API_KEY", key.key());
+        command
+            .env("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0")
+            .env("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0");
+        command.env("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example");
+        command.env("TOLLGATE_STORE__URL", "memory").current_dir(folder.path());
+        Running(
+            command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
+    };
+    // The same without hardening can be read: it is no accident of this machine that ours cannot.
+    let mut plain = start("cat");
+    plain.wait_for_a_line(true);
+    let shown = read(plain.0.id(), "environ").expect("a plain process is open to its user");
+    assert_eq!(key.count(&shown), 1);
+
+    let mut ours = start(binary.to_str().unwrap());
+    ours.wait_for_a_line(false);
+    for file in ["environ", "mem", "maps"] {
+        assert!(read(ours.0.id(), file).is_none(), "{file} can be read");
+    }
+}
+
+struct Running(Child);
+
+impl Running {
+    /// Its first line shows that it has started; `echoes` what it is sent.
+    fn wait_for_a_line(&mut self, echoes: bool) {
+        if echoes {
+            std::io::Write::write_all(self.0.stdin.as_mut().unwrap(), b"started\n").unwrap();
+        }
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "it did not start");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A command of a user without privileges: this one, or `nobody` where this one is root.
+fn as_a_plain_user(program: &str) -> Command {
+    if !geteuid().is_root() {
+        return Command::new(program);
+    }
+    let found = Path::new("/usr/bin/setpriv").exists() || Path::new("/bin/setpriv").exists();
+    assert!(found, "setpriv is missing; install it: apt-get install util-linux");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);
+    command
+}
+
+/// What another process of that user reads there, if it may.
+fn read(process: u32, file: &str) -> Option<Vec<u8>> {
+    let path = format!("/proc/{process}/{file}");
+    let mut command = as_a_plain_user("head");
+    let output = command.args(["-c", "65536", &path]).output().unwrap();
+    output.status.success().then_some(output.stdout)
+}
+
+/// Says to this test binary, run anew, that it is the one to panic.
+const TO_PANIC: &str = "TOLLGATE_TEST_PANICS_WITH";
+
+#[test]
+fn a_panic_is_a_line_with_its_place_and_nothing_of_its_text() {
+    if let Some(text) = text_to_panic_with() {
+        return panic_in_a_server(&text);
+    }
+    let key = Canary::new();
+    let test =
+        "the_key_never_leaves::process::a_panic_is_a_line_with_its_place_and_nothing_of_its_text";
+    let this = std::env::current_exe().unwrap();
+    let output = Command::new(this)
+        .args(["--exact", test, "--nocapture"])
+        .env_clear()
+        .env(TO_PANIC, key.key())
+        .output()
+        .unwrap();
+    let told = [output.stdout, output.stderr].concat();
+    key.assert_absent("what a panic printed", &told);
+    let told = String::from_utf8_lossy(&told);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("this is a bug in tollgate") && told.contains("process.rs:"), "{told}");
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test that runs itself anew tells itself so")]
+fn text_to_panic_with() -> Option<String> {
+    std::env::var(TO_PANIC).ok()
+}
+
+fn panic_in_a_server(text: &str) {
+    let folder = TempDir::new().unwrap();
+    let variables =
+        [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"), ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")];
+    let variables = variables.map(|(name, value)| (name.into(), value.into()));
+    let loaded = cli::load_from(None, folder.path(), variables).expect("right settings");
+    let (mut out, announced) =
+        std::io::pipe().map(|(out, announced)| (BufReader::new(out), announced)).unwrap();
+    thread::spawn(move || {
+        let mut announced = announced;
+        cli::serve(loaded, None, &mut announced, &mut std::io::stderr()).ok();
+    });
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.starts_with("tollgate"), "{line}");
+    let text = text.to_owned();
+    let panicked = thread::spawn(move || panic!("the key is {text}")).join();
+    assert!(panicked.is_err());
+}
