@@ -20,8 +20,10 @@ fn bearer(heard: &Heard) -> String {
     heard.values("authorization")[0].to_owned()
 }
 
+type Echo = (&'static str, fn(&str) -> String);
+
 /// How a careless gateway could echo what it was sent.
-const ECHOES: &[(&str, fn(&str) -> String)] = &[
+const ECHOES: &[Echo] = &[
     ("as it is", |bearer| bearer.to_owned()),
     ("in upper case", str::to_uppercase),
     ("percent-encoded", |bearer| bearer.replace('_', "%5F").replace(' ', "%20")),
