@@ -14,6 +14,9 @@ use serde::Serialize;
 
 use crate::problem::Problem;
 
+/// The policy of whatever is not the page: nothing in it may be run, loaded or framed.
+pub const SEALED: &str = "default-src 'none'; frame-ancestors 'none'";
+
 /// The response to a caller.
 pub type Answer = Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
@@ -113,10 +116,7 @@ pub fn refusal(problem: Problem, request_id: &str) -> Answer {
 /// the gateway put into it: a page, a script, a frame.
 pub fn sealed(mut answer: Answer) -> Answer {
     let headers = answer.headers_mut();
-    headers.insert(
-        CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"),
-    );
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(SEALED));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     answer
 }

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use url::Url;
 
+use crate::account::media::Videos;
 use crate::answer::Answer;
 use crate::config::{Config, Key, Target};
 use crate::downstream;
@@ -31,6 +32,7 @@ use crate::sandbox::Sandbox;
 use crate::server;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
+use crate::upstream::media::Media;
 use crate::validate::ChatRules;
 
 /// What outlives a change of settings.
@@ -69,14 +71,17 @@ impl App {
         let gateway = Gateway { base, keys, ring };
         let metrics = Arc::clone(&lasting.metrics);
         let polls = gateway.stack(&config, &metrics)?;
+        let origins = media_origins(&config, lasting);
+        let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
-            catalog: catalog::render(&config.catalog, &facts(&config)),
+            catalog: catalog::render(&config.catalog, &facts(&config, origins)),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
                 fields: config.gateway.chat_fields.clone(),
             },
             jobs: Jobs::new(polls, TaskTracker::new()),
-            page: page(&config, lasting)?,
+            videos: Videos::new(media, config.jobs.result.clone()),
+            page: page(&config),
         };
         let gate = Gate {
             origins: config.access.allowed_origins.clone().into(),
@@ -207,26 +212,31 @@ fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
     }
 }
 
-fn facts(config: &Config) -> Facts {
+fn facts(config: &Config, media_origins: Vec<String>) -> Facts {
     let sandbox = matches!(config.gateway.target, Target::Sandbox);
-    let jobs = config.jobs.clone();
+    let crate::config::Jobs { finished, failed, result } = config.jobs.clone();
     Facts {
         sandbox,
         chat_body: config.server.chat_body,
         video_body: config.server.video_body,
-        jobs: Words { finished: jobs.finished, failed: jobs.failed, result: jobs.result },
+        jobs: Words { finished, failed, result, media_origins },
         moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
     }
 }
 
-fn page(config: &Config, lasting: &Lasting) -> io::Result<Page> {
+fn page(config: &Config) -> Page {
     let page = &config.page;
-    if let Some(dir) = &page.dir {
-        return Page::site(dir.clone(), page.fallback.clone());
+    match &page.dir {
+        Some(dir) => Page::site(dir.clone(), page.fallback.clone()),
+        None => Page::built_in(PageSettings {
+            title: page.title.clone(),
+            media_origins: page.media_origins.clone(),
+        }),
     }
-    let mut media_origins = page.media_origins.clone();
-    if let (Target::Sandbox, Some((_, address))) = (&config.gateway.target, &lasting.sandbox) {
-        media_origins.push(format!("http://{address}"));
-    }
-    Ok(Page::built_in(PageSettings { title: page.title.clone(), media_origins }))
+}
+
+/// The listed origins, and the sandbox's own.
+fn media_origins(config: &Config, lasting: &Lasting) -> Vec<String> {
+    let sandbox = lasting.sandbox.iter().map(|(_, address)| format!("http://{address}"));
+    config.page.media_origins.iter().cloned().chain(sandbox).collect()
 }

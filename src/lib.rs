@@ -1,5 +1,6 @@
 //! tollgate: a backend-for-frontend proxy for a prepaid AI gateway that never buys twice.
 
+pub mod account;
 pub mod answer;
 pub mod app;
 pub mod cli;

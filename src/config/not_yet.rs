@@ -40,8 +40,6 @@ pub(super) const NOT_YET: &[Row] = &[
         "this version does not keep replies; leave it out"),
     ("store.url", |config| config.store == Store::Redis,
         "this version does not share a store between instances; use \"memory\" or \"sqlite:…\", and unset REDIS_URL"),
-    ("page.media_origins", |config| !config.page.media_origins.is_empty(),
-        "this version does not play videos from other origins; leave it out"),
     ("models.chat", |config| config.catalog.chat.iter().any(|model| matches!(model.tier, Tier::Added(_))),
         "this version sells the published models only; leave it out"),
 ];

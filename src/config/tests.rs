@@ -154,7 +154,6 @@ fn what_this_version_lacks_is_named_and_nothing_else() {
         ("purchase.dedupe_window", "purchase.dedupe_window = '5s'"),
         ("purchase.keep_replies", "purchase.keep_replies = '5s'"),
         ("store.url", "store.url = 'redis://localhost'"),
-        ("page.media_origins", "page.media_origins = ['https://m.example']"),
         ("models.chat", "models.chat = [{ id = 'new', toll = '0.001' }]"),
     ];
     for (name, file) in rows {

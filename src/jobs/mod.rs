@@ -3,6 +3,8 @@
 //! For now a job is asked for when somebody asks us; the poller of each open job, its owner and its
 //! event stream join with the account's issue.
 
+pub mod reading;
+
 use std::sync::Arc;
 use std::time::Duration;
 

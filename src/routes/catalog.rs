@@ -36,6 +36,8 @@ pub struct Words {
     pub failed: Vec<String>,
     /// JSON pointers to the video's address.
     pub result: Vec<String>,
+    /// Where finished videos may be played from, by `/bff/video/content`.
+    pub media_origins: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -182,7 +184,7 @@ mod tests {
             sandbox: true,
             chat_body: 10,
             video_body: 5,
-            jobs: Words { finished: vec![], failed: vec![], result: vec![] },
+            jobs: Words { finished: vec![], failed: vec![], result: vec![], media_origins: vec![] },
             moods: vec![("sandbox:slow", "answers late")],
         };
         let list = render(&Catalog::published(), &facts);

@@ -1,10 +1,13 @@
 //! The endpoints: a call that passed the gate becomes an answer.
 
 pub mod admin;
+pub mod assets;
 pub mod catalog;
 mod chat;
+pub mod file;
 pub mod page;
 mod problems;
+pub mod site;
 mod video;
 
 use std::convert::Infallible;
@@ -17,6 +20,7 @@ use http::{HeaderValue, StatusCode};
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
+use crate::account::media::Videos;
 use crate::answer;
 use crate::answer::Answer;
 use crate::downstream::Call;
@@ -32,6 +36,8 @@ pub struct Parts {
     pub catalog: Bytes,
     /// What a chat must be.
     pub rules: ChatRules,
+    /// Where finished videos are.
+    pub videos: Videos,
     /// How far jobs are.
     pub jobs: Jobs,
     /// The page, or the fronted site.
@@ -71,6 +77,7 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Chat => chat::buy(&parts.rules, purchases, &call).await,
                 Endpoint::Video => video::buy(&parts.rules.catalog, purchases, &call).await,
                 Endpoint::VideoStatus => video::status(&parts.jobs, &call).await,
+                Endpoint::VideoContent => video::content(&parts.videos, &parts.jobs, &call).await,
                 Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
                 Endpoint::Healthz => Ok(admin::alive()),
                 Endpoint::Problem => problems::answer(call.head.uri.path()),

@@ -1,26 +1,170 @@
-//! stub
+//! Answers everything that is no endpoint: with the built-in page, or with the site in `page.dir`.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use super::assets;
+use super::file::Ready;
+use super::site::Site;
 use crate::answer::Answer;
+use crate::answer::bytes_of;
+use crate::problem;
 use crate::problem::Problem;
-/// x
-pub struct Page;
-/// x
+
+/// What the built-in page is told at start.
+#[derive(Clone, Debug, Default)]
 pub struct PageSettings {
-    /// x
+    /// `page.title`: the name that people read.
     pub title: String,
-    /// x
+    /// `page.media_origins`: further origins that clips may be played from.
     pub media_origins: Vec<String>,
 }
+
+/// The page, or the site that is fronted instead.
+#[derive(Debug)]
+pub struct Page(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    BuiltIn { index: Ready, files: HashMap<String, Ready> },
+    Site(Site),
+}
+
 impl Page {
-    /// x
-    pub fn site(_dir: std::path::PathBuf, _f: Option<String>) -> std::io::Result<Self> {
-        Ok(Page)
+    /// The page in the binary, compressed now.
+    pub fn built_in(settings: PageSettings) -> Self {
+        let base = format!("/_/{}", assets::hash_of_set());
+        let headers = security(&settings.media_origins);
+        let markup = assets::INDEX.replacen(PLACEHOLDER, &head(&settings.title, &base), 1);
+        let index = Ready::new(markup.into(), HTML, REVALIDATE, headers);
+        let files = assets::ROWS.iter().map(|row| {
+            let bytes = Bytes::from_static(row.bytes);
+            let ready = Ready::new(bytes, row.media_type, FOR_EVER, plain());
+            (format!("{base}/{}", row.name), ready)
+        });
+        Self(Kind::BuiltIn { index, files: files.collect() })
     }
-    /// x
-    pub fn built_in(_s: PageSettings) -> Self {
-        Page
+
+    /// The files of `dir`; `fallback`, a file in it, answers navigations to paths without a file.
+    pub fn site(dir: PathBuf, fallback: Option<String>) -> Self {
+        Self(Kind::Site(Site::new(dir, fallback)))
     }
-    /// x
-    pub async fn answer(&self, _head: &http::request::Parts) -> Result<Answer, Problem> {
-        Ok(crate::answer::bytes_of(http::StatusCode::OK, "text/html", "<h1>tollgate</h1>".into()))
+
+    /// Answers a GET or HEAD.
+    ///
+    /// # Errors
+    /// `not_found` for what is not there, unless a person navigates: they get a small page.
+    pub async fn answer(&self, head: &Parts) -> Result<Answer, Problem> {
+        let found = match &self.0 {
+            Kind::BuiltIn { index, files } => {
+                let path = head.uri.path();
+                let file = if path == "/" { Some(index) } else { files.get(path) };
+                file.map(|file| file.answer(&head.method, &head.headers))
+            }
+            Kind::Site(site) => site.answer(head).await?,
+        };
+        match found {
+            Some(answer) => Ok(answer),
+            None if navigates(&head.headers) => Ok(nothing_here()),
+            None => Err(Problem::new(&problem::NOT_FOUND)),
+        }
     }
 }
+
+/// Whether a person follows a link or types an address, rather than a program asking.
+pub(super) fn navigates(headers: &HeaderMap) -> bool {
+    let is = |name: &HeaderName, wanted: fn(&str) -> bool| {
+        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).any(wanted)
+    };
+    is(&HeaderName::from_static("sec-fetch-mode"), |mode| mode == "navigate")
+        || is(&ACCEPT, |types| types.contains("text/html"))
+}
+
+const PLACEHOLDER: &str = "{{head}}";
+const HTML: &str = "text/html; charset=utf-8";
+const REVALIDATE: &str = "no-cache";
+const FOR_EVER: &str = "public, max-age=31536000, immutable";
+const NOTHING_HERE: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+    <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\
+    <title>Nothing here</title><h1>There is nothing at this address</h1>\
+    <p><a href=\"/\">Go to the start page</a></p></html>\n";
+
+/// Everything that a browser may refuse on the page's behalf, but what the page itself uses.
+const PERMISSIONS: &str = "accelerometer=(), autoplay=(self), camera=(), clipboard-write=(self), \
+    display-capture=(), encrypted-media=(), fullscreen=(self), geolocation=(), gyroscope=(), \
+    magnetometer=(), microphone=(), midi=(), payment=(), picture-in-picture=(self), \
+    publickey-credentials-get=(), screen-wake-lock=(), usb=(), xr-spatial-tracking=()";
+
+/// Goes where the page has its placeholder: what is known only at start.
+fn head(title: &str, base: &str) -> String {
+    let mut head = format!("<title>{}</title>\n", escaped(title));
+    head += &format!("<link rel=\"stylesheet\" href=\"{base}/style.css\">\n");
+    for row in assets::ROWS.iter().filter(|row| row.at_start && row.name.ends_with(".js")) {
+        head += &format!("<link rel=\"modulepreload\" href=\"{base}/{}\">\n", row.name);
+    }
+    head + &format!("<script type=\"module\" src=\"{base}/app.js\"></script>")
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The headers of the page itself.
+fn security(media_origins: &[String]) -> HeaderMap {
+    let mut headers = plain();
+    let policy = policy(media_origins);
+    let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static(NOTHING));
+    headers.insert(CONTENT_SECURITY_POLICY, policy);
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    for (name, value) in [
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("permissions-policy", PERMISSIONS),
+    ] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    headers
+}
+
+const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
+
+fn policy(media_origins: &[String]) -> String {
+    // Settings are checked elsewhere; what could end the directive is still not taken.
+    let harmless = |origin: &&String| {
+        !origin.is_empty()
+            && origin.bytes().all(|byte| byte.is_ascii_graphic() && !b";,'\"".contains(&byte))
+    };
+    let media: String =
+        media_origins.iter().filter(harmless).map(|origin| format!(" {origin}")).collect();
+    format!(
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
+         media-src 'self' blob:{media}; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+}
+
+fn plain() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers
+}
+
+fn nothing_here() -> Answer {
+    let mut answer =
+        bytes_of(StatusCode::NOT_FOUND, HTML, Bytes::from_static(NOTHING_HERE.as_bytes()));
+    let headers = answer.headers_mut();
+    headers.extend(plain());
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(NOTHING));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+#[cfg(test)]
+mod tests;

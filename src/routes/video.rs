@@ -1,10 +1,11 @@
-//! `POST /api/v1/video` and `GET /api/v1/video/status`
+//! `POST /api/v1/video`, `GET /api/v1/video/status` and `GET /bff/video/content`
 
 use bytes::Bytes;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
 use super::{passed_on, receipt};
+use crate::account::media::Videos;
 use crate::answer::Answer;
 use crate::contract::catalog::Catalog;
 use crate::downstream::Call;
@@ -29,4 +30,15 @@ pub(super) async fn status(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Pr
     let query = validate::status(call.head.uri.query())?;
     let reply = jobs.status(query).await?;
     Ok(passed_on(reply.status, reply.is_json, reply.body))
+}
+
+/// A finished video, from our own origin.
+pub(super) async fn content(
+    videos: &Videos,
+    jobs: &Jobs,
+    call: &Call<Bytes>,
+) -> Result<Answer, Problem> {
+    let query = validate::status(call.head.uri.query())?;
+    let range = call.head.headers.get(http::header::RANGE);
+    videos.content(jobs, query, call.head.method.clone(), range).await
 }

@@ -9,6 +9,7 @@ pub mod client;
 mod connect;
 mod error;
 pub mod keyring;
+pub mod media;
 pub mod patience;
 mod pool;
 mod reply;

@@ -10,6 +10,9 @@ const IS_HIT: &str = "function (x, y) {
     return this.contains(hit) || hit?.closest('label')?.control === this;
 }";
 
+const TWO_FRAMES: &str =
+    "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
+
 /// An element that was found by role and name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Element<'p> {
@@ -24,7 +27,12 @@ impl<'p> Element<'p> {
 
     /// Clicks its middle, once that is in view and nothing covers it.
     pub(crate) fn click(self) {
-        let middle = self.page.patiently(|| self.reachable_middle());
+        // A key or a layout may still be scrolling the page: the middle has to stay where it is.
+        let middle = self.page.patiently(|| {
+            let middle = self.reachable_middle()?;
+            self.page.evaluate(TWO_FRAMES);
+            (self.reachable_middle() == Some(middle)).then_some(middle)
+        });
         let (x, y) = middle.unwrap_or_else(|| panic!("covered, or not shown: {}", self.html()));
         for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
             let button = if kind == "mouseMoved" { "none" } else { "left" };

@@ -7,8 +7,8 @@ use crate::page::Page;
 const CHAT_MODEL: (&str, &str) = ("combobox", "Model");
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const SEND: (&str, &str) = ("button", "Send · $…");
-const TO_VIDEO: (&str, &str) = ("tab", "Video");
-const PROMPT: (&str, &str) = ("textbox", "Prompt");
+const TO_VIDEO: (&str, &str) = ("link", "Video");
+const PROMPT: (&str, &str) = ("textbox", "What should it show?");
 const GENERATE: (&str, &str) = ("button", "Generate · $…");
 const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
 const PROGRESS: (&str, &str) = ("progressbar", "…");
@@ -71,6 +71,6 @@ fn an_unknown_outcome_is_called_unknown_and_perhaps_charged() {
     page.expect_errors(&["status of 424"]);
     page.find(MESSAGE).fill("sandbox:502");
     page.press("Enter");
-    page.wait_for_text("outcome is unknown");
+    page.wait_for_text("the answer was lost on its way back");
     page.wait_for_text("may have been charged");
 }

@@ -1,4 +1,4 @@
-//! Keeps the documents true: `proxy.toml` and `.env.example` as shipped.
+//! `proxy.toml` and `.env.example` as shipped.
 
 use std::fs;
 use std::path::Path;

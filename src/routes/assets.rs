@@ -1,0 +1,64 @@
+//! Holds the files of the built-in page, which are part of the binary, and names their set by its content.
+
+use super::file::short;
+
+/// One file of `static/`.
+#[derive(Debug)]
+pub struct Row {
+    /// Its name below `static/`, and below the path of the set.
+    pub name: &'static str,
+    /// Its `Content-Type`.
+    pub media_type: &'static str,
+    /// What it holds.
+    pub bytes: &'static [u8],
+    /// Whether the page needs it before it can show anything, so that it is asked for at once.
+    pub at_start: bool,
+}
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+macro_rules! rows {
+    ($($name:literal $media_type:ident $at_start:literal)*) => {
+        &[$(Row {
+            name: $name,
+            media_type: $media_type,
+            bytes: include_bytes!(concat!("../../static/", $name)),
+            at_start: $at_start,
+        }),*]
+    };
+}
+
+/// Every file of `static/` but `index.html`.
+#[rustfmt::skip]
+pub const ROWS: &[Row] = rows! {
+    // name         type   at start
+    "style.css"     STYLE  true
+    "app.js"        SCRIPT true
+    "api.js"        SCRIPT true
+    "catalog.js"    SCRIPT true
+    "chat.js"       SCRIPT true
+    "dom.js"        SCRIPT true
+    "markdown.js"   SCRIPT true
+    "problems.js"   SCRIPT true
+    "purchase.js"   SCRIPT true
+    "store.js"      SCRIPT true
+    "jobs.js"       SCRIPT false
+    "video.js"      SCRIPT false
+};
+
+/// The page's markup, with one place for what is known only at start.
+pub const INDEX: &str = include_str!("../../static/index.html");
+
+/// The hash of the whole set, so that one changed file moves all of them: modules name each other.
+pub fn hash_of_set() -> String {
+    let mut hasher = blake3::Hasher::new();
+    for row in ROWS {
+        hasher.update(row.name.as_bytes()).update(&[0]);
+        hasher.update(&(row.bytes.len() as u64).to_le_bytes()).update(row.bytes);
+    }
+    short(&hasher.finalize())
+}
+
+#[cfg(test)]
+mod tests;

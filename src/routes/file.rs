@@ -1,0 +1,266 @@
+//! Sends a file that is known at start: compressed once, with tags, conditions and ranges.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, VARY,
+};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http_body::Body as _;
+
+use crate::answer::Answer;
+use crate::answer::Body;
+
+/// A file that is ready to be sent, in every coding that makes it smaller.
+#[derive(Debug)]
+pub struct Ready {
+    media_type: &'static str,
+    cache: &'static str,
+    /// Headers that go with every answer that shows or confirms this file.
+    extra: HeaderMap,
+    /// By the server's preference; the last is the file as it is.
+    forms: Vec<Form>,
+}
+
+#[derive(Debug)]
+struct Form {
+    coding: &'static str,
+    bytes: Bytes,
+    tag: HeaderValue,
+}
+
+type Compress = fn(&[u8]) -> std::io::Result<Vec<u8>>;
+
+/// In the order of preference where a client likes several as much.
+const CODINGS: &[(&str, Compress)] = &[("br", brotli), ("zstd", zstd), ("gzip", gzip)];
+const IDENTITY: &str = "identity";
+
+impl Ready {
+    /// Compresses `bytes`. The tags change with `extra`, too: a 304 must not keep outdated headers alive.
+    pub fn new(
+        bytes: Bytes,
+        media_type: &'static str,
+        cache: &'static str,
+        extra: HeaderMap,
+    ) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&bytes);
+        for (name, value) in &extra {
+            hasher.update(name.as_str().as_bytes()).update(value.as_bytes());
+        }
+        let hash = short(&hasher.finalize());
+        let mut forms: Vec<Form> = CODINGS
+            .iter()
+            .filter_map(|(coding, compress)| {
+                // A coding that fails or does not pay is left out; the file as it is always remains.
+                let small = compress(&bytes).ok().filter(|small| small.len() < bytes.len())?;
+                Some(Form { coding, bytes: small.into(), tag: tag(&hash, coding) })
+            })
+            .collect();
+        forms.push(Form { coding: IDENTITY, bytes, tag: tag(&hash, IDENTITY) });
+        Self { media_type, cache, extra, forms }
+    }
+
+    /// Answers a GET or HEAD: in the coding liked best, with 304, and with 206 for one byte range.
+    pub fn answer(&self, method: &Method, headers: &HeaderMap) -> Answer {
+        let mut answer = self.whole(method, headers);
+        if method == Method::HEAD && answer.status() == StatusCode::OK {
+            let length = std::mem::take(answer.body_mut()).size_hint().exact().unwrap_or_default();
+            answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        answer
+    }
+
+    fn whole(&self, method: &Method, headers: &HeaderMap) -> Answer {
+        let range = headers.get(RANGE).filter(|_| method == Method::GET);
+        let form = match range {
+            // A range counts bytes of the file itself.
+            Some(_) => self.forms.last(),
+            None => self.liked_best(headers),
+        };
+        let Some(form) = form else { return self.bare(StatusCode::NOT_FOUND) };
+        if matches(headers, &form.tag) {
+            return self.with(form, StatusCode::NOT_MODIFIED, Bytes::new());
+        }
+        let same = headers.get(IF_RANGE).is_none_or(|tag| *tag == form.tag);
+        match range.filter(|_| same).and_then(|range| slice(range, form.bytes.len())) {
+            Some(Slice::Outside) => {
+                let mut answer = self.bare(StatusCode::RANGE_NOT_SATISFIABLE);
+                set(&mut answer, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
+                answer
+            }
+            Some(Slice::Part(first, last)) => {
+                let part = form.bytes.slice(first..=last);
+                let mut answer = self.with(form, StatusCode::PARTIAL_CONTENT, part);
+                let all = form.bytes.len();
+                set(&mut answer, CONTENT_RANGE, &format!("bytes {first}-{last}/{all}"));
+                answer
+            }
+            None => self.with(form, StatusCode::OK, form.bytes.clone()),
+        }
+    }
+
+    /// The size in a coding, for budgets.
+    pub fn size(&self, coding: &str) -> Option<usize> {
+        self.forms.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
+    }
+
+    fn liked_best(&self, headers: &HeaderMap) -> Option<&Form> {
+        let wishes = Wishes::read(headers);
+        // The first of those with the highest rank; `max_by_key` would take the last.
+        let best = self.forms.iter().rev().max_by_key(|form| wishes.rank(form.coding));
+        best.filter(|form| wishes.rank(form.coding) > 0).or(self.forms.last())
+    }
+
+    fn with(&self, form: &Form, status: StatusCode, body: Bytes) -> Answer {
+        let mut answer = self.bare(status);
+        *answer.body_mut() = Body::from(body);
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
+        headers.insert(ETAG, form.tag.clone());
+        match form.coding {
+            IDENTITY => headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes")),
+            coding => headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding)),
+        };
+        if status == StatusCode::NOT_MODIFIED {
+            headers.remove(CONTENT_TYPE);
+            headers.remove(CONTENT_ENCODING);
+        }
+        answer
+    }
+
+    fn bare(&self, status: StatusCode) -> Answer {
+        let mut answer = Response::new(Body::empty());
+        *answer.status_mut() = status;
+        *answer.headers_mut() = self.extra.clone();
+        let headers = answer.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static(self.cache));
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        answer
+    }
+}
+
+/// Enough of a hash to tell versions apart.
+pub(super) fn short(hash: &blake3::Hash) -> String {
+    hash.to_hex().chars().take(16).collect()
+}
+
+fn tag(hash: &str, coding: &str) -> HeaderValue {
+    // Hexadecimal and a coding's name: always a valid header.
+    HeaderValue::try_from(format!("\"{hash}-{coding}\""))
+        .unwrap_or(HeaderValue::from_static("\"\""))
+}
+
+fn set(answer: &mut Answer, name: http::HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        answer.headers_mut().insert(name, value);
+    }
+}
+
+/// Whether `If-None-Match` names this tag; compared weakly, as for GET and HEAD (RFC 9110, 13.1.2).
+fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).any(|value| {
+        value.split(',').map(str::trim).any(|one| {
+            one == "*" || one.strip_prefix("W/").unwrap_or(one).as_bytes() == tag.as_bytes()
+        })
+    })
+}
+
+enum Slice {
+    /// From the first to the second byte, both included.
+    Part(usize, usize),
+    Outside,
+}
+
+/// Reads `bytes=a-b`, `bytes=a-` or `bytes=-n`. Several ranges, or anything else, count as no range.
+fn slice(range: &HeaderValue, length: usize) -> Option<Slice> {
+    let (first, last) = range.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
+    let number = |text: &str| -> Option<usize> {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse().unwrap_or(usize::MAX))
+    };
+    let (first, last) = match (first, last) {
+        ("", suffix) => (length.saturating_sub(number(suffix)?), length.checked_sub(1)?),
+        (first, "") => (number(first)?, length.checked_sub(1)?),
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            if last < first {
+                return None;
+            }
+            (first, last.min(length.checked_sub(1)?))
+        }
+    };
+    Some(if first <= last && first < length { Slice::Part(first, last) } else { Slice::Outside })
+}
+
+/// What `Accept-Encoding` asks for: codings with their weight in thousandths.
+struct Wishes<'a> {
+    told: Vec<(&'a str, u16)>,
+}
+
+impl<'a> Wishes<'a> {
+    fn read(headers: &'a HeaderMap) -> Self {
+        let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+        let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
+            let mut pieces = part.split(';').map(str::trim);
+            let coding = pieces.next().filter(|coding| !coding.is_empty())?;
+            let weight = pieces
+                .find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")))
+                .map_or(Some(1000), thousandths);
+            // A weight that cannot be read is no wish.
+            Some((coding, weight?))
+        });
+        Self { told: told.collect() }
+    }
+
+    /// 0: not acceptable. What is not named is not wanted, but for the file as it is, which comes last.
+    fn rank(&self, coding: &str) -> u16 {
+        let named = |name: &str| {
+            let found = self.told.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
+            found.map(|(_, weight)| *weight)
+        };
+        let unnamed = if coding == IDENTITY { 1 } else { 0 };
+        match (named(coding), named("*")) {
+            (Some(weight), _) => weight,
+            (None, Some(0)) => 0,
+            (None, Some(weight)) if coding != IDENTITY => weight,
+            (None, _) => unnamed,
+        }
+    }
+}
+
+/// `0.5` as 500; at most three decimals and at most 1 (RFC 9110, 12.4.2).
+fn thousandths(text: &str) -> Option<u16> {
+    let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
+    if rest.len() > 3 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let rest: u16 = format!("{rest:0<3}").parse().ok()?;
+    match whole {
+        "0" => Some(rest),
+        "1" if rest == 0 => Some(1000),
+        _ => None,
+    }
+}
+
+fn brotli(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut small = Vec::new();
+    let best = brotli::enc::BrotliEncoderParams { quality: 11, ..Default::default() };
+    brotli::BrotliCompress(&mut &bytes[..], &mut small, &best)?;
+    Ok(small)
+}
+
+fn zstd(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    zstd::bulk::compress(bytes, 19)
+}
+
+fn gzip(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}
+
+#[cfg(test)]
+mod tests;

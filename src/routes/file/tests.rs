@@ -1,0 +1,139 @@
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use http_body_util::BodyExt;
+
+use super::*;
+
+const TEXT: &[u8] = include_bytes!("../../../static/style.css");
+
+fn file() -> Ready {
+    Ready::new(Bytes::from_static(TEXT), "text/css", "no-cache", HeaderMap::new())
+}
+
+fn headers(told: &[(http::HeaderName, &str)]) -> HeaderMap {
+    told.iter().map(|(name, value)| (name.clone(), value.parse().expect("a header"))).collect()
+}
+
+async fn body(answer: Answer) -> Bytes {
+    answer.into_body().collect().await.expect("a whole body").to_bytes()
+}
+
+#[test]
+fn the_client_gets_the_coding_that_it_likes_best() {
+    let file = file();
+    #[rustfmt::skip]
+    let cases = [
+        // Accept-Encoding              what comes
+        (None,                          None),
+        (Some(""),                      None),
+        (Some("gzip, deflate, br, zstd"), Some("br")),
+        (Some("gzip, deflate"),         Some("gzip")),
+        (Some("zstd, gzip"),            Some("zstd")),
+        (Some("br;q=0.5, gzip;q=0.8"),  Some("gzip")),
+        (Some("br; q=0.1"),             Some("br")),
+        (Some("BR"),                    Some("br")),
+        (Some("br;q=0, gzip"),          Some("gzip")),
+        (Some("*"),                     Some("br")),
+        (Some("*;q=0"),                 None),
+        (Some("identity"),              None),
+        (Some("identity, br;q=0.9"),    None),
+        (Some("br;q=0"),                None),
+        (Some("br;q=7"),                None),
+        (Some("br;q=abc, gzip;q=0.001"), Some("gzip")),
+        (Some("deflate, compress"),     None),
+    ];
+    for (asked, expected) in cases {
+        let told: Vec<_> = asked.map(|asked| (ACCEPT_ENCODING, asked)).into_iter().collect();
+        let answer = file.answer(&Method::GET, &headers(&told));
+        let coding = answer.headers().get(CONTENT_ENCODING).map(|it| it.to_str().expect("ASCII"));
+        assert_eq!(coding, expected, "{asked:?}");
+        assert_eq!(answer.status(), StatusCode::OK, "{asked:?}");
+        assert_eq!(answer.headers()[VARY], "accept-encoding", "{asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_coding_decodes_to_the_file_and_has_a_tag_of_its_own() {
+    let file = file();
+    let mut tags = BTreeSet::new();
+    for coding in ["br", "zstd", "gzip", "identity"] {
+        let answer = file.answer(&Method::GET, &headers(&[(ACCEPT_ENCODING, coding)]));
+        tags.insert(answer.headers()[ETAG].to_str().expect("ASCII").to_owned());
+        let sent = body(answer).await;
+        let mut plain = Vec::new();
+        match coding {
+            "br" => {
+                brotli::Decompressor::new(&sent[..], 4096).read_to_end(&mut plain).expect("br");
+            }
+            "zstd" => plain = zstd::stream::decode_all(&sent[..]).expect("zstd"),
+            "gzip" => {
+                flate2::read::GzDecoder::new(&sent[..]).read_to_end(&mut plain).expect("gzip");
+            }
+            _ => plain = sent.to_vec(),
+        }
+        assert!(plain == TEXT, "{coding}");
+    }
+    assert_eq!(tags.len(), 4);
+    assert!(tags.iter().all(|tag| tag.starts_with('"')), "strong tags: {tags:?}");
+}
+
+#[tokio::test]
+async fn a_file_that_the_client_has_is_not_sent_again() {
+    let file = file();
+    let first = file.answer(&Method::GET, &headers(&[(ACCEPT_ENCODING, "br")]));
+    let tag = first.headers()[ETAG].to_str().expect("ASCII").to_owned();
+    for known in [tag.clone(), format!("W/{tag}"), format!("\"x\", {tag}"), "*".to_owned()] {
+        let told = headers(&[(ACCEPT_ENCODING, "br"), (IF_NONE_MATCH, &known)]);
+        let answer = file.answer(&Method::GET, &told);
+        assert_eq!(answer.status(), StatusCode::NOT_MODIFIED, "{known}");
+        assert_eq!(answer.headers()[ETAG], tag);
+        assert!(body(answer).await.is_empty());
+    }
+    // The tag of another coding names other bytes.
+    let told = headers(&[(ACCEPT_ENCODING, "gzip"), (IF_NONE_MATCH, &tag)]);
+    assert_eq!(file.answer(&Method::GET, &told).status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn head_says_the_length_and_sends_nothing() {
+    let told = headers(&[(ACCEPT_ENCODING, "br")]);
+    let whole = body(file().answer(&Method::GET, &told)).await;
+    let answer = file().answer(&Method::HEAD, &told);
+    assert_eq!(answer.headers()[CONTENT_LENGTH], whole.len().to_string().as_str());
+    assert!(body(answer).await.is_empty());
+}
+
+#[tokio::test]
+async fn one_range_of_bytes_is_served_from_the_file_itself() {
+    let file = file();
+    let all = TEXT.len();
+    let rest = format!("bytes {}-{}/{all}", all - 5, all - 1);
+    for (range, said, length) in [
+        ("bytes=0-9", format!("bytes 0-9/{all}"), 10),
+        ("bytes=-5", rest.clone(), 5),
+        (&format!("bytes={}-", all - 5), rest.clone(), 5),
+        (&format!("bytes={}-99999999999999999999999", all - 5), rest, 5),
+    ] {
+        let told = headers(&[(RANGE, range), (ACCEPT_ENCODING, "br")]);
+        let answer = file.answer(&Method::GET, &told);
+        assert_eq!(answer.status(), StatusCode::PARTIAL_CONTENT, "{range}");
+        assert_eq!(answer.headers()[CONTENT_RANGE], said.as_str(), "{range}");
+        assert!(!answer.headers().contains_key(CONTENT_ENCODING));
+        assert_eq!(body(answer).await.len(), length, "{range}");
+    }
+    for range in [format!("bytes={all}-"), "bytes=-0".to_owned()] {
+        let answer = file.answer(&Method::GET, &headers(&[(RANGE, &range)]));
+        assert_eq!(answer.status(), StatusCode::RANGE_NOT_SATISFIABLE, "{range}");
+        assert_eq!(answer.headers()[CONTENT_RANGE], format!("bytes */{all}").as_str());
+    }
+    for range in ["bytes=5-1", "bytes=0-1,4-5", "lines=1-2", "bytes=+1-2", "bytes=-", "bytes=a-b"] {
+        let answer = file.answer(&Method::GET, &headers(&[(RANGE, range)]));
+        assert_eq!(answer.status(), StatusCode::OK, "{range}");
+        assert_eq!(body(answer).await.len(), all, "{range}");
+    }
+    let told = headers(&[(RANGE, "bytes=0-9"), (IF_RANGE, "\"another version\"")]);
+    assert_eq!(file.answer(&Method::GET, &told).status(), StatusCode::OK);
+    let told = headers(&[(RANGE, "bytes=0-9")]);
+    assert_eq!(file.answer(&Method::HEAD, &told).status(), StatusCode::OK);
+}

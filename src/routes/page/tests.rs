@@ -1,0 +1,117 @@
+use std::sync::LazyLock;
+
+use http::Request;
+use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http_body_util::BodyExt;
+
+use super::*;
+
+static PAGE: LazyLock<Page> = LazyLock::new(|| {
+    Page::built_in(PageSettings {
+        title: "Ann & <b>Bob</b>".to_owned(),
+        media_origins: vec![
+            "https://clips.example".to_owned(),
+            "https://a; script-src *".to_owned(),
+        ],
+    })
+});
+
+async fn ask(path: &str, headers: &[(&str, &str)]) -> Result<Answer, Problem> {
+    let mut request = Request::builder().uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    PAGE.answer(&request.body(()).expect("a request").into_parts().0).await
+}
+
+async fn text(answer: Answer) -> String {
+    let bytes = answer.into_body().collect().await.expect("a whole body").to_bytes();
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[tokio::test]
+async fn the_page_names_its_files_by_their_content_and_they_are_there_for_ever() {
+    let index = ask("/", &[]).await.expect("the page");
+    assert_eq!(index.headers()[CACHE_CONTROL], "no-cache");
+    let markup = text(index).await;
+    assert!(!markup.contains(PLACEHOLDER));
+    let paths: Vec<&str> = markup.split('"').filter(|part| part.starts_with("/_/")).collect();
+    // Every file at start once, and app.js once more as the script.
+    assert_eq!(paths.len(), assets::ROWS.iter().filter(|row| row.at_start).count() + 1);
+    for path in paths {
+        let file = ask(path, &[]).await.expect(path);
+        assert_eq!(file.status(), StatusCode::OK);
+        assert_eq!(file.headers()[CACHE_CONTROL], "public, max-age=31536000, immutable");
+        assert_eq!(file.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
+        let kind = file.headers()[CONTENT_TYPE].to_str().expect("ASCII");
+        assert_eq!(kind.starts_with("text/css"), path.ends_with(".css"), "{path}: {kind}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_defends_itself_by_headers() {
+    let index = ask("/", &[]).await.expect("the page");
+    let policy = index.headers()[CONTENT_SECURITY_POLICY].to_str().expect("ASCII");
+    for directive in [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "media-src 'self' blob: https://clips.example",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    ] {
+        let found = policy.split("; ").any(|one| one == directive);
+        assert!(found, "{directive} is not in {policy}");
+    }
+    assert!(!policy.contains('*') && !policy.contains("unsafe"), "{policy}");
+    for (name, value) in [
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("referrer-policy", "no-referrer"),
+        ("x-content-type-options", "nosniff"),
+    ] {
+        assert_eq!(index.headers()[name], value, "{name}");
+    }
+    let off = index.headers()["permissions-policy"].to_str().expect("ASCII");
+    assert!(off.contains("camera=()") && off.contains("clipboard-write=(self)"), "{off}");
+}
+
+#[tokio::test]
+async fn the_title_is_text() {
+    let markup = text(ask("/", &[]).await.expect("the page")).await;
+    assert!(markup.contains("<title>Ann &amp; &lt;b&gt;Bob&lt;/b&gt;</title>"), "{markup}");
+}
+
+#[tokio::test]
+async fn other_settings_are_another_version_of_the_page() {
+    let tag = |answer: Answer| answer.headers()[ETAG].to_str().expect("ASCII").to_owned();
+    let known = tag(ask("/", &[]).await.expect("the page"));
+    let again = ask("/", &[(IF_NONE_MATCH.as_str(), &known)]).await.expect("the page");
+    assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+    assert!(again.headers().contains_key(CONTENT_SECURITY_POLICY));
+    let title = "Ann & <b>Bob</b>".to_owned();
+    let other = Page::built_in(PageSettings { title, media_origins: Vec::new() });
+    let head = Request::builder().uri("/").body(()).expect("a request").into_parts().0;
+    assert_ne!(tag(other.answer(&head).await.expect("the page")), known);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_a_page_for_people_and_a_problem_for_programs() {
+    for path in ["/nowhere", "/index.html", "/_/", "/_/old/app.js", "/_/../app.js", "//", "/.env"] {
+        for told in [("sec-fetch-mode", "navigate"), ("accept", "text/html,*/*;q=0.8")] {
+            let answer = ask(path, &[told]).await.expect("a page");
+            assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");
+            assert_eq!(answer.headers()[CONTENT_TYPE], HTML, "{path}");
+            assert_eq!(answer.headers()[CACHE_CONTROL], "no-store", "{path}");
+        }
+        for told in [("sec-fetch-mode", "cors"), ("accept", "*/*"), ("accept", "application/json")]
+        {
+            let problem = ask(path, &[told]).await.expect_err("a problem");
+            assert_eq!(problem.kind().code, "not_found", "{path}");
+        }
+    }
+}

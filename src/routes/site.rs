@@ -1,0 +1,149 @@
+//! Fronts a static site: files of one folder, and nothing that lies outside it or is hidden in it.
+
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+use http::header::{HOST, X_CONTENT_TYPE_OPTIONS};
+use http::request::Parts;
+use http::{HeaderValue, Request, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
+use tower_http::services::ServeDir;
+
+use super::page::navigates;
+use crate::answer::Answer;
+use crate::answer::Body;
+use crate::problem;
+use crate::problem::Problem;
+
+/// A folder whose files are served, with the ranges, tags and conditions of tower-http's `ServeDir`.
+#[derive(Clone, Debug)]
+pub struct Site {
+    dir: PathBuf,
+    fallback: Option<String>,
+    files: ServeDir,
+}
+
+/// A file beside a file that holds it compressed: `app.js.br` for `app.js`.
+const COMPRESSED: &[&str] = &["br", "zst", "gz"];
+const INDEX: &str = "index.html";
+
+impl Site {
+    /// Serves `dir`. The folder may change while it is served.
+    pub fn new(dir: PathBuf, fallback: Option<String>) -> Self {
+        let files =
+            ServeDir::new(&dir).precompressed_br().precompressed_zstd().precompressed_gzip();
+        let fallback = fallback.map(|file| file.trim_start_matches('/').to_owned());
+        Self { dir, fallback, files }
+    }
+
+    /// The file at the path, else the fallback for a navigation, else `None`.
+    ///
+    /// # Errors
+    /// `internal`, when the folder cannot be read.
+    pub async fn answer(&self, head: &Parts) -> Result<Option<Answer>, Problem> {
+        // What is hidden or outside gets no fallback: that would look as if it were there.
+        let Some(path) = inner_path(head.uri.path()) else { return Ok(None) };
+        let found = match self.holds(&path).await {
+            true => self.serve(head, head.uri.clone()).await?,
+            false => None,
+        };
+        match &self.fallback {
+            Some(fallback) if found.is_none() && navigates(&head.headers) => {
+                let Some(uri) = uri_of(fallback) else { return Ok(None) };
+                match self.holds(Path::new(fallback)).await {
+                    true => self.serve(head, uri).await,
+                    false => Ok(None),
+                }
+            }
+            Some(_) | None => Ok(found),
+        }
+    }
+
+    async fn serve(&self, head: &Parts, uri: Uri) -> Result<Option<Answer>, Problem> {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = uri;
+        *request.headers_mut() = head.headers.clone();
+        request.headers_mut().remove(HOST);
+        let served = match self.files.clone().try_call(request).await {
+            Ok(served) if served.status() == StatusCode::NOT_FOUND => return Ok(None),
+            Ok(served) => served,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => {
+                tracing::warn!(%error, "page.dir cannot be read");
+                return Err(Problem::new(&problem::INTERNAL));
+            }
+        };
+        let mut answer = served.map(Body::stream);
+        let headers = answer.headers_mut();
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        Ok(Some(answer))
+    }
+
+    /// Whether every file that could be served for this path lies in the folder: links may lead out.
+    async fn holds(&self, path: &Path) -> bool {
+        let (dir, path) = (self.dir.clone(), path.to_owned());
+        tokio::task::spawn_blocking(move || all_inside(&dir, &path)).await.unwrap_or(false)
+    }
+}
+
+fn all_inside(dir: &Path, path: &Path) -> bool {
+    let Ok(root) = dir.canonicalize() else { return false };
+    let plain = root.join(path);
+    let index = plain.join(INDEX);
+    [plain, index].iter().all(|file| {
+        let mut variants = std::iter::once(file.clone()).chain(compressed(file));
+        variants.all(|variant| match variant.canonicalize() {
+            Ok(real) => is_inside(&real, &root),
+            // What is not there is not served; what cannot be told, such as a loop of links, is not either.
+            Err(error) => is_missing(&error),
+        })
+    })
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn compressed(file: &Path) -> impl Iterator<Item = PathBuf> {
+    COMPRESSED.iter().map(move |ending| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(".");
+        name.push(ending);
+        PathBuf::from(name)
+    })
+}
+
+/// Inside the folder, and not by way of something hidden in it: a link may point at `.env`.
+fn is_inside(real: &Path, root: &Path) -> bool {
+    real.strip_prefix(root).is_ok_and(|rest| {
+        rest.components().all(|part| !part.as_os_str().as_encoded_bytes().starts_with(b"."))
+    })
+}
+
+/// The path below the folder, or `None` for anything that is hidden, climbs, or reads differently once decoded.
+fn inner_path(path: &str) -> Option<PathBuf> {
+    let mut inner = PathBuf::new();
+    let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+    for (place, segment) in segments.iter().enumerate() {
+        let name = percent_decode_str(segment).decode_utf8().ok()?;
+        let last = place + 1 == segments.len();
+        let hidden = name.starts_with('.');
+        let other_place = name.contains(['/', '\\', ':']) || name.chars().any(char::is_control);
+        if hidden || other_place || (name.is_empty() && !last) {
+            return None;
+        }
+        if !name.is_empty() {
+            inner.push(name.as_ref());
+        }
+    }
+    Some(inner)
+}
+
+fn uri_of(file: &str) -> Option<Uri> {
+    Uri::try_from(format!("/{file}")).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! What the ledger holds of a purchase, and what its verbs take and answer.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::Unavailable;
+use crate::clock;
+use crate::contract::money::Usd;
+
+/// A purchase's name in the ledger: a UUIDv7, so that rows sort by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PurchaseId(pub Uuid);
+
+impl PurchaseId {
+    /// A name that nobody has yet.
+    pub fn new() -> Self {
+        let wall = clock::wall();
+        let stamp =
+            uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
+        Self(Uuid::new_v7(stamp))
+    }
+}
+
+impl Default for PurchaseId {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for PurchaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where the store takes the time from: wall-clock time since the Unix epoch. Tests pass their own.
+pub type Clock = std::sync::Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// What is bought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// A chat.
+    Chat,
+    /// A video.
+    Video,
+    /// An endpoint of `gateway.passthrough`.
+    Other,
+}
+
+impl Service {
+    /// As ledger, log and metrics write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Video => "video",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// 32 bytes that stand for a longer text: a BLAKE3 hash.
+pub type Identity = [u8; 32];
+
+/// How a purchase may turn out to be one that was made already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The caller gave an `Idempotency-Key`: it is this purchase and no other.
+    Key {
+        /// Hash of the key with its scope (caller, route).
+        key: Identity,
+        /// Hash of the canonical payload.
+        payload: Identity,
+    },
+    /// No key: it may be the repeat of an identical purchase of the same caller.
+    Twin(Twin),
+}
+
+/// How a purchase without a key is recognised as a repeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Twin {
+    /// Hash of caller, route and canonical payload.
+    pub likeness: Identity,
+    /// An identical one that ended earlier than this (wall clock) is another purchase.
+    pub since: Duration,
+    /// The client says that it is sending again: even a reply that was taken is repeated.
+    pub is_retry: bool,
+}
+
+/// A toll to be set aside.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// The purchase's new name.
+    pub id: PurchaseId,
+    /// Whose budget it goes against, as [`super::Caller`] is written.
+    pub caller: String,
+    /// What is bought.
+    pub service: Service,
+    /// Of which model.
+    pub model: Box<str>,
+    /// What it costs, as far as we know.
+    pub toll: Usd,
+    /// How it is recognised.
+    pub claim: Claim,
+    /// What may be spent.
+    pub limits: Limits,
+}
+
+impl Reservation {
+    /// Whether it is worth waiting for the disk: at least ten cents.
+    pub fn is_dear(&self) -> bool {
+        self.toll >= DEAR
+    }
+}
+
+const DEAR: Usd = Usd::mills(100);
+
+/// The budgets that apply to a purchase, per UTC day and month; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Of all callers together, per day.
+    pub total_day: Option<Usd>,
+    /// Of all callers together, per month.
+    pub total_month: Option<Usd>,
+    /// Of this caller, per day.
+    pub caller_day: Option<Usd>,
+    /// Of this caller, per month.
+    pub caller_month: Option<Usd>,
+}
+
+/// Whose spending is counted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// All callers together.
+    Total,
+    /// One caller, as [`super::Caller`] is written.
+    Caller(String),
+}
+
+/// One of the four budgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// `budget.total.day`
+    TotalDay,
+    /// `budget.total.month`
+    TotalMonth,
+    /// `budget.caller.day`
+    CallerDay,
+    /// `budget.caller.month`
+    CallerMonth,
+}
+
+/// A budget that does not cover a toll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverBudget {
+    /// Which one; where several do not, the one that renews last.
+    pub limit: Limit,
+    /// Its amount.
+    pub budget: Usd,
+    /// What of it is left.
+    pub left: Usd,
+    /// When it renews: wall-clock time since the Unix epoch.
+    pub renews: Duration,
+}
+
+/// What a scope has spent in the current periods: posted, set aside, and unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// This UTC day.
+    pub day: Usd,
+    /// This UTC month.
+    pub month: Usd,
+}
+
+/// Why a toll was not set aside.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Refused {
+    /// It was bought before, or is being bought.
+    #[error("it is known already")]
+    Known(Earlier),
+    /// The key belongs to another payload.
+    #[error("the key was used with another payload")]
+    KeyReused,
+    /// A budget does not cover it.
+    #[error("a budget does not cover it")]
+    OverBudget(OverBudget),
+    /// Nothing can be recorded.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+/// A purchase that is the same one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Earlier {
+    /// Its name.
+    pub id: PurchaseId,
+    /// How far it is.
+    pub state: State,
+    /// What it costs, or cost.
+    pub toll: Usd,
+    /// The gateway's reply, where the purchase is posted and the reply is still kept.
+    pub reply: Option<KeptReply>,
+}
+
+/// How far a purchase is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Its toll is set aside; nothing was sent.
+    Reserved,
+    /// It was sent, or is about to be.
+    Sent,
+    /// The gateway charged for it.
+    Posted,
+    /// The gateway did not charge for it.
+    Voided,
+    /// Nobody knows; it counts as spent.
+    Unknown,
+}
+
+impl State {
+    /// As the ledger writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Sent => "sent",
+            Self::Posted => "posted",
+            Self::Voided => "voided",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// How a purchase ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Charged.
+    Posted {
+        /// What the gateway says that it cost.
+        cost: Usd,
+        /// What the same claim is answered with from now on; `None` where it could not be read.
+        reply: Option<KeptReply>,
+        /// For how long the reply is kept.
+        keep: Duration,
+    },
+    /// Not charged: the toll is given back and the key is free again.
+    Voided,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// A reply of the gateway, to be given again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptReply {
+    /// The gateway's status.
+    pub status: u16,
+    /// Whether the body is JSON.
+    pub is_json: bool,
+    /// The body, unchanged.
+    pub body: Bytes,
+}
+
+/// A purchase as reports see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its name.
+    pub id: PurchaseId,
+    /// When its toll was set aside: wall-clock time since the Unix epoch.
+    pub at: Duration,
+    /// Whose it is.
+    pub caller: String,
+    /// What was bought.
+    pub service: Service,
+    /// Of which model.
+    pub model: String,
+    /// What it cost, or was expected to.
+    pub toll: Usd,
+    /// How far it is.
+    pub state: State,
+}
+
+/// What the gateway's books said at a moment at which nothing was under way (contract 2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// When: wall-clock time since the Unix epoch.
+    pub at: Duration,
+    /// The account's balance, in cents.
+    pub balance_cents: u64,
+    /// Chats counted so far.
+    pub chats: u64,
+    /// What these chats cost, in cents.
+    pub chat_cents: u64,
+    /// What everything cost so far, in cents.
+    pub spent_cents: u64,
+}

@@ -1,0 +1,112 @@
+//! Fetches finished videos from where the gateway put them: from the listed origins only, without
+//! our key, without following anything.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, HeaderName,
+    HeaderValue, LAST_MODIFIED, RANGE, USER_AGENT,
+};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tokio::time::timeout;
+use url::Url;
+
+use super::Error;
+use super::connect::Connector;
+
+const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
+const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+/// What of the reply's head reaches the caller.
+const PASSED: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
+
+/// Fetches from these origins.
+#[derive(Clone, Debug)]
+pub struct Media {
+    origins: Vec<String>,
+    patience: Duration,
+}
+
+impl Media {
+    /// `origins` as browsers write them; `patience` is how long a connection may take.
+    pub fn new(origins: Vec<String>, patience: Duration) -> Self {
+        Self { origins, patience }
+    }
+
+    /// The address, if it may be fetched.
+    pub fn allowed(&self, address: &str) -> Option<Url> {
+        let address = Url::parse(address).ok()?;
+        let origin = address.origin().ascii_serialization();
+        let is_plain = address.username().is_empty() && address.password().is_none();
+        (is_plain && self.origins.contains(&origin)).then_some(address)
+    }
+
+    /// A video, or the range of it that was asked for. The body streams. Whatever is not a video,
+    /// or a refusal of the range, is an error.
+    pub async fn fetch(
+        &self,
+        address: &Url,
+        method: Method,
+        range: Option<&HeaderValue>,
+    ) -> Result<Response<Incoming>, Error> {
+        let connector = Connector::new(address, self.patience).map_err(Error::Unreachable)?;
+        let mut connection = connector.connect().await?;
+        let mut request = Request::new(Full::<Bytes>::default());
+        *request.method_mut() = method;
+        let target = &address[url::Position::BeforePath..url::Position::AfterQuery];
+        *request.uri_mut() = target.parse().map_err(|_| Error::NotTaken)?;
+        let host = &address[url::Position::BeforeHost..url::Position::AfterPort];
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_str(host).map_err(|_| Error::NotTaken)?);
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(range) = range {
+            headers.insert(RANGE, range.clone());
+        }
+        let sent = timeout(HEAD_TIMEOUT, connection.send_request(request)).await;
+        let reply = sent.map_err(|_elapsed| Error::Late(HEAD_TIMEOUT))?.map_err(Error::Lost)?;
+        only_video(reply)
+    }
+}
+
+fn only_video(reply: Response<Incoming>) -> Result<Response<Incoming>, Error> {
+    let (mut head, body) = reply.into_parts();
+    let is_video = |value: &HeaderValue| value.as_bytes().starts_with(b"video/");
+    let media_type = head.headers.get(CONTENT_TYPE).filter(|value| is_video(value)).cloned();
+    let fine = match head.status {
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT => media_type.is_some(),
+        status => status == StatusCode::RANGE_NOT_SATISFIABLE,
+    };
+    if !fine {
+        return Err(Error::Status(head.status));
+    }
+    let all = std::mem::take(&mut head.headers);
+    let passed = PASSED.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone())));
+    head.headers.extend(passed);
+    head.headers.extend(media_type.map(|value| (CONTENT_TYPE, value)));
+    Ok(Response::from_parts(head, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_listed_origins_are_fetched_from() {
+        let media = Media::new(vec!["https://cdn.example".to_owned()], Duration::from_secs(1));
+        assert!(media.allowed("https://cdn.example/a.mp4?x=1").is_some());
+        for address in [
+            "http://cdn.example/a.mp4",
+            "https://cdn.example:444/a.mp4",
+            "https://cdn.example.evil.example/a.mp4",
+            "https://user@cdn.example/a.mp4",
+            "https://127.0.0.1/a.mp4",
+            "file:///etc/passwd",
+            "/a.mp4",
+        ] {
+            assert!(media.allowed(address).is_none(), "{address}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+/** Makes elements without markup strings, and tells assistive technology what happened. */
+
+/**
+ * Makes an element. `text` sets its text, functions become listeners, `true` an empty attribute,
+ * `false`, `null` and `undefined` nothing; anything else is an attribute.
+ * @param {string} tag
+ * @param {Record<string, any>} [properties]
+ * @param {...(Node | string | null | undefined | Array<Node | string>)} children
+ */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === 'text') made.textContent = value;
+    else if (typeof value === 'function') made.addEventListener(name, value);
+    else made.setAttribute(name, value === true ? '' : String(value));
+  }
+  return fill(made, children.flat());
+}
+
+/** Appends one by one: an answer can have more parts than a call may have arguments. */
+export function fill(parent, children) {
+  for (const child of children) if (child !== null && child !== undefined) parent.append(child);
+  return parent;
+}
+
+/** A button that does `act`. */
+export function button(text, act, kind = 'quiet') {
+  return element('button', { type: 'button', class: kind, text, click: act });
+}
+
+/** The element with this id; the page's markup has it. */
+export const byId = (id) => document.getElementById(id);
+
+/** Says it once to a screen reader: sent, waiting, received with its cost. */
+export function announce(text) {
+  byId('status').textContent = text;
+}
+
+/** Reads a finished answer out, once; only the latest is kept. */
+export function readOut(text) {
+  byId('heard').replaceChildren(element('p', { text }));
+}
+
+/** Shows a notice above the view until it is dismissed. The same notice is shown once. */
+export function notice(text, action = null) {
+  const all = byId('notices');
+  if ([...all.children].some((shown) => shown.dataset.text === text)) return;
+  const shown = element('div', { class: 'notice', role: 'alert', 'data-text': text },
+    element('p', { text }), action, button('Dismiss', () => shown.remove()));
+  all.append(shown);
+}
+
+/** Copies text and says so; where the browser offers no clipboard, it says that. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    announce('Copied');
+  } catch {
+    announce('This browser does not let the page copy. Select the text and copy it.');
+  }
+}
+
+/** `1:05` for 65 seconds. */
+export function clock(milliseconds) {
+  const seconds = Math.max(0, Math.round(milliseconds / 1000));
+  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
+  const two = (number) => String(number).padStart(2, '0');
+  return (hours ? `${hours}:${two(minutes)}` : String(minutes)) + `:${two(seconds % 60)}`;
+}

@@ -1,0 +1,107 @@
+/** Says in human words what went wrong, whether it cost anything, and what to do now. */
+
+import { announce, button, element } from './dom.js';
+
+/**
+ * What to offer: `again` buys anew with a new key, `same` asks for the first purchase's answer with its
+ * own key, `edit` puts the text back to be mended, `reload` loads the page anew, `drop` takes it out of sight.
+ */
+const PROBLEMS = {
+  offline: ['You are offline. Nothing was sent.', 'again'],
+  lost: ['The connection was lost before an answer came. It may have arrived all the same.', 'same'],
+  refused: ['The gateway refused this.', 'edit'],
+  malformed_request: ['The server could not read the request.', 'again'],
+  malformed_json: ['The server could not read the request.', 'again'],
+  invalid_idempotency_key: ['The server did not take this purchase’s key.', 'again'],
+  missing_credentials: ['You have to sign in first.', 'reload'],
+  invalid_credentials: ['Your sign-in has ended. Sign in again.', 'reload'],
+  budget_exhausted: ['Your budget does not cover this. Wait until it renews, or pick a cheaper model.', 'edit'],
+  insufficient_credit: ['The account’s prepaid credit is used up. Whoever runs this service has to add some.', 'again'],
+  origin_not_allowed: ['This page’s address may not call the service.', 'reload'],
+  forbidden: ['You may not do this.', 'edit'],
+  unknown_endpoint: ['The service does not offer this.', 'reload'],
+  not_found: ['There is nothing at this address.', 'reload'],
+  job_not_found: ['The service knows no such video.', 'none'],
+  method_not_allowed: ['The service does not offer this.', 'reload'],
+  request_timeout: ['Sending took too long.', 'again'],
+  still_running: ['The first attempt is still being worked on.', 'same'],
+  payload_too_large: ['This is more text than one request may carry. Start a new conversation, or shorten it.', 'edit'],
+  unsupported_media_type: ['The server could not read the request.', 'again'],
+  misdirected_request: ['The service does not know itself by this address.', 'reload'],
+  invalid_request: ['Something in it has to be changed first.', 'edit'],
+  idempotency_key_reused: ['This purchase’s key was used before, for something else.', 'again'],
+  outcome_unknown: ['It was sent, and the answer was lost on its way back.', 'same'],
+  rate_limited: ['You are faster than the service allows.', 'again'],
+  internal: ['The service broke down before buying anything.', 'again'],
+  gateway_unreachable: ['The service behind this one cannot be reached.', 'again'],
+  gateway_key_rejected: ['The service behind this one refuses its key. Whoever runs this service has to renew it.', 'again'],
+  window_exhausted: ['The service behind this one has no room right now.', 'again'],
+  overloaded: ['Too much is going on right now.', 'again'],
+  draining: ['The service is restarting.', 'again'],
+  ledger_unavailable: ['Spending cannot be recorded right now, so nothing is bought.', 'again'],
+};
+
+const CHARGED = { no: 'Not charged.', yes: 'It was charged.', unknown: 'It may have been charged.' };
+const LABELS = {
+  again: 'Try again',
+  same: 'Ask for the answer (not charged twice)',
+  edit: 'Change it',
+  reload: 'Reload the page',
+  drop: 'Remove from this list',
+};
+
+/** The sentence for a problem, for people. */
+export function sentence(problem) {
+  return PROBLEMS[problem.code]?.[0] ?? problem.title ?? 'Something went wrong.';
+}
+
+/**
+ * What a problem looks like, with a button for each of `offers` that makes sense for it.
+ * @param {object} problem as thrown by api.js or kept by purchase.js
+ * @param {Partial<Record<'again' | 'same' | 'edit' | 'drop', () => void>>} offers
+ * @param {{fresh?: boolean, priceText?: string}} options `fresh`: it happened just now and is to be announced
+ */
+export function problemCard(problem, offers = {}, { fresh = false, priceText = '' } = {}) {
+  const best = PROBLEMS[problem.code]?.[1] ?? 'again';
+  const all = { ...offers, ...(best === 'reload' && { reload: () => location.reload() }) };
+  // Buying anew is never the first thing to offer while the first purchase may have gone through.
+  const wanted = [best, 'edit', 'again', 'drop'].filter((offer, place, those) => all[offer]
+    && those.findIndex((other) => all[other] === all[offer]) === place
+    && !(offer === 'again' && problem.charged !== 'no' && all.same));
+  const buttons = wanted.map((offer) => {
+    const label = offer === 'again' && priceText ? `${LABELS.again} · ${priceText}` : LABELS[offer];
+    const made = button(label, all[offer]);
+    return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);
+  });
+  return element('div', { class: 'problem', role: fresh ? 'alert' : 'group' },
+    element('p', {}, element('strong', { text: `${sentence(problem)} ` }),
+      element('span', { text: CHARGED[problem.charged] ?? CHARGED.unknown })),
+    faults(problem),
+    buttons.length ? element('div', { class: 'actions' }, ...buttons) : null,
+    problem.requestId ? element('p', { class: 'hint', text: `Request ${problem.requestId}` }) : null);
+}
+
+function faults({ errors, detail, title }) {
+  if (errors?.length) {
+    return element('ul', {}, ...errors.map((fault) => element('li', { text: fault.detail ?? fault.code })));
+  }
+  return detail && detail !== title ? element('p', { class: 'hint', text: detail }) : null;
+}
+
+/** Counts down to when it may be tried again. The button stays a button and says how long. */
+function countdown(made, label, { retryAfter, at }) {
+  if (!retryAfter) return made;
+  const from = (at ?? Date.now()) + retryAfter * 1000;
+  const left = () => Math.ceil((from - Date.now()) / 1000);
+  made.addEventListener('click', (event) => {
+    if (left() <= 0) return;
+    event.stopImmediatePropagation();
+    announce(`Please wait ${left()} more seconds`);
+  }, { capture: true });
+  const tick = () => {
+    made.textContent = left() > 0 ? `${label} (in ${left()} s)` : label;
+    if (left() > 0) setTimeout(tick, 1000);
+  };
+  tick();
+  return made;
+}

@@ -1,0 +1,108 @@
+/** Keeps conversations, purchases and jobs in IndexedDB; where that fails, in memory, and says so. */
+
+import { notice } from './dom.js';
+
+const NAME = 'tollgate';
+const VERSION = 1;
+const KEPT = ['conversations', 'purchases', 'jobs'];
+
+/** Conversations: `{id, title, model, at, turns: [turn]}`, a turn as in chat.js. */
+export const conversations = shelf('conversations');
+/** Purchases by their Idempotency-Key, as in purchase.js. */
+export const purchases = shelf('purchases');
+/** Video jobs: `{id, model, prompt, tollMicros, at, open, body, seenAt}`. */
+export const jobs = shelf('jobs');
+
+/** The key under which this tab's purchases count as one session; it survives a reload. */
+export function session() {
+  try {
+    const kept = sessionStorage.getItem('session') ?? String(Date.now()) + Math.random();
+    sessionStorage.setItem('session', kept);
+    return kept;
+  } catch {
+    return 'this page';
+  }
+}
+
+/** What was picked last, such as a model; forgotten where the browser keeps nothing. */
+export const choice = {
+  get(name) {
+    try { return localStorage.getItem(`choice:${name}`); } catch { return null; }
+  },
+  set(name, value) {
+    try { localStorage.setItem(`choice:${name}`, value); } catch { /* a default does as well */ }
+  },
+};
+
+/**
+ * `put` resolves once the record is kept (`true`: beyond this tab's life). Everything is also held in
+ * memory, so that a full disk or a private window costs history, never an answer that was paid for.
+ */
+function shelf(name) {
+  const held = new Map();
+  const keyOf = (record) => record.id ?? record.key;
+  return {
+    async put(record) {
+      held.set(keyOf(record), record);
+      try {
+        await transact(name, 'readwrite', (rows) => rows.put(record));
+        return true;
+      } catch {
+        unkept();
+        return false;
+      }
+    },
+    async delete(key) {
+      held.delete(key);
+      await transact(name, 'readwrite', (rows) => rows.delete(key)).catch(unkept);
+    },
+    async all() {
+      const kept = await transact(name, 'readonly', (rows) => rows.getAll()).catch(() => []);
+      // What this tab holds is newer than what is kept, and other code may hold on to the same object.
+      for (const record of kept) if (!held.has(keyOf(record))) held.set(keyOf(record), record);
+      return [...held.values()];
+    },
+    async one(key) {
+      if (!held.has(key)) await this.all();
+      return held.get(key) ?? null;
+    },
+  };
+}
+
+function unkept() {
+  notice('This browser does not keep anything right now (private window or full disk). '
+    + 'Leave this tab open until your answers have arrived.');
+}
+
+let opened = null;
+
+function database() {
+  opened ??= new Promise((resolve, reject) => {
+    const request = indexedDB.open(NAME, VERSION);
+    request.onupgradeneeded = () => {
+      for (const name of KEPT) {
+        if (!request.result.objectStoreNames.contains(name)) {
+          request.result.createObjectStore(name, { keyPath: name === 'purchases' ? 'key' : 'id' });
+        }
+      }
+    };
+    request.onsuccess = () => {
+      // A newer page in another tab must be able to upgrade.
+      request.result.onversionchange = () => request.result.close();
+      resolve(request.result);
+    };
+    request.onerror = () => reject(request.error);
+    request.onblocked = () => reject(new Error('blocked'));
+  });
+  return opened;
+}
+
+async function transact(name, mode, work) {
+  const base = await database();
+  return new Promise((resolve, reject) => {
+    const transaction = base.transaction(name, mode, { durability: 'strict' });
+    const request = work(transaction.objectStore(name));
+    transaction.oncomplete = () => resolve(request.result);
+    transaction.onerror = transaction.onabort = () => reject(transaction.error);
+  });
+}

@@ -1,0 +1,139 @@
+//! Lists in the documents are those of the code: problems, endpoints, moods, metrics, modules.
+
+use std::collections::BTreeSet;
+
+use tollgate::downstream::route::{Path, ROUTES};
+use tollgate::metrics::Metrics;
+use tollgate::problem::{ALL, Charged};
+use tollgate::sandbox::MOODS;
+
+use crate::markdown::{read, rows, section, sections, spans};
+use crate::references::sources;
+
+#[test]
+fn every_problem_has_its_section_and_nothing_else_has() {
+    let text = read("docs/problems.md");
+    let sections = sections(&text);
+    let documented: Vec<_> =
+        sections.iter().map(|(heading, _)| heading.trim_matches('`')).collect();
+    let known: Vec<_> = ALL.iter().map(|kind| kind.code).collect();
+    assert_eq!(documented, known);
+    for (kind, (_, section)) in ALL.iter().zip(sections) {
+        let charged = match kind.charged {
+            Charged::No => "no",
+            Charged::Yes => "yes",
+            Charged::Unknown => "unknown",
+        };
+        let status = kind.status.as_u16();
+        let row = format!("{}. Status {status}, charged: {charged}.\n", kind.title);
+        assert!(section.contains(&row), "{}: expected {row:?}", kind.code);
+        let advice = format!("What to do: {}\n", kind.advice);
+        assert!(section.contains(&advice), "{}: expected {advice:?}", kind.code);
+        assert!(section.contains("\nWhen: "), "{}", kind.code);
+    }
+}
+
+#[test]
+fn every_fault_of_a_payload_is_explained() {
+    let text = read("docs/problems.md");
+    let table = rows(section(&text, "`invalid_request`"));
+    let explained: BTreeSet<_> = table.iter().flat_map(|row| spans(row[0])).collect();
+    let judges: Vec<_> = sources().filter(|(path, _)| path.starts_with("src/validate/")).collect();
+    let after = |mark: &'static str| {
+        let rest = judges.iter().flat_map(move |(_, code)| code.split(mark).skip(1));
+        rest.filter_map(|rest| rest.split('"').next())
+    };
+    let mut raised: BTreeSet<_> = after("code: \"").collect();
+    // Two codes are pushed as arguments.
+    raised.extend(after("\"unknown_").map(|rest| match rest {
+        "parameter" => "unknown_parameter",
+        "field" => "unknown_field",
+        "model" => "unknown_model",
+        "role" => "unknown_role",
+        "aspect_ratio" => "unknown_aspect_ratio",
+        other => panic!("unknown_{other} is new: name it here and in docs/problems.md"),
+    }));
+    assert_eq!(explained, raised);
+}
+
+#[test]
+fn the_readme_lists_every_endpoint_and_no_other() {
+    let readme = read("README.md");
+    let table = rows(section(&readme, "Endpoints"));
+    let listed: BTreeSet<_> = table
+        .iter()
+        .filter_map(|row| row[0].strip_prefix('`')?.strip_suffix('`')?.split_once(' '))
+        .map(|(method, path)| {
+            let path = path.split(['?', '<']).next().unwrap_or_default();
+            (method.to_owned(), path.to_owned())
+        })
+        .collect();
+    let served: BTreeSet<_> = ROUTES
+        .iter()
+        .map(|route| (route.method.to_string(), route.path.template().to_owned()))
+        .collect();
+    assert_eq!(listed, served);
+    for route in ROUTES {
+        let counted = format!("{:?}", route.class).to_lowercase();
+        let row = table.iter().find(|row| match route.path {
+            Path::Exact(path) => {
+                [format!("`{} {path}`", route.method), format!("`{} {path}?", route.method)]
+                    .iter()
+                    .any(|start| row[0].starts_with(start))
+            }
+            Path::Below(prefix) => row[0].starts_with(&format!("`{} {prefix}<", route.method)),
+        });
+        assert_eq!(row.map(|row| row[2]), Some(&*counted), "{route:?}");
+    }
+}
+
+#[test]
+fn the_readme_lists_every_mood_and_no_other() {
+    let readme = read("README.md");
+    let table = rows(section(&readme, "Sandbox moods"));
+    let listed: Vec<_> = table.iter().map(|row| (row[0].trim_matches('`'), row[1])).collect();
+    assert_eq!(listed, MOODS);
+}
+
+#[test]
+fn every_metric_is_explained_and_no_other() {
+    let text = read("docs/operations.md");
+    let table = rows(section(&text, "Metrics"));
+    let explained: BTreeSet<_> =
+        table.iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
+    // A figure with labels is not on the page before it is counted, so the code is asked instead.
+    let code = read("src/metrics.rs");
+    let names = code.split(".register(").skip(1).filter_map(|rest| rest.split('"').nth(1));
+    let scraped: BTreeSet<_> = names.map(|name| format!("tollgate_{name}")).collect();
+    let page = Metrics::default().text();
+    let help = page.lines().filter_map(|line| line.strip_prefix("# HELP "));
+    for name in help.filter_map(|line| line.split(' ').next()) {
+        assert!(scraped.contains(name), "{name}");
+    }
+    assert_eq!(explained, scraped);
+}
+
+#[test]
+fn the_map_of_modules_is_the_one_that_is_tested() {
+    let text = read("docs/architecture.md");
+    let drawn: Vec<_> = rows(section(&text, "Who may use whom"))
+        .into_iter()
+        .map(|row| match row[1] {
+            "everything" => (row[0].trim_matches('`').to_owned(), vec!["*"]),
+            _ => (row[0].trim_matches('`').to_owned(), spans(row[1])),
+        })
+        .collect();
+    let code = read("tests/architecture.rs");
+    let table = code.split("const MAY_USE").nth(1).and_then(|rest| rest.split("];").next());
+    let tested: Vec<_> = table
+        .expect("the table of tests/architecture.rs")
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("(\"")?.split_once('"'))
+        .map(|(name, rest)| match rest.contains("EVERYTHING") {
+            true => (name.to_owned(), vec!["*"]),
+            false => (name.to_owned(), rest.split('"').skip(1).step_by(2).collect()),
+        })
+        .collect();
+    assert!(tested.len() > 15, "{tested:?}");
+    assert_eq!(drawn, tested);
+}

@@ -1,0 +1,8 @@
+//! Keeps the documents true: what they list is what the code has, and what they tell people to type works.
+#![cfg(test)]
+
+mod lists;
+mod markdown;
+mod references;
+mod settings;
+mod walk;

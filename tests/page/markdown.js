@@ -1,0 +1,82 @@
+// Evaluated in the open page by a browser test (`Runtime.evaluate`, awaited, by value): the list of what is
+// wrong with static/markdown.js, empty when all is well.
+(async () => {
+  const { href } = document.querySelector('link[rel="modulepreload"][href$="/markdown.js"]');
+  const { render } = await import(href);
+  const faults = [];
+
+  const shown = (text) => {
+    const box = document.createElement('div');
+    box.append(render(text));
+    return box;
+  };
+  const link = (href, text) => `<a href="${href}" target="_blank" rel="noopener noreferrer nofollow">${text}</a>`;
+
+  const RENDERED = [
+    ['a *b* **c** ***d*** ~~e~~ `f`', '<p>a <em>b</em> <strong>c</strong> <em><strong>d</strong></em> <s>e</s> <code>f</code></p>'],
+    ['snake_case_name _x_ __y__', '<p>snake_case_name <em>x</em> <strong>y</strong></p>'],
+    ['*a **b** c*', '<p><em>a <strong>b</strong> c</em></p>'],
+    ['2 * 3 * 4', '<p>2 * 3 * 4</p>'],
+    ['**unclosed', '<p>**unclosed</p>'],
+    ['# A #', '<h3>A</h3>'],
+    ['##### A', '<h6>A</h6>'],
+    ['#nope', '<p>#nope</p>'],
+    ['a  \nb', '<p>a<br>b</p>'],
+    ['- a\n- b\n  - c\n', '<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>'],
+    ['3. a\n4. b', '<ol start="3"><li>a</li><li>b</li></ol>'],
+    ['1. a\n  - b\n2. c', '<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>'],
+    ['- a\n\n- b', '<ul><li><p>a</p></li><li><p>b</p></li></ul>'],
+    ['> a\n> > b', '<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>'],
+    ['---', '<hr>'],
+    ['\\*a\\*', '<p>*a*</p>'],
+    ['``a`b``', '<p><code>a`b</code></p>'],
+    ['<b>x</b> &amp;', '<p>&lt;b&gt;x&lt;/b&gt; &amp;amp;</p>'],
+    ['[*a* b](https://x.y "t") c', `<p>${link('https://x.y/', '<em>a</em> b')} c</p>`],
+    ['see https://x.y/a_b_c.', `<p>see ${link('https://x.y/a_b_c', 'https://x.y/a_b_c')}.</p>`],
+    ['[https://a.b](https://c.d)', `<p>${link('https://c.d/', 'https://a.b')}</p>`],
+    ['![pic](https://x.y/p.png)', `<p>${link('https://x.y/p.png', 'pic')}</p>`],
+    ['[![b](https://x.y/b)](https://x.y/c)', `<p>${link('https://x.y/c', '<span>b</span>')}</p>`],
+    ['[w](https://en.org/a_(b))', `<p>${link('https://en.org/a_(b)', 'w')}</p>`],
+    ['[1] and a[0](1)', '<p>[1] and a[0](1)</p>'],
+  ];
+  for (const [text, wanted] of RENDERED) {
+    const got = shown(text).innerHTML;
+    if (got !== wanted) faults.push(`${text} became ${got}, not ${wanted}`);
+  }
+
+  if (!shown('```js\nlet a = 1;\n  <b>').textContent.includes('let a = 1;\n  <b>')) faults.push('an unclosed fence lost text');
+
+  const EVIL = [
+    '[x](javascript:alert(1))', '[x](JaVaScRiPt:alert(1))', '[x](java\nscript:alert(1))', '[x](java\tscript:alert(1))',
+    '[x](\u0001javascript:alert(1))', '[x](data:text/html,<script>)', '[x](vbscript:x)', '[x](//evil)', '[x](/local)',
+    '[x](file:///etc)', '[x](blob:https://x)', '<javascript:alert(1)>', '<img src=x onerror=alert(1)>',
+    '<script>alert(1)</script>', '<svg/onload=alert(1)>', '![x](javascript:alert(1))', '[x](<javascript:alert(1)>)',
+    '[x](&#106;avascript:alert(1))', '<a href="javascript:x">', '```"><script>\nx', '| <img src=x> |\n|---|\n| <iframe> |',
+    '[x](https://a"onmouseover="alert(1))', '# <style>*{}</style>', '[x](feed:javascript:alert(1))',
+    '![x](https://evil.example/pixel.png)',
+  ];
+  const FETCHES = ['SCRIPT', 'IMG', 'IFRAME', 'STYLE', 'SVG', 'OBJECT', 'EMBED', 'LINK', 'VIDEO', 'AUDIO'];
+  for (const text of EVIL) {
+    for (const made of shown(text).querySelectorAll('*')) {
+      if (FETCHES.includes(made.tagName.toUpperCase())) faults.push(`${text} made a ${made.tagName}`);
+      for (const { name } of made.attributes) if (/^(on|style|src)/.test(name)) faults.push(`${text} set ${name}`);
+      if (made.tagName === 'A' && !/^(https?|mailto):/.test(made.getAttribute('href'))) faults.push(`${text} links to ${made.href}`);
+    }
+  }
+
+  // Each of these hangs a parser that looks for partners again and again; the bound is generous.
+  const many = (text) => text.repeat(Math.ceil(200_000 / text.length));
+  const HEAVY = [
+    many('*'), many('*a '), many('**a *b '), many('['), many('[a]('), many('`a '), many('>'), many('> a\n'), many('a**b*'),
+    `a${many(' ')}b`, `# ${many(' ')}x`, `${many('- ')}x`, `|a\n---${many(' ')}x`, `\`\`\`${many(' ')}\``, `${many('~')}\``,
+    `- a\n${many('\n')}b`, `${many('|')}\n${many('-|')}`, `${many('|a')}\n${many('|-')}`, `https://a${many('.')}x`, many('](('),
+    Array.from({ length: 500 }, (_, indent) => `${' '.repeat(indent * 2)}- a`).join('\n'),
+  ];
+  for (const text of HEAVY) {
+    const from = performance.now();
+    render(text);
+    const took = performance.now() - from;
+    if (took > 5_000) faults.push(`${text.slice(0, 12)}… took ${Math.round(took)} ms`);
+  }
+  return faults;
+})()
