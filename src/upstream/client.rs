@@ -138,7 +138,12 @@ impl Shared {
         };
         if let Some(connection) = pooled {
             match self.exchange(connection, request, attempt).await {
-                Sent::Yes(outcome) => return outcome,
+                Sent::Yes(outcome) => {
+                    if let Err(Error::Lost(_)) = outcome {
+                        self.pool.rest();
+                    }
+                    return outcome;
+                }
                 Sent::No(untouched) => request = *untouched,
             }
         }

@@ -68,7 +68,8 @@ fn a_gateway_that_closes_idle_connections_is_never_sent_a_request_twice() {
         bought,
         "what was not read was not sent anew, and what was read was answered"
     );
-    assert!(bought > 0);
+    // The first loss teaches it to trust no idle connection of this gateway.
+    assert!(unknown <= 1, "{unknown} of {CALLS} calls were lost");
 }
 
 #[test]

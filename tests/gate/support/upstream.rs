@@ -13,7 +13,7 @@ use socket2::SockRef;
 use super::canary::Canary;
 use super::heard::{Heard, parse_head, read_head, values};
 use super::reply::{Ending, Reply};
-use super::{lock, until};
+use super::{lock, patiently, until};
 
 /// What a connection meets before its first request is read.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +190,7 @@ struct Tap<'a> {
 
 impl Read for Tap<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.stream.read(buffer)?;
+        let read = patiently(|| self.stream.read(buffer))?;
         self.shared.received(self.number, &buffer[..read]);
         Ok(read)
     }
