@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollgate::contract::money::Usd;
 use tollgate::store::{Ending, Refused, Room, State};
 
 use crate::desk::*;
@@ -164,5 +165,3 @@ async fn a_store_in_memory_remembers_only_so_many_ends() {
     assert_eq!(desk.states().await.len(), 3);
     assert_eq!(desk.total().await.day, Usd::mills(24));
 }
-
-use tollgate::contract::money::Usd;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,102 +11,114 @@ use tollgate::contract::money::Usd;
 use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Claim, Clock, Earlier, Ending, Identity, KeptReply, Ledger, Limits, PurchaseId, Refused,
-    Reservation, Room, Scope, Service, Spent, State, Twin,
+    Broken, Claim, Clock, Earlier, Ending, Identity, KeptReply, Ledger, Limits, PurchaseId,
+    Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin,
 };
 
 /// 2025-11-20, noon.
-pub const START: Duration = Duration::from_secs(1_763_640_000);
-pub const SECOND: Duration = Duration::from_secs(1);
-pub const HOUR: Duration = Duration::from_secs(3_600);
-pub const DAY: Duration = Duration::from_secs(86_400);
-pub const TOLL: Usd = Usd::mills(6);
+pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+pub(crate) const TOLL: Usd = Usd::mills(6);
 
-pub struct Desk {
-    pub ledger: Arc<dyn Ledger>,
+pub(crate) struct Desk {
+    pub(crate) ledger: Arc<dyn Ledger>,
     time: Arc<Mutex<Duration>>,
     folder: Option<TempDir>,
 }
 
 impl Desk {
-    pub fn in_memory(room: Room) -> Self {
+    pub(crate) fn in_memory(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
         Self { ledger: Arc::new(Memory::with_room(clock(&time), room)), time, folder: None }
     }
 
-    pub fn on_disk(room: Room) -> Self {
+    pub(crate) fn on_disk(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
         let folder = tempfile::tempdir().expect("a folder");
         let ledger = Sqlite::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
         Self { ledger: Arc::new(ledger.expect("a new ledger")), time, folder: Some(folder) }
     }
 
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.as_ref().expect("on disk").path().join("ledger.db")
     }
 
-    pub fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         clock(&self.time)
     }
 
     /// Ends the server and starts it again, where the store outlives it.
-    pub fn restart(&mut self) {
-        self.ledger = Arc::new(tollgate::store::Broken("restarting".into()));
-        self.ledger = Arc::new(Sqlite::serve(&self.path(), self.clock()).expect("it opens again"));
+    pub(crate) fn restart(&mut self) {
+        self.restart_with(Room::default());
     }
 
-    pub fn now(&self) -> Duration {
+    pub(crate) fn restart_with(&mut self, room: Room) {
+        self.stop();
+        let ledger = Sqlite::serve_within(&self.path(), self.clock(), room);
+        self.ledger = Arc::new(ledger.expect("it opens again"));
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.ledger = Arc::new(Broken("stopped".into()));
+    }
+
+    pub(crate) fn now(&self) -> Duration {
         *self.time.lock().expect("the clock")
     }
 
-    pub fn set(&self, time: Duration) {
+    pub(crate) fn set(&self, time: Duration) {
         *self.time.lock().expect("the clock") = time;
     }
 
-    pub fn pass(&self, time: Duration) {
+    pub(crate) fn pass(&self, time: Duration) {
         self.set(self.now() + time);
     }
 
-    pub async fn reserve(&self, asked: &Reservation) -> Result<(), Refused> {
+    pub(crate) async fn reserve(&self, asked: &Reservation) -> Result<(), Refused> {
         bounded(self.ledger.reserve(asked)).await
     }
 
     /// Reserves and sends.
-    pub async fn send(&self, asked: &Reservation) -> PurchaseId {
+    pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
         self.reserve(asked).await.expect("set aside");
         bounded(self.ledger.sent(asked.id)).await.expect("marked");
         asked.id
     }
 
     /// Buys for the toll that was expected.
-    pub async fn buy(&self, asked: &Reservation, body: &str) -> PurchaseId {
+    pub(crate) async fn buy(&self, asked: &Reservation, body: &str) -> PurchaseId {
         let id = self.send(asked).await;
         self.settle(id, posted(asked.toll, body)).await;
         id
     }
 
-    pub async fn settle(&self, id: PurchaseId, ending: Ending) {
+    pub(crate) async fn settle(&self, id: PurchaseId, ending: Ending) {
         bounded(self.ledger.settle(id, ending)).await.expect("settled");
     }
 
-    pub async fn known(&self, asked: &Reservation) -> Earlier {
+    pub(crate) async fn known(&self, asked: &Reservation) -> Earlier {
         match self.reserve(asked).await {
             Err(Refused::Known(earlier)) => earlier,
             other => panic!("expected it to be known, not {other:?}"),
         }
     }
 
-    pub async fn total(&self) -> Spent {
+    pub(crate) async fn total(&self) -> Spent {
         bounded(self.ledger.spent(Scope::Total)).await.expect("counted")
     }
 
-    pub async fn of(&self, caller: &str) -> Spent {
+    pub(crate) async fn of(&self, caller: &str) -> Spent {
         bounded(self.ledger.spent(Scope::Caller(caller.into()))).await.expect("counted")
     }
 
-    pub async fn states(&self) -> Vec<State> {
-        let rows = bounded(self.ledger.rows(Duration::ZERO)).await.expect("rows");
-        rows.into_iter().map(|row| row.state).collect()
+    pub(crate) async fn rows(&self) -> Vec<Row> {
+        bounded(self.ledger.rows(Duration::ZERO)).await.expect("rows")
+    }
+
+    pub(crate) async fn states(&self) -> Vec<State> {
+        self.rows().await.into_iter().map(|row| row.state).collect()
     }
 }
 
@@ -115,27 +128,34 @@ fn clock(time: &Arc<Mutex<Duration>>) -> Clock {
 }
 
 /// No answer takes longer than this.
-pub async fn bounded<T>(answer: impl Future<Output = T>) -> T {
+pub(crate) async fn bounded<T>(answer: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an answer in time")
 }
 
-pub fn copy_of(ledger: &Path, to: &Path) {
-    for ending in ["", "-wal"] {
-        let from = PathBuf::from(format!("{}{ending}", ledger.display()));
+/// Copies a ledger that may be open. Another process does it: closing the file in this one would drop
+/// the locks that SQLite holds on it.
+pub(crate) fn copy(ledger: &Path, to: &Path) {
+    for ending in ["", "-wal", ".lock"] {
+        let from = beside(ledger, ending);
         if from.exists() {
-            std::fs::copy(from, format!("{}{ending}", to.display())).expect("copied");
+            let copied = Command::new("cp").arg(from).arg(beside(to, ending)).status();
+            assert!(copied.expect("cp").success());
         }
     }
 }
 
-pub fn identity(name: &str) -> Identity {
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    PathBuf::from(format!("{}{ending}", path.display()))
+}
+
+pub(crate) fn identity(name: &str) -> Identity {
     let mut identity = [0; 32];
     identity[..name.len()].copy_from_slice(name.as_bytes());
     identity
 }
 
 /// A purchase that resembles no other.
-pub fn asked(caller: &str, toll: Usd) -> Reservation {
+pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
     let id = PurchaseId::new();
     let mut likeness = [0; 32];
     likeness[16..].copy_from_slice(id.0.as_bytes());
@@ -151,21 +171,21 @@ pub fn asked(caller: &str, toll: Usd) -> Reservation {
     }
 }
 
-pub fn keyed(key: &str, payload: &str) -> Reservation {
+pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     let claim = Claim::Key { key: identity(key), payload: identity(payload) };
     Reservation { claim, ..asked("ann", TOLL) }
 }
 
-pub fn twin(likeness: &str, since: Duration, is_retry: bool) -> Reservation {
+pub(crate) fn twin(likeness: &str, since: Duration, is_retry: bool) -> Reservation {
     let claim = Claim::Twin(Twin { likeness: identity(likeness), since, is_retry });
     Reservation { claim, ..asked("ann", TOLL) }
 }
 
-pub fn reply(body: &str) -> KeptReply {
+pub(crate) fn reply(body: &str) -> KeptReply {
     KeptReply { status: 200, is_json: true, body: body.to_owned().into() }
 }
 
-pub fn posted(cost: Usd, body: &str) -> Ending {
+pub(crate) fn posted(cost: Usd, body: &str) -> Ending {
     Ending::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR }
 }
 

@@ -7,8 +7,10 @@ use crate::store::Unavailable;
 /// Why a step or a commit did not happen.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
-    /// Rolled back; the next one may succeed: a full disk, a lock that was held too long.
+    /// Rolled back; the next one may succeed: a lock that was held too long.
     Passing(Unavailable),
+    /// Rolled back for want of room, which something smaller may find.
+    Full(Unavailable),
     /// What is on the disk is not known any more: nothing is written until a restart has read it anew.
     /// (A failed fsync is never tried again: the system may have dropped the pages.)
     Lasting(Unavailable),
@@ -17,7 +19,7 @@ pub(super) enum Fault {
 impl Fault {
     pub(super) fn unavailable(&self) -> Unavailable {
         match self {
-            Self::Passing(why) | Self::Lasting(why) => why.clone(),
+            Self::Passing(why) | Self::Full(why) | Self::Lasting(why) => why.clone(),
         }
     }
 }
@@ -29,6 +31,7 @@ impl From<rusqlite::Error> for Fault {
             Some(
                 ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase,
             ) => Self::Lasting(why),
+            Some(ErrorCode::DiskFull) => Self::Full(why),
             Some(_) | None => Self::Passing(why),
         }
     }

@@ -18,6 +18,9 @@ use crate::store::Room;
 /// How long another process may hold the file before a step gives up.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// SQLite's smallest page.
+const SMALLEST: u64 = 512;
+
 /// Every counter has to be the sum of its purchases.
 const WRONG_COUNTERS: &str = "
     WITH counted AS (
@@ -91,6 +94,7 @@ fn connect(path: &Path, purpose: Purpose, room: Room) -> Result<Connection, Stri
     let kind = schema::kind(&connection).map_err(sql)?;
     allow(kind, purpose)?;
     if matches!(kind, Kind::Ledger(_)) && purpose != Purpose::Read {
+        ends_with_a_page(&connection, path)?;
         examine(&mut connection)?;
     }
     if purpose != Purpose::Read {
@@ -125,6 +129,18 @@ fn allow(kind: Kind, purpose: Purpose) -> Result<(), String> {
     }
 }
 
+/// SQLite reads a last page that was cut as if zeros followed. Where there is a log, it has that page.
+fn ends_with_a_page(connection: &Connection, path: &Path) -> Result<(), String> {
+    let page: u64 = connection
+        .pragma_query_value(None, "page_size", |row| row.get(0))
+        .map_err(|error| error.to_string())?;
+    let has_log = size_of(&lock::beside(path, "-wal")) > 0;
+    match has_log || size_of(path) % page.max(1) == 0 {
+        true => Ok(()),
+        false => Err("it is damaged: its last page was cut".to_owned()),
+    }
+}
+
 /// Looks for damage: in the file's structure and its indexes, then in the money.
 fn examine(connection: &mut Connection) -> Result<(), String> {
     let damaged = |error: rusqlite::Error| format!("it is damaged: {error}");
@@ -144,8 +160,11 @@ fn examine(connection: &mut Connection) -> Result<(), String> {
 /// Makes sure that there is a file, for its owner alone. It is never opened here: closing it would
 /// drop the locks that SQLite may hold on it in this process.
 pub(super) fn make(path: &Path) -> Result<(), OpenError> {
-    let size_of = |path: &Path| fs::metadata(path).map(|file| file.len()).unwrap_or_default();
     let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
+    // SQLite takes a file that is shorter than its smallest page for a new one.
+    if (1..SMALLEST).contains(&size_of(path)) {
+        return Err(OpenError::unusable(path, "it is not a ledger of tollgate"));
+    }
     if size_of(path) == 0 {
         if size_of(&lock::beside(path, "-wal")) > 0 {
             return Err(OpenError::unusable(path, "its write-ahead log is there, but it is not"));
@@ -166,4 +185,8 @@ pub(super) fn make(path: &Path) -> Result<(), OpenError> {
         }
         Err(error) => Err(OpenError::unusable(path, error)),
     }
+}
+
+fn size_of(path: &Path) -> u64 {
+    fs::metadata(path).map(|file| file.len()).unwrap_or_default()
 }

@@ -42,7 +42,8 @@ fn read(path: &Path, since: Duration) -> Result<Vec<Row>, Unavailable> {
                 at: column::moment(row, 1)?,
                 caller: row.get(2)?,
                 service: column::service(row, 3)?,
-                model: row.get(4)?,
+                // A name that was damaged is no reason to show no money.
+                model: String::from_utf8_lossy(row.get_ref(4)?.as_bytes()?).into_owned(),
                 toll: column::money(row, 5)?,
                 state: column::state(row, 6)?,
             })

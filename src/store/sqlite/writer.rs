@@ -4,6 +4,8 @@
 //! after a power cut too, where it concerned a dear purchase.
 
 use std::collections::VecDeque;
+use std::iter;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc;
@@ -17,6 +19,7 @@ use super::books::Books;
 use super::fault::Fault;
 use super::step::Step;
 use super::step::Weight;
+use crate::clock;
 use crate::store::Unavailable;
 
 /// Steps in one transaction: each waits for all, so there is a bound.
@@ -43,6 +46,7 @@ pub(super) struct Writer {
     access: Access,
     /// What nobody waits for and a fault undid.
     again: VecDeque<Box<dyn Step>>,
+    next_try: clock::Instant,
     log_pages: Arc<AtomicI32>,
     is_full: bool,
     broken: Option<Unavailable>,
@@ -58,7 +62,8 @@ impl Writer {
             Ok(())
         }))?;
         let again = VecDeque::new();
-        Ok(Self { books, queue, access, again, log_pages, is_full: true, broken: None })
+        let next_try = clock::now();
+        Ok(Self { books, queue, access, again, next_try, log_pages, is_full: true, broken: None })
     }
 
     /// Works until every handle is gone and the queue is empty.
@@ -67,51 +72,66 @@ impl Writer {
             self.process(batch);
             self.copy_log();
         }
-        let last: Vec<_> = self.again.drain(..).collect();
-        if !last.is_empty() {
-            self.process(last);
-        }
+        let last = self.again.drain(..).collect();
+        self.process(last);
         if !self.again.is_empty() {
             tracing::error!(lost = self.again.len(), "the ledger could not write its last steps");
         }
     }
 
+    /// Whatever is queued; or, when its time has come, what a fault undid. These are not mixed, so that
+    /// what failed once makes nobody wait.
     fn next_batch(&mut self) -> Option<Vec<Box<dyn Step>>> {
-        let mut batch = Vec::new();
-        if self.again.is_empty() {
-            batch.push(self.queue.recv().ok()?);
+        let first = if self.again.is_empty() {
+            self.queue.recv().ok()?
         } else {
-            match self.queue.recv_timeout(AGAIN) {
-                Ok(step) => batch.push(step),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            let pause = self.next_try.saturating_duration_since(clock::now());
+            match self.queue.recv_timeout(pause) {
+                Ok(step) => step,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    return Some(self.again.drain(..).collect());
+                }
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             }
-            let again = self.again.len().min(BATCH);
-            batch.splice(0..0, self.again.drain(..again));
-        }
-        batch.extend(self.queue.try_iter().take(BATCH.saturating_sub(batch.len())));
-        Some(batch)
+        };
+        Some(iter::once(first).chain(self.queue.try_iter().take(BATCH - 1)).collect())
     }
 
+    /// Where there is no room for all together, there may be for some alone.
     fn process(&mut self, mut batch: Vec<Box<dyn Step>>) {
-        let done = match &self.broken {
-            Some(why) => Err(Fault::Lasting(why.clone())),
-            None => self.commit(&mut batch),
-        };
+        match self.commit(&mut batch) {
+            Err(Fault::Full(_)) if batch.len() > 1 => {
+                for mut step in batch {
+                    let done = self.commit(slice::from_mut(&mut step));
+                    self.answer(vec![step], done);
+                }
+            }
+            done => self.answer(batch, done),
+        }
+    }
+
+    fn answer(&mut self, batch: Vec<Box<dyn Step>>, done: Result<(), Fault>) {
         if let Err(fault) = &done {
             self.note(fault);
         }
         let done = done.map_err(|fault| fault.unavailable());
         for step in batch {
             let undone = step.answer(done.as_ref().err());
-            if self.broken.is_none() && self.again.len() < MOST_AGAIN {
-                self.again.extend(undone);
+            if let Some(step) = undone
+                && self.broken.is_none()
+                && self.again.len() < MOST_AGAIN
+            {
+                self.again.push_back(step);
+                self.next_try = clock::now() + AGAIN;
             }
         }
     }
 
     /// All steps in one transaction; a step that fails is undone alone.
     fn commit(&mut self, batch: &mut [Box<dyn Step>]) -> Result<(), Fault> {
+        if let Some(why) = &self.broken {
+            return Err(Fault::Lasting(why.clone()));
+        }
         self.wait_for_the_disk(batch)?;
         let connection = &self.books.connection;
         run(connection, if self.access == Access::Write { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
@@ -159,7 +179,9 @@ impl Writer {
 
     fn note(&mut self, fault: &Fault) {
         match fault {
-            Fault::Passing(why) => tracing::error!(%why, "the ledger could not write"),
+            Fault::Passing(why) | Fault::Full(why) => {
+                tracing::error!(%why, "the ledger could not write")
+            }
             Fault::Lasting(why) if self.broken.is_none() => {
                 tracing::error!(%why, "the ledger writes nothing more until a restart");
                 self.broken = Some(why.clone());
@@ -193,3 +215,6 @@ fn run(connection: &Connection, statement: &str) -> Result<(), Fault> {
     connection.prepare_cached(statement)?.execute([])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
