@@ -66,7 +66,7 @@ async fn money_that_does_not_add_up_is_refused() {
         "UPDATE purchases SET toll_micros = 7 WHERE state = 'unknown'",
         "UPDATE purchases SET caller = 'mallory' WHERE number = 2",
         "UPDATE purchases SET day = day - 1 WHERE number = 3",
-        "DELETE FROM purchases WHERE state = 'posted'",
+        "DELETE FROM purchases WHERE state = 'unknown'",
     ] {
         fs::write(&copied, &whole).unwrap();
         rusqlite::Connection::open(&copied).unwrap().execute_batch(change).unwrap();
