@@ -64,8 +64,7 @@ impl Sqlite {
 
     /// The same, with other bounds.
     pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
-        // However the file is called, it has one lock.
-        let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let path = &true_name(path);
         let mut lock = Lock::take(path)?;
         open::make(path)?;
         let books = Books::new(open::open(path, Purpose::Serve, room)?, room);
@@ -77,6 +76,7 @@ impl Sqlite {
 
     /// Opens a ledger to write in it next to a running server, which sees at once what changes.
     pub fn beside(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &true_name(path);
         open::make(path)?;
         let room = Room::default();
         let books = Books::new(open::open(path, Purpose::Beside, room)?, room);
@@ -85,6 +85,7 @@ impl Sqlite {
 
     /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
     pub fn read(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &true_name(path);
         let room = Room::default();
         let books = Books::new(open::open(path, Purpose::Read, room)?, room);
         Self::start(path, clock, books, Access::Read, None)
@@ -129,6 +130,11 @@ impl Sqlite {
             let _ = queue.send(step);
         }
     }
+}
+
+/// However the file is called, it has one lock; and a process that changes its folder keeps its ledger.
+fn true_name(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
 fn gone() -> Unavailable {

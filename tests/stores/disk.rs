@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
@@ -100,7 +101,7 @@ async fn what_is_written_beside_a_server_holds_within_a_second() {
 
     let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
     bounded(beside.settle(id, posted(Usd::mills(7), "found"))).await.unwrap();
-    let written = Instant::now();
+    let written = tollgate::clock::now();
     assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("found")));
     assert_eq!(desk.total().await.day, Usd::mills(7));
     assert!(written.elapsed() < Duration::from_secs(1));
@@ -109,6 +110,40 @@ async fn what_is_written_beside_a_server_holds_within_a_second() {
     assert_eq!(bounded(beside.spent(Scope::Total)).await.unwrap().day, Usd::mills(13));
     drop(beside);
     desk.buy(&asked("bob", TOLL), "").await;
+}
+
+#[tokio::test]
+async fn another_process_is_kept_from_serving_and_may_write_beside() {
+    let desk = Desk::on_disk(Room::default());
+    let id = desk.send(&keyed("k", "p")).await;
+    desk.settle(id, Ending::Unknown).await;
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "disk::the_other_process"])
+        .current_dir(desk.path().parent().unwrap())
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+    assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("from the other process")));
+    desk.buy(&asked("ann", TOLL), "").await;
+    assert_eq!(desk.total().await.day, Usd::mills(13));
+}
+
+/// What the test above runs in a process of its own, in the ledger's folder; there is none elsewhere.
+#[tokio::test]
+async fn the_other_process() {
+    let path = Path::new("ledger.db");
+    if !path.exists() {
+        return;
+    }
+    let clock = Desk::in_memory(Room::default()).clock();
+    let Err(OpenError::Locked { pid }) = Sqlite::serve(path, clock.clone()) else {
+        panic!("the lock does not hold across processes");
+    };
+    assert_eq!(pid, Some(std::os::unix::process::parent_id()));
+    let beside = Sqlite::beside(path, clock).unwrap();
+    let unknown = bounded(beside.rows(Duration::ZERO)).await.unwrap()[0].id;
+    let found = posted(Usd::mills(7), "from the other process");
+    bounded(beside.settle(unknown, found)).await.unwrap();
 }
 
 #[tokio::test]

@@ -49,6 +49,13 @@ impl Lock {
     }
 }
 
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone leaves it to a child process that has not yet closed what it inherited.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Whether a server has had the ledger before.
 pub(super) fn was_served(path: &Path) -> bool {
     fs::metadata(beside(path, ENDING)).is_ok_and(|lock| lock.len() > 0)
