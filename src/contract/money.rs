@@ -179,9 +179,13 @@ mod tests {
 
     #[test]
     fn people_read_as_many_places_as_the_amount_needs() {
-        for (micros, shown) in
-            [(0, "$0.00"), (5_000_000, "$5.00"), (6_000, "$0.006"), (10_000, "$0.01"), (1, "$0.000001")]
-        {
+        for (micros, shown) in [
+            (0, "$0.00"),
+            (5_000_000, "$5.00"),
+            (6_000, "$0.006"),
+            (10_000, "$0.01"),
+            (1, "$0.000001"),
+        ] {
             assert_eq!(Usd(micros).short().to_string(), shown);
         }
     }
