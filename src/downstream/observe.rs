@@ -72,7 +72,7 @@ impl Finish for Seen {
         let status = answer.status().as_u16();
         let elapsed = clock::now().duration_since(self.started);
         self.metrics.request(self.route, status, elapsed);
-        let millis = elapsed.as_millis();
+        let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         match status {
             424 | 500..=599 => warn!(parent: &Span::current(), status, millis, "answered"),
             _ => debug!(parent: &Span::current(), status, millis, "answered"),

@@ -20,7 +20,7 @@ use tower::{Layer, Service};
 use super::{Claim, Delivery, Purchase, Receipt, Stop, Terms, Waiters};
 use crate::clock;
 use crate::clock::Instant;
-use crate::problem::{Charged, OUTCOME_UNKNOWN, Problem, STILL_RUNNING};
+use crate::problem::{Charged, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING};
 use crate::store::{Earlier, KeptReply, Ledger, PurchaseId, State};
 
 /// How soon the ledger is asked again about a call that runs, or just ran, elsewhere.
@@ -130,6 +130,11 @@ where
                 Ok(receipt) => {
                     open.publish.send_replace(Some(Ok(receipt.clone())));
                     return Ok(receipt);
+                }
+                // Everybody had gone. Who joined in that very moment closes the gap: the ledger is asked
+                // again, and it becomes a purchase of theirs.
+                Err(Stop::Problem(problem)) if problem.kind() == &OVERLOADED => {
+                    return Err(*problem);
                 }
                 Err(Stop::Problem(problem)) => {
                     open.publish.send_replace(Some(Err((*problem).clone())));

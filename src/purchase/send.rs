@@ -108,8 +108,11 @@ fn book(metrics: &Metrics, purchase: &Purchase, outcome: &Result<Reply, Error>, 
         Charged::No => "refused",
         Charged::Unknown => "unknown",
     };
-    metrics.purchase(service, outcome, order.toll.as_micros());
-    let (model, toll, caller) = (&*order.model, order.toll, &purchase.caller);
+    // What was refused cost nothing.
+    let toll = if charged == Charged::No { Usd::ZERO } else { order.toll };
+    metrics.purchase(service, outcome, toll.as_micros());
+    let (model, caller) = (&*order.model, &purchase.caller);
+    let millis = u64::try_from(millis).unwrap_or(u64::MAX);
     match charged {
         Charged::Yes | Charged::No => {
             info!(service, model, %toll, %caller, outcome, millis, "purchase");
