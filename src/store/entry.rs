@@ -51,6 +51,9 @@ pub enum Service {
 }
 
 impl Service {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Chat, Self::Video, Self::Other];
+
     /// As ledger, log and metrics write it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -115,7 +118,8 @@ impl Reservation {
     }
 }
 
-const DEAR: Usd = Usd::mills(100);
+/// From here on, a purchase is worth waiting for the disk.
+pub(super) const DEAR: Usd = Usd::mills(100);
 
 /// The budgets that apply to a purchase, per UTC day and month; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -220,6 +224,10 @@ pub enum State {
 }
 
 impl State {
+    /// Every one.
+    pub const ALL: [Self; 5] =
+        [Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown];
+
     /// As the ledger writes it.
     pub const fn name(self) -> &'static str {
         match self {

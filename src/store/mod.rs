@@ -13,16 +13,19 @@
 //! first byte goes back to the caller. After a crash, what was `reserved` is voided and what was
 //! `sent` is unknown.
 
+mod broken;
 mod budget;
 mod caller;
 mod entry;
 pub mod memory;
 mod period;
 mod room;
+pub mod sqlite;
 
 use std::pin::Pin;
 use std::sync::Arc;
 
+pub use broken::Broken;
 pub use caller::Caller;
 pub use entry::{
     Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, OverBudget,

@@ -1,0 +1,69 @@
+//! Stands in for a ledger that cannot be used, so that what is free still works.
+
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Answer;
+use super::Checkpoint;
+use super::Ending;
+use super::Ledger;
+use super::PurchaseId;
+use super::Refused;
+use super::Reservation;
+use super::Row;
+use super::Scope;
+use super::Spent;
+use super::Unavailable;
+
+/// Answers every verb with [`Unavailable`] and this reason.
+#[derive(Clone, Debug)]
+pub struct Broken(pub Arc<str>);
+
+impl Broken {
+    fn refuse<T, E>(&self) -> Answer<'static, Result<T, E>>
+    where
+        T: Send + 'static,
+        E: From<Unavailable> + Send + 'static,
+    {
+        Box::pin(ready(Err(Unavailable(Arc::clone(&self.0)).into())))
+    }
+}
+
+impl Ledger for Broken {
+    fn reserve<'a>(&'a self, _: &'a Reservation) -> Answer<'a, Result<(), Refused>> {
+        self.refuse()
+    }
+
+    fn sent(&self, _: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn settle(&self, _: PurchaseId, _: Ending) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn settle_later(&self, _: PurchaseId, _: Ending) {}
+
+    fn delivered(&self, _: PurchaseId) {}
+
+    fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn rows(&self, _: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn spent(&self, _: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
+        self.refuse()
+    }
+
+    fn check(&self, _: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
+        self.refuse()
+    }
+
+    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
+        self.refuse()
+    }
+}

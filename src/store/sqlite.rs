@@ -1,0 +1,201 @@
+//! Keeps the ledger in a file that survives a crash of the process, and whatever is dear a power cut.
+
+mod books;
+mod claim;
+mod column;
+mod counters;
+mod fault;
+mod lock;
+mod open;
+mod replies;
+mod report;
+mod schema;
+mod step;
+mod writer;
+
+use std::fmt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::Answer;
+use super::Checkpoint;
+use super::Clock;
+use super::Ending;
+use super::Ledger;
+use super::PurchaseId;
+use super::Refused;
+use super::Reservation;
+use super::Room;
+use super::Row;
+use super::Scope;
+use super::Spent;
+use super::Unavailable;
+use books::Books;
+use fault::Fault;
+use lock::Lock;
+use open::Purpose;
+use step::Asked;
+use step::Noted;
+use step::Step;
+use step::Weight;
+use writer::Access;
+use writer::Writer;
+
+pub use open::OpenError;
+
+/// A ledger in a SQLite file. Dropping it writes what is still on its way, and waits for that.
+pub struct Sqlite {
+    path: PathBuf,
+    clock: Clock,
+    queue: Option<mpsc::Sender<Box<dyn Step>>>,
+    writer: Option<thread::JoinHandle<()>>,
+}
+
+impl Sqlite {
+    /// Opens a ledger to sell from, and makes it where there is none. One process may: the lock on
+    /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is voided,
+    /// what was sent is unknown.
+    pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::serve_within(path, clock, Room::default())
+    }
+
+    /// The same, with other bounds.
+    pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
+        // However the file is called, it has one lock.
+        let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mut lock = Lock::take(path)?;
+        open::make(path)?;
+        let books = Books::new(open::open(path, Purpose::Serve, room)?, room);
+        let unusable = |fault: Fault| OpenError::unusable(path, fault.unavailable());
+        books.transact(|books| books.recover(clock())).map_err(unusable)?;
+        lock.sign().map_err(|error| OpenError::unusable(path, error))?;
+        Self::start(path, clock, books, Access::Write, Some(lock))
+    }
+
+    /// Opens a ledger to write in it next to a running server, which sees at once what changes.
+    pub fn beside(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        open::make(path)?;
+        let room = Room::default();
+        let books = Books::new(open::open(path, Purpose::Beside, room)?, room);
+        Self::start(path, clock, books, Access::Write, None)
+    }
+
+    /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
+    pub fn read(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let room = Room::default();
+        let books = Books::new(open::open(path, Purpose::Read, room)?, room);
+        Self::start(path, clock, books, Access::Read, None)
+    }
+
+    fn start(
+        path: &Path,
+        clock: Clock,
+        books: Books,
+        access: Access,
+        lock: Option<Lock>,
+    ) -> Result<Self, OpenError> {
+        let unusable = |error: String| OpenError::unusable(path, error);
+        let (queue, queued) = mpsc::channel();
+        let writer =
+            Writer::new(books, queued, access).map_err(|error| unusable(error.to_string()))?;
+        let work = move || {
+            writer.run();
+            // Only now may another server have the file.
+            drop(lock);
+        };
+        let writer = thread::Builder::new()
+            .name("ledger".to_owned())
+            .spawn(work)
+            .map_err(|error| unusable(error.to_string()))?;
+        Ok(Self { path: path.to_owned(), clock, queue: Some(queue), writer: Some(writer) })
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        weight: Weight,
+        verb: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+    ) -> Answer<'_, Result<T, Unavailable>> {
+        let (step, answered) = Asked::step(weight, verb);
+        self.send(step);
+        Box::pin(async move { answered.await.unwrap_or_else(|_| Err(gone())) })
+    }
+
+    fn send(&self, step: Box<dyn Step>) {
+        // Where the writer is gone, the step goes with its answer, and whoever waits is told so.
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(step);
+        }
+    }
+}
+
+fn gone() -> Unavailable {
+    Unavailable("the ledger's writer is gone".into())
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Ledger for Sqlite {
+    fn reserve<'a>(&'a self, reservation: &'a Reservation) -> Answer<'a, Result<(), Refused>> {
+        let weight = if reservation.is_dear() { Weight::Dear } else { Weight::Cheap };
+        let (asked, clock) = (reservation.clone(), self.clock.clone());
+        let answer = self.ask(weight, move |books| books.reserve(&asked, clock()));
+        Box::pin(async { answer.await? })
+    }
+
+    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
+        // A dear one waits for the disk here too: after a power cut, it must not look unsent.
+        self.ask(Weight::Of(id), move |books| books.sent(id))
+    }
+
+    fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>> {
+        let clock = self.clock.clone();
+        self.ask(Weight::Of(id), move |books| books.settle(id, &ending, clock()))
+    }
+
+    fn settle_later(&self, id: PurchaseId, ending: Ending) {
+        let clock = self.clock.clone();
+        self.send(Noted::step(Weight::Of(id), move |books| books.settle(id, &ending, clock())));
+    }
+
+    fn delivered(&self, id: PurchaseId) {
+        self.send(Noted::step(Weight::Cheap, move |books| books.delivered(id)));
+    }
+
+    fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
+        let clock = self.clock.clone();
+        self.ask(Weight::Cheap, move |books| replies::forget(books, clock()))
+    }
+
+    fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        report::rows(self.path.clone(), since)
+    }
+
+    fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
+        let clock = self.clock.clone();
+        self.ask(Weight::Cheap, move |books| books.spent(&scope, clock()))
+    }
+
+    fn check(&self, noted: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
+        self.ask(Weight::Cheap, move |books| books.check(noted))
+    }
+
+    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
+        self.ask(Weight::Cheap, |books| books.last_check())
+    }
+}

@@ -1,0 +1,242 @@
+//! The ledger's verbs as steps inside a transaction that somebody else commits.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::OptionalExtension;
+use rusqlite::params;
+
+use super::claim;
+use super::column;
+use super::column::nanos;
+use super::counters::Counters;
+use super::fault::Fault;
+use super::replies;
+use super::replies::Kept;
+use crate::contract::money::Usd;
+use crate::store::Checkpoint;
+use crate::store::Claim;
+use crate::store::Ending;
+use crate::store::PurchaseId;
+use crate::store::Refused;
+use crate::store::Reservation;
+use crate::store::Room;
+use crate::store::Scope;
+use crate::store::Spent;
+use crate::store::State;
+use crate::store::Unavailable;
+use crate::store::budget;
+use crate::store::period::Today;
+
+/// Checkpoints that are remembered.
+const CHECKS: i64 = 1_000;
+
+/// An open ledger, and what is known of it without asking.
+pub(super) struct Books {
+    pub(super) connection: Connection,
+    pub(super) room: Room,
+    /// How much room the replies take; nothing when it has to be counted anew.
+    pub(super) kept: Cell<Option<Kept>>,
+}
+
+impl Books {
+    pub(super) fn new(connection: Connection, room: Room) -> Self {
+        Self { connection, room, kept: Cell::new(None) }
+    }
+
+    /// Does something in one transaction of its own.
+    pub(super) fn transact(
+        &self,
+        work: impl FnOnce(&Self) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let transaction = self.connection.unchecked_transaction()?;
+        work(self)?;
+        Ok(transaction.commit()?)
+    }
+
+    /// Everything is looked at before anything is written, so a refusal leaves nothing to undo.
+    pub(super) fn reserve(
+        &self,
+        asked: &Reservation,
+        now: Duration,
+    ) -> Result<Result<(), Refused>, Fault> {
+        if self.purchase(asked.id)?.is_some() {
+            return Err(Unavailable("the purchase is in the ledger already".into()).into());
+        }
+        let expired = match claim::judge(&self.connection, &asked.claim, now)? {
+            Ok(expired) => expired,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let counters = Counters { connection: &self.connection };
+        let today = Today::at(now, counters.latest_day()?);
+        let (total, own) = counters.of_purchase(&asked.caller, today)?;
+        if let Err(refused) = budget::cover(&asked.limits, total, own, asked.toll, today) {
+            return Ok(Err(refused));
+        }
+        if let Some(number) = expired {
+            claim::let_go(&self.connection, number)?;
+        }
+        let (key, payload, likeness) = match &asked.claim {
+            Claim::Key { key, payload } => (Some(key), Some(payload), None),
+            Claim::Twin(twin) => (None, None, Some(&twin.likeness)),
+        };
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO purchases
+                (id, at, day, month, caller, service, model, toll_micros, state, key, payload, likeness)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?)",
+        )?;
+        insert.execute(params![
+            asked.id.0.as_bytes(),
+            nanos(now),
+            today.day,
+            today.month,
+            asked.caller,
+            asked.service.name(),
+            &*asked.model,
+            asked.toll.as_micros(),
+            key,
+            payload,
+            likeness,
+        ])?;
+        counters.change(&asked.caller, today, Usd::ZERO, asked.toll)?;
+        Ok(Ok(()))
+    }
+
+    pub(super) fn sent(&self, id: PurchaseId) -> Result<(), Fault> {
+        let mut mark = self.connection.prepare_cached(
+            "UPDATE purchases SET state = 'sent' WHERE id = ? AND ended_at IS NULL",
+        )?;
+        match mark.execute([id.0.as_bytes()])? {
+            0 => Err(Unavailable("nothing is set aside for the purchase".into()).into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn settle(
+        &self,
+        id: PurchaseId,
+        ending: &Ending,
+        now: Duration,
+    ) -> Result<(), Fault> {
+        let Some(purchase) = self.purchase(id)? else { return Ok(()) };
+        let Some(state) = budget::end(purchase.state, ending) else { return Ok(()) };
+        let counts = budget::amount(purchase.toll, ending);
+        let counters = Counters { connection: &self.connection };
+        counters.change(&purchase.caller, purchase.today, purchase.toll, counts)?;
+        let (cost, until) = match ending {
+            Ending::Posted { cost, keep, .. } => {
+                (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
+            }
+            Ending::Voided | Ending::Unknown => (None, None),
+        };
+        let mut end = self.connection.prepare_cached(
+            "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
+                ended_at = coalesce(ended_at, ?)
+             WHERE number = ?",
+        )?;
+        end.execute(params![state.name(), cost, until, nanos(now), purchase.number])?;
+        if state == State::Voided {
+            claim::let_go(&self.connection, purchase.number)?;
+        }
+        if let Ending::Posted { reply: Some(reply), .. } = ending {
+            replies::keep(self, purchase.number, reply, until.unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn delivered(&self, id: PurchaseId) -> Result<(), Fault> {
+        let mut mark =
+            self.connection.prepare_cached("UPDATE purchases SET delivered = 1 WHERE id = ?")?;
+        mark.execute([id.0.as_bytes()])?;
+        Ok(())
+    }
+
+    pub(super) fn spent(&self, scope: &Scope, now: Duration) -> Result<Spent, Fault> {
+        let counters = Counters { connection: &self.connection };
+        counters.of(scope, Today::at(now, counters.latest_day()?))
+    }
+
+    pub(super) fn check(&self, noted: Checkpoint) -> Result<bool, Fault> {
+        let running = "SELECT EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)";
+        if self.connection.query_row(running, [], |row| row.get(0))? {
+            return Ok(false);
+        }
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO checks (at, balance_cents, chats, chat_cents, spent_cents)
+             VALUES (?, ?, ?, ?, ?)",
+        )?;
+        insert.execute(params![
+            nanos(noted.at),
+            noted.balance_cents,
+            noted.chats,
+            noted.chat_cents,
+            noted.spent_cents,
+        ])?;
+        let oldest = self.connection.last_insert_rowid().saturating_sub(CHECKS);
+        self.connection.execute("DELETE FROM checks WHERE number <= ?", [oldest])?;
+        Ok(true)
+    }
+
+    pub(super) fn last_check(&self) -> Result<Option<Checkpoint>, Fault> {
+        let mut last = self.connection.prepare_cached(
+            "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
+             ORDER BY number DESC LIMIT 1",
+        )?;
+        let found = last.query_row([], |row| {
+            Ok(Checkpoint {
+                at: column::moment(row, 0)?,
+                balance_cents: row.get(1)?,
+                chats: row.get(2)?,
+                chat_cents: row.get(3)?,
+                spent_cents: row.get(4)?,
+            })
+        });
+        Ok(found.optional()?)
+    }
+
+    /// What the crash of an earlier server left behind: what was never sent is voided, what was sent
+    /// is unknown.
+    pub(super) fn recover(&self, now: Duration) -> Result<(), Fault> {
+        let mut left =
+            self.connection.prepare("SELECT id, state FROM purchases WHERE ended_at IS NULL")?;
+        let left = left.query_map([], |row| Ok((column::id(row, 0)?, column::state(row, 1)?)))?;
+        for purchase in left.collect::<rusqlite::Result<Vec<_>>>()? {
+            let (id, state) = purchase;
+            let ending = if state == State::Reserved { Ending::Voided } else { Ending::Unknown };
+            tracing::warn!(purchase = %id, state = state.name(), "found under way after a crash");
+            self.settle(id, &ending, now)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a purchase is worth waiting for the disk; one that is not there is not.
+    pub(super) fn is_dear(&self, id: PurchaseId) -> Result<bool, Fault> {
+        Ok(self.purchase(id)?.is_some_and(|purchase| purchase.toll >= crate::store::entry::DEAR))
+    }
+
+    fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>, Fault> {
+        let mut find = self.connection.prepare_cached(
+            "SELECT number, state, toll_micros, caller, day, month FROM purchases WHERE id = ?",
+        )?;
+        let found = find.query_row([id.0.as_bytes()], |row| {
+            Ok(Purchase {
+                number: row.get(0)?,
+                state: column::state(row, 1)?,
+                toll: column::money(row, 2)?,
+                caller: row.get(3)?,
+                today: Today { day: row.get(4)?, month: row.get(5)? },
+            })
+        });
+        Ok(found.optional()?)
+    }
+}
+
+/// What a verb has to know of a purchase that has not ended for good: so far, it counts for its toll.
+struct Purchase {
+    number: i64,
+    state: State,
+    toll: Usd,
+    caller: String,
+    today: Today,
+}

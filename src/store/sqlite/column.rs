@@ -1,0 +1,51 @@
+//! Turns the ledger's values into SQLite's and back, exactly or not at all.
+
+use std::time::Duration;
+
+use rusqlite::Result;
+use rusqlite::Row;
+use rusqlite::types::Type;
+use uuid::Uuid;
+
+use crate::contract::money::Usd;
+use crate::store::PurchaseId;
+use crate::store::Service;
+use crate::store::State;
+
+/// A moment in nanoseconds, which reaches to the year 2262; later ones are cut to that.
+pub(super) fn nanos(moment: Duration) -> i64 {
+    i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn moment(row: &Row<'_>, column: usize) -> Result<Duration> {
+    Ok(Duration::from_nanos(row.get(column)?))
+}
+
+pub(super) fn money(row: &Row<'_>, column: usize) -> Result<Usd> {
+    Ok(Usd::micros(row.get(column)?))
+}
+
+pub(super) fn id(row: &Row<'_>, column: usize) -> Result<PurchaseId> {
+    Ok(PurchaseId(Uuid::from_bytes(row.get(column)?)))
+}
+
+pub(super) fn state(row: &Row<'_>, column: usize) -> Result<State> {
+    named(row, column, &State::ALL, State::name)
+}
+
+pub(super) fn service(row: &Row<'_>, column: usize) -> Result<Service> {
+    named(row, column, &Service::ALL, Service::name)
+}
+
+fn named<T: Copy>(
+    row: &Row<'_>,
+    column: usize,
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+) -> Result<T> {
+    let text = row.get_ref(column)?.as_str()?;
+    let found = all.iter().copied().find(|one| name(*one) == text);
+    found.ok_or_else(|| {
+        rusqlite::Error::FromSqlConversionFailure(column, Type::Text, "an unknown name".into())
+    })
+}

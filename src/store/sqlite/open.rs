@@ -1,0 +1,192 @@
+//! Opens a ledger's file, or says why it had better not be used: nothing in it is guessed.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::OpenFlags;
+
+use super::lock;
+use super::schema;
+use super::schema::Kind;
+use crate::store::Room;
+
+/// How long another process may hold the file before a step gives up.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// SQLite's smallest page.
+const SMALLEST: u64 = 512;
+
+/// Every counter has to be the sum of its purchases.
+const WRONG_COUNTERS: &str = "
+    WITH counted AS (
+        SELECT caller, day, month, CASE state WHEN 'voided' THEN 0 WHEN 'posted' THEN cost_micros
+            ELSE toll_micros END AS micros FROM purchases
+    ), own AS (
+        SELECT 'caller ' || caller AS scope, day, month, sum(micros) AS micros
+        FROM counted GROUP BY caller, day
+    ), sums AS (
+        SELECT 'total' AS scope, 'day' AS unit, day AS period, sum(micros) AS micros FROM own GROUP BY day
+        UNION ALL SELECT 'total', 'month', month, sum(micros) FROM own GROUP BY month
+        UNION ALL SELECT scope, 'day', day, micros FROM own
+        UNION ALL SELECT scope, 'month', month, sum(micros) FROM own GROUP BY scope, month
+    )
+    SELECT count(*) FROM sums FULL JOIN spent USING (scope, unit, period)
+    WHERE coalesce(sums.micros, 0) <> coalesce(spent.micros, 0)";
+
+/// Why a ledger's file cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another server has it.
+    #[error("another server uses the ledger{}", process(.pid))]
+    Locked {
+        /// Its process, where it said so already.
+        pid: Option<u32>,
+    },
+    /// It is foreign, damaged, from a newer version, or cannot be read.
+    #[error("the ledger cannot be used: {0}")]
+    Unusable(Arc<str>),
+}
+
+fn process(pid: &Option<u32>) -> String {
+    pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
+}
+
+impl OpenError {
+    pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> Self {
+        Self::Unusable(format!("{}: {why}", path.display()).into())
+    }
+}
+
+/// What the opener may do to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Make it, bring it up to date, write it.
+    Serve,
+    /// Make it, or write one that is up to date.
+    Beside,
+    /// Read one that is up to date.
+    Read,
+}
+
+/// A connection to a ledger that was looked through. `path` must be a file already, if perhaps empty.
+pub(super) fn open(path: &Path, purpose: Purpose, room: Room) -> Result<Connection, OpenError> {
+    connect(path, purpose, room).map_err(|why| OpenError::unusable(path, why))
+}
+
+fn connect(path: &Path, purpose: Purpose, room: Room) -> Result<Connection, String> {
+    let access = match purpose {
+        Purpose::Serve | Purpose::Beside => OpenFlags::SQLITE_OPEN_READ_WRITE,
+        Purpose::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+    };
+    let sql = |error: rusqlite::Error| error.to_string();
+    let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
+    let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
+    connection.busy_timeout(PATIENCE).map_err(sql)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    for (pragma, value) in [("cell_size_check", "ON"), ("trusted_schema", "OFF")] {
+        connection.pragma_update(None, pragma, value).map_err(sql)?;
+    }
+    let kind = schema::kind(&connection).map_err(sql)?;
+    allow(kind, purpose)?;
+    if matches!(kind, Kind::Ledger(_)) && purpose != Purpose::Read {
+        ends_with_a_page(&connection, path)?;
+        examine(&mut connection)?;
+    }
+    if purpose != Purpose::Read {
+        schema::migrate(&mut connection).map_err(sql)?;
+        let log = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+        let mode = connection.query_row("PRAGMA journal_mode = WAL", [], log).map_err(sql)?;
+        if mode != "wal" {
+            return Err("its file system does not allow a write-ahead log".to_owned());
+        }
+        connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
+        if let Some(pages) = room.pages {
+            connection
+                .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
+                .map_err(sql)?;
+        }
+    }
+    Ok(connection)
+}
+
+fn allow(kind: Kind, purpose: Purpose) -> Result<(), String> {
+    let newest = schema::newest();
+    match (kind, purpose) {
+        (Kind::Foreign, _) => Err("it is not a ledger of tollgate".to_owned()),
+        (Kind::Ledger(version), _) if version > newest => {
+            Err(format!("its version is {version}; this tollgate knows {newest} at most"))
+        }
+        (Kind::Ledger(version), Purpose::Beside | Purpose::Read) if version < newest => {
+            Err(format!("its version is {version}; start the server once to bring it to {newest}"))
+        }
+        (Kind::Empty, Purpose::Read) => Err("there is nothing in it yet".to_owned()),
+        (Kind::Empty | Kind::Ledger(_), _) => Ok(()),
+    }
+}
+
+/// SQLite reads a last page that was cut as if zeros followed. Where there is a log, it has that page.
+fn ends_with_a_page(connection: &Connection, path: &Path) -> Result<(), String> {
+    let page: u64 = connection
+        .pragma_query_value(None, "page_size", |row| row.get(0))
+        .map_err(|error| error.to_string())?;
+    let has_log = size_of(&lock::beside(path, "-wal")) > 0;
+    match has_log || size_of(path) % page.max(1) == 0 {
+        true => Ok(()),
+        false => Err("it is damaged: its last page was cut".to_owned()),
+    }
+}
+
+/// Looks for damage: in the file's structure and its indexes, then in the money.
+fn examine(connection: &mut Connection) -> Result<(), String> {
+    let damaged = |error: rusqlite::Error| format!("it is damaged: {error}");
+    let view = connection.transaction().map_err(damaged)?;
+    let verdict: String =
+        view.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(damaged)?;
+    if verdict != "ok" {
+        return Err(format!("it is damaged: {verdict}"));
+    }
+    let wrong: i64 = view.query_row(WRONG_COUNTERS, [], |row| row.get(0)).map_err(damaged)?;
+    if wrong != 0 {
+        return Err(format!("it is damaged: {wrong} of its counters are not their purchases' sum"));
+    }
+    view.commit().map_err(damaged)
+}
+
+/// Makes sure that there is a file, for its owner alone. It is never opened here: closing it would
+/// drop the locks that SQLite may hold on it in this process.
+pub(super) fn make(path: &Path) -> Result<(), OpenError> {
+    let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
+    // SQLite takes a file that is shorter than its smallest page for a new one.
+    if (1..SMALLEST).contains(&size_of(path)) {
+        return Err(OpenError::unusable(path, "it is not a ledger of tollgate"));
+    }
+    if size_of(path) == 0 {
+        if size_of(&lock::beside(path, "-wal")) > 0 {
+            return Err(OpenError::unusable(path, "its write-ahead log is there, but it is not"));
+        }
+        if exists && lock::was_served(path) {
+            return Err(OpenError::unusable(
+                path,
+                "it is empty, but it was not; remove it to begin anew",
+            ));
+        }
+    }
+    let created = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match created {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+                .map_err(|error| OpenError::unusable(path, error))
+        }
+        Err(error) => Err(OpenError::unusable(path, error)),
+    }
+}
+
+fn size_of(path: &Path) -> u64 {
+    fs::metadata(path).map(|file| file.len()).unwrap_or_default()
+}

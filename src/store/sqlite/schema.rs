@@ -1,0 +1,161 @@
+//! The tables of the ledger's file, version by version.
+
+use rusqlite::Connection;
+
+/// Marks a SQLite file as ours: `toll`.
+pub(super) const APPLICATION: i64 = 0x746f_6c6c;
+
+/// What brings a file from one version to the next; the first starts from nothing.
+const MIGRATIONS: &[&str] = &["
+    -- Money is in micro-dollars, moments are in nanoseconds since 1970-01-01 UTC.
+    CREATE TABLE purchases (
+        number      INTEGER PRIMARY KEY,
+        id          BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
+        at          INTEGER NOT NULL,
+        day         INTEGER NOT NULL,   -- days since 1970-01-01
+        month       INTEGER NOT NULL,   -- months since January of the year 0
+        caller      TEXT NOT NULL,
+        service     TEXT NOT NULL CHECK (service IN ('chat', 'video', 'other')),
+        model       TEXT NOT NULL,
+        toll_micros INTEGER NOT NULL CHECK (toll_micros >= 0),
+        cost_micros INTEGER CHECK (cost_micros >= 0),
+        state       TEXT NOT NULL CHECK (state IN ('reserved', 'sent', 'posted', 'voided', 'unknown')),
+        key         BLOB CHECK (length(key) = 32),
+        payload     BLOB CHECK (length(payload) = 32),
+        likeness    BLOB CHECK (length(likeness) = 32),
+        delivered   INTEGER NOT NULL DEFAULT 0 CHECK (delivered IN (0, 1)),
+        ended_at    INTEGER,
+        keep_until  INTEGER,
+        CHECK ((cost_micros IS NOT NULL) = (state = 'posted')),
+        CHECK ((keep_until IS NOT NULL) = (state = 'posted')),
+        CHECK ((ended_at IS NULL) = (state IN ('reserved', 'sent'))),
+        CHECK ((key IS NULL) = (payload IS NULL))
+    ) STRICT;
+    CREATE INDEX purchases_at ON purchases (at);
+    CREATE INDEX purchases_running ON purchases (number) WHERE ended_at IS NULL;
+    CREATE UNIQUE INDEX purchases_key ON purchases (key) WHERE key IS NOT NULL;
+    CREATE INDEX purchases_likeness ON purchases (likeness, ended_at) WHERE likeness IS NOT NULL;
+
+    -- Apart from the purchases, so that a mark on a purchase does not write its reply again.
+    CREATE TABLE replies (
+        number  INTEGER PRIMARY KEY REFERENCES purchases (number),
+        until   INTEGER NOT NULL,
+        status  INTEGER NOT NULL CHECK (status BETWEEN 100 AND 999),
+        is_json INTEGER NOT NULL CHECK (is_json IN (0, 1)),
+        body    BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX replies_until ON replies (until);
+
+    -- What counts as spent: posted, set aside and unknown.
+    CREATE TABLE spent (
+        scope  TEXT NOT NULL,           -- 'total', or 'caller ' and who
+        unit   TEXT NOT NULL CHECK (unit IN ('day', 'month')),
+        period INTEGER NOT NULL,
+        micros INTEGER NOT NULL CHECK (micros >= 0),
+        PRIMARY KEY (scope, unit, period)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE checks (
+        number        INTEGER PRIMARY KEY,
+        at            INTEGER NOT NULL,
+        balance_cents INTEGER NOT NULL,
+        chats         INTEGER NOT NULL,
+        chat_cents    INTEGER NOT NULL,
+        spent_cents   INTEGER NOT NULL
+    ) STRICT;
+"];
+
+/// The version that this program writes.
+pub(super) fn newest() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+/// What a file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// There is nothing in it yet.
+    Empty,
+    /// A ledger of this version.
+    Ledger(i64),
+    /// Somebody else's.
+    Foreign,
+}
+
+/// Reads what kind of file it is, without changing it.
+pub(super) fn kind(connection: &Connection) -> rusqlite::Result<Kind> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+    Ok(match (application, version) {
+        (APPLICATION, 1..) => Kind::Ledger(version),
+        (0, 0) if pragma("page_count")? == 0 => Kind::Empty,
+        _ => Kind::Foreign,
+    })
+}
+
+/// Brings a file to the newest version, in one transaction. Does nothing where it is there already.
+pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
+    migrate_by(connection, MIGRATIONS)
+}
+
+fn migrate_by(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
+    let writing = rusqlite::TransactionBehavior::Immediate;
+    let transaction = connection.transaction_with_behavior(writing)?;
+    let version: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let mut next = version;
+    for migration in migrations.iter().skip(usize::try_from(version).unwrap_or(usize::MAX)) {
+        transaction.execute_batch(migration)?;
+        next += 1;
+    }
+    if next != version {
+        transaction.pragma_update(None, "application_id", APPLICATION)?;
+        transaction.pragma_update(None, "user_version", next)?;
+    }
+    transaction.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_version_is_reached_from_every_earlier_one_with_its_rows() {
+        let later = "ALTER TABLE checks ADD COLUMN note TEXT";
+        let versions: Vec<&str> = MIGRATIONS.iter().copied().chain([later]).collect();
+        for start in 1..=MIGRATIONS.len() {
+            let mut file = Connection::open_in_memory().unwrap();
+            migrate_by(&mut file, &versions[..start]).unwrap();
+            assert_eq!(kind(&file).unwrap(), Kind::Ledger(i64::try_from(start).unwrap()));
+            file.execute("INSERT INTO checks VALUES (1, 2, 3, 4, 5, 6)", []).unwrap();
+
+            migrate_by(&mut file, &versions).unwrap();
+            migrate_by(&mut file, &versions).unwrap();
+            assert_eq!(kind(&file).unwrap(), Kind::Ledger(newest() + 1));
+            let row = "SELECT at, note IS NULL FROM checks";
+            let row = file.query_row(row, [], |row| Ok((row.get(0)?, row.get(1)?)));
+            assert_eq!(row, Ok((2, true)));
+        }
+    }
+
+    #[test]
+    fn a_migration_that_fails_leaves_the_file_as_it_was() {
+        let mut file = Connection::open_in_memory().unwrap();
+        migrate(&mut file).unwrap();
+        let versions: Vec<&str> =
+            MIGRATIONS.iter().copied().chain(["DROP TABLE checks; DROP TABLE nothing"]).collect();
+        assert!(migrate_by(&mut file, &versions).is_err());
+        assert_eq!(kind(&file).unwrap(), Kind::Ledger(newest()));
+        let left: i64 =
+            file.query_row("SELECT count(*) FROM checks", [], |row| row.get(0)).unwrap();
+        assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn only_our_own_files_are_taken_for_ledgers() {
+        let file = Connection::open_in_memory().unwrap();
+        assert_eq!(kind(&file).unwrap(), Kind::Empty);
+        file.execute_batch("CREATE TABLE theirs (x)").unwrap();
+        assert_eq!(kind(&file).unwrap(), Kind::Foreign);
+        file.pragma_update(None, "user_version", 1).unwrap();
+        assert_eq!(kind(&file).unwrap(), Kind::Foreign);
+    }
+}

@@ -1,0 +1,217 @@
+//! Owns the connection: drains its queue into one transaction, commits, and only then answers.
+//!
+//! Invariant: whoever is told that a step was done finds it done after a crash of this process; and
+//! after a power cut too, where it concerned a dear purchase.
+
+use std::collections::VecDeque;
+use std::iter;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::hooks::Wal;
+use rusqlite::wal::CheckpointMode;
+
+use super::books::Books;
+use super::fault::Fault;
+use super::step::Step;
+use super::step::Weight;
+use crate::clock;
+use crate::store::Unavailable;
+
+/// Steps in one transaction: each waits for all, so there is a bound.
+const BATCH: usize = 256;
+/// Pages in the write-ahead log from which on it is copied into the file.
+const LOG_PAGES: i32 = 1_000;
+/// How soon what nobody waits for is tried again after a fault.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How much of that is remembered.
+const MOST_AGAIN: usize = 10_000;
+
+pub(super) type Queue = mpsc::Receiver<Box<dyn Step>>;
+
+/// How a transaction begins: a reader must not ask for the right to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Write,
+    Read,
+}
+
+pub(super) struct Writer {
+    books: Books,
+    queue: Queue,
+    access: Access,
+    /// What nobody waits for and a fault undid.
+    again: VecDeque<Box<dyn Step>>,
+    next_try: clock::Instant,
+    log_pages: Arc<AtomicI32>,
+    is_full: bool,
+    broken: Option<Unavailable>,
+}
+
+impl Writer {
+    pub(super) fn new(mut books: Books, queue: Queue, access: Access) -> rusqlite::Result<Self> {
+        let log_pages = Arc::new(AtomicI32::new(0));
+        let seen = Arc::clone(&log_pages);
+        // SQLite's own hook copies inside the commit, and hides it when that fails.
+        books.connection.wal_hook(Some(move |_: &mut Wal, pages| {
+            seen.store(pages, Ordering::Relaxed);
+            Ok(())
+        }))?;
+        let again = VecDeque::new();
+        let next_try = clock::now();
+        Ok(Self { books, queue, access, again, next_try, log_pages, is_full: true, broken: None })
+    }
+
+    /// Works until every handle is gone and the queue is empty.
+    pub(super) fn run(mut self) {
+        while let Some(batch) = self.next_batch() {
+            self.process(batch);
+            self.copy_log();
+        }
+        let last = self.again.drain(..).collect();
+        self.process(last);
+        if !self.again.is_empty() {
+            tracing::error!(lost = self.again.len(), "the ledger could not write its last steps");
+        }
+    }
+
+    /// Whatever is queued; or, when its time has come, what a fault undid. These are not mixed, so that
+    /// what failed once makes nobody wait.
+    fn next_batch(&mut self) -> Option<Vec<Box<dyn Step>>> {
+        let first = if self.again.is_empty() {
+            self.queue.recv().ok()?
+        } else {
+            let pause = self.next_try.saturating_duration_since(clock::now());
+            match self.queue.recv_timeout(pause) {
+                Ok(step) => step,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    return Some(self.again.drain(..).collect());
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            }
+        };
+        Some(iter::once(first).chain(self.queue.try_iter().take(BATCH - 1)).collect())
+    }
+
+    /// Where there is no room for all together, there may be for some alone.
+    fn process(&mut self, mut batch: Vec<Box<dyn Step>>) {
+        match self.commit(&mut batch) {
+            Err(Fault::Full(_)) if batch.len() > 1 => {
+                for mut step in batch {
+                    let done = self.commit(slice::from_mut(&mut step));
+                    self.answer(vec![step], done);
+                }
+            }
+            done => self.answer(batch, done),
+        }
+    }
+
+    fn answer(&mut self, batch: Vec<Box<dyn Step>>, done: Result<(), Fault>) {
+        if let Err(fault) = &done {
+            self.note(fault);
+        }
+        let done = done.map_err(|fault| fault.unavailable());
+        for step in batch {
+            let undone = step.answer(done.as_ref().err());
+            if let Some(step) = undone
+                && self.broken.is_none()
+                && self.again.len() < MOST_AGAIN
+            {
+                self.again.push_back(step);
+                self.next_try = clock::now() + AGAIN;
+            }
+        }
+    }
+
+    /// All steps in one transaction; a step that fails is undone alone.
+    fn commit(&mut self, batch: &mut [Box<dyn Step>]) -> Result<(), Fault> {
+        if let Some(why) = &self.broken {
+            return Err(Fault::Lasting(why.clone()));
+        }
+        self.wait_for_the_disk(batch)?;
+        let connection = &self.books.connection;
+        run(connection, if self.access == Access::Write { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
+        let done = batch.iter_mut().try_for_each(|step| isolate(&self.books, step.as_mut()));
+        let done = done.and_then(|()| run(connection, "COMMIT"));
+        if done.is_err() {
+            self.books.kept.set(None);
+            if !connection.is_autocommit() {
+                run(connection, "ROLLBACK").map_err(|fault| Fault::Lasting(fault.unavailable()))?;
+            }
+        }
+        done
+    }
+
+    /// Sets whether the commit waits until the disk has it; that cannot change within a transaction.
+    fn wait_for_the_disk(&mut self, batch: &[Box<dyn Step>]) -> Result<(), Fault> {
+        let mut is_full = false;
+        for step in batch {
+            is_full |= match step.weight() {
+                Weight::Cheap => false,
+                Weight::Dear => true,
+                Weight::Of(id) => !is_full && self.books.is_dear(id)?,
+            };
+        }
+        if is_full != self.is_full {
+            let synchronous = if is_full { "FULL" } else { "NORMAL" };
+            self.books.connection.pragma_update(None, "synchronous", synchronous)?;
+            self.is_full = is_full;
+        }
+        Ok(())
+    }
+
+    /// Copies the write-ahead log into the file between batches, so that no commit waits for it and a
+    /// failure is seen.
+    fn copy_log(&mut self) {
+        if self.broken.is_some() || self.log_pages.load(Ordering::Relaxed) < LOG_PAGES {
+            return;
+        }
+        self.log_pages.store(0, Ordering::Relaxed);
+        let passive = CheckpointMode::PASSIVE;
+        if let Err(error) = self.books.connection.wal_checkpoint_v2(None::<&str>, passive) {
+            self.note(&Fault::from(error));
+        }
+    }
+
+    fn note(&mut self, fault: &Fault) {
+        match fault {
+            Fault::Passing(why) | Fault::Full(why) => {
+                tracing::error!(%why, "the ledger could not write")
+            }
+            Fault::Lasting(why) if self.broken.is_none() => {
+                tracing::error!(%why, "the ledger writes nothing more until a restart");
+                self.broken = Some(why.clone());
+            }
+            Fault::Lasting(_) => {}
+        }
+    }
+}
+
+/// Runs a step so that, if it fails, only that step is undone. An error is one of the whole batch.
+fn isolate(books: &Books, step: &mut dyn Step) -> Result<(), Fault> {
+    let connection = &books.connection;
+    run(connection, "SAVEPOINT step")?;
+    match step.run(books) {
+        Ok(()) => run(connection, "RELEASE step"),
+        Err(fault) => {
+            books.kept.set(None);
+            // Some faults make SQLite undo the whole transaction.
+            if matches!(fault, Fault::Lasting(_)) || connection.is_autocommit() {
+                return Err(fault);
+            }
+            run(connection, "ROLLBACK TO step")?;
+            run(connection, "RELEASE step")?;
+            step.failed(fault.unavailable());
+            Ok(())
+        }
+    }
+}
+
+fn run(connection: &Connection, statement: &str) -> Result<(), Fault> {
+    connection.prepare_cached(statement)?.execute([])?;
+    Ok(())
+}

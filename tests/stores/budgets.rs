@@ -1,0 +1,161 @@
+//! No budget is overrun, and whoever is refused hears which one, what is left and when it renews.
+
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::{Ending, Limit, Limits, OverBudget, Refused, Reservation};
+
+use crate::desk::*;
+
+on_every_backend!(
+    a_budget_is_spent_to_its_end_and_not_beyond,
+    what_is_set_aside_sent_and_unknown_counts_as_spent,
+    a_voided_purchase_gives_its_toll_back,
+    a_cost_that_differs_moves_the_counters_by_the_difference,
+    a_refusal_names_the_limit_that_renews_last,
+    callers_have_budgets_of_their_own,
+    a_day_and_a_month_end_at_midnight_utc,
+    a_late_end_counts_where_its_toll_was_set_aside,
+    a_clock_that_jumps_back_opens_no_period,
+    an_amount_that_cannot_be_counted_is_refused,
+);
+
+fn within(limits: Limits, toll: Usd) -> Reservation {
+    Reservation { limits, ..asked("ann", toll) }
+}
+
+fn daily(budget: Usd) -> Limits {
+    Limits { total_day: Some(budget), ..Limits::default() }
+}
+
+async fn over(desk: &Desk, asked: &Reservation) -> OverBudget {
+    match desk.reserve(asked).await {
+        Err(Refused::OverBudget(over)) => over,
+        other => panic!("expected it to be over budget, not {other:?}"),
+    }
+}
+
+async fn a_budget_is_spent_to_its_end_and_not_beyond(desk: Desk) {
+    let limits = daily(Usd::dollars(10));
+    desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+    let refused = over(&desk, &within(limits, Usd::micros(5_000_001))).await;
+    assert_eq!((refused.budget, refused.left), (Usd::dollars(10), Usd::dollars(5)));
+    desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+    assert_eq!(over(&desk, &within(limits, Usd::micros(1))).await.left, Usd::ZERO);
+    desk.reserve(&within(limits, Usd::ZERO)).await.unwrap();
+}
+
+async fn what_is_set_aside_sent_and_unknown_counts_as_spent(desk: Desk) {
+    desk.reserve(&asked("ann", Usd::dollars(1))).await.unwrap();
+    desk.send(&asked("ann", Usd::dollars(2))).await;
+    let unknown = desk.send(&asked("ann", Usd::dollars(4))).await;
+    desk.settle(unknown, Ending::Unknown).await;
+    desk.buy(&asked("ann", Usd::dollars(8)), "").await;
+    for spent in [desk.total().await, desk.of("ann").await] {
+        assert_eq!((spent.day, spent.month), (Usd::dollars(15), Usd::dollars(15)));
+    }
+    assert_eq!(desk.of("bob").await.month, Usd::ZERO);
+}
+
+async fn a_voided_purchase_gives_its_toll_back(desk: Desk) {
+    let limits = daily(Usd::dollars(5));
+    for _ in 0..3 {
+        let id = desk.send(&within(limits, Usd::dollars(5))).await;
+        desk.settle(id, Ending::Voided).await;
+    }
+    assert_eq!(desk.total().await.day, Usd::ZERO);
+}
+
+async fn a_cost_that_differs_moves_the_counters_by_the_difference(desk: Desk) {
+    for (cost, spent) in [(Usd::dollars(3), 3), (Usd::dollars(7), 10), (Usd::ZERO, 10)] {
+        let id = desk.send(&asked("ann", Usd::dollars(5))).await;
+        desk.settle(id, posted(cost, "")).await;
+        assert_eq!(desk.total().await.day, Usd::dollars(spent));
+        assert_eq!(desk.of("ann").await.month, Usd::dollars(spent));
+    }
+    let rows = desk.ledger.rows(Duration::ZERO).await.unwrap();
+    let tolls: Vec<_> = rows.into_iter().map(|row| row.toll).collect();
+    assert_eq!(tolls, [Usd::dollars(3), Usd::dollars(7), Usd::ZERO]);
+}
+
+async fn a_refusal_names_the_limit_that_renews_last(desk: Desk) {
+    desk.reserve(&asked("ann", Usd::dollars(1))).await.unwrap();
+    let one = Some(Usd::dollars(1));
+    let midnight = START + 12 * HOUR;
+    let december = midnight + 10 * DAY;
+    let none = Limits::default();
+    for (limits, limit, renews) in [
+        (Limits { total_day: one, ..none }, Limit::TotalDay, midnight),
+        (Limits { caller_day: one, ..none }, Limit::CallerDay, midnight),
+        (Limits { total_day: one, caller_month: one, ..none }, Limit::CallerMonth, december),
+        (Limits { total_month: one, caller_day: one, ..none }, Limit::TotalMonth, december),
+    ] {
+        let refused = over(&desk, &within(limits, TOLL)).await;
+        let expected = OverBudget { limit, budget: Usd::dollars(1), left: Usd::ZERO, renews };
+        assert_eq!(refused, expected);
+    }
+}
+
+async fn callers_have_budgets_of_their_own(desk: Desk) {
+    let limits = Limits { caller_month: Some(Usd::dollars(5)), ..Limits::default() };
+    let of = |caller| Reservation { limits, ..asked(caller, Usd::dollars(5)) };
+    desk.reserve(&of("ann")).await.unwrap();
+    assert_eq!(over(&desk, &of("ann")).await.limit, Limit::CallerMonth);
+    desk.reserve(&of("bob")).await.unwrap();
+}
+
+async fn a_day_and_a_month_end_at_midnight_utc(desk: Desk) {
+    let limits = Limits {
+        total_day: Some(Usd::dollars(5)),
+        total_month: Some(Usd::dollars(10)),
+        ..Limits::default()
+    };
+    let five = || within(limits, Usd::dollars(5));
+    let midnight = START + 12 * HOUR;
+    desk.reserve(&five()).await.unwrap();
+    desk.set(midnight - Duration::from_nanos(1));
+    assert_eq!(over(&desk, &five()).await.limit, Limit::TotalDay);
+    desk.set(midnight);
+    desk.reserve(&five()).await.unwrap();
+    desk.set(midnight + 10 * DAY - Duration::from_nanos(1));
+    assert_eq!(over(&desk, &five()).await.limit, Limit::TotalMonth);
+    desk.set(midnight + 10 * DAY);
+    desk.reserve(&five()).await.unwrap();
+    assert_eq!(desk.total().await.month, Usd::dollars(5));
+}
+
+async fn a_late_end_counts_where_its_toll_was_set_aside(desk: Desk) {
+    let id = desk.send(&asked("ann", Usd::dollars(5))).await;
+    desk.settle(id, Ending::Unknown).await;
+    desk.pass(DAY);
+    desk.settle(id, posted(Usd::dollars(7), "")).await;
+    let spent = desk.total().await;
+    assert_eq!((spent.day, spent.month), (Usd::ZERO, Usd::dollars(7)));
+    desk.set(START);
+    assert_eq!(desk.total().await.day, Usd::dollars(7));
+}
+
+async fn a_clock_that_jumps_back_opens_no_period(desk: Desk) {
+    let limits = daily(Usd::dollars(5));
+    desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
+    for back in [DAY, 40 * DAY, START] {
+        desk.set(START - back);
+        let refused = over(&desk, &within(limits, TOLL)).await;
+        assert_eq!((refused.left, refused.renews), (Usd::ZERO, START + 12 * HOUR));
+        assert_eq!(desk.total().await.day, Usd::dollars(5));
+    }
+}
+
+async fn an_amount_that_cannot_be_counted_is_refused(desk: Desk) {
+    let most = Usd::micros(i64::MAX as u64);
+    for toll in [Usd::micros(u64::MAX), Usd::micros(most.as_micros() + 1)] {
+        assert!(matches!(desk.reserve(&asked("ann", toll)).await, Err(Refused::Unavailable(_))));
+    }
+    let id = desk.send(&asked("ann", most)).await;
+    assert!(matches!(desk.reserve(&asked("bob", TOLL)).await, Err(Refused::Unavailable(_))));
+    over(&desk, &Reservation { limits: daily(Usd::dollars(1)), ..asked("bob", TOLL) }).await;
+    assert!(desk.ledger.settle(id, posted(Usd::micros(u64::MAX), "")).await.is_err());
+    assert_eq!(desk.total().await.day, most);
+    desk.settle(id, Ending::Voided).await;
+    assert_eq!(desk.total().await.day, Usd::ZERO);
+}

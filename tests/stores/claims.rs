@@ -1,0 +1,167 @@
+//! The same purchase is found again, and nothing else is.
+
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::{Ending, Refused, Room, State};
+
+use crate::desk::*;
+
+on_every_backend!(
+    a_key_is_known_from_its_reservation_to_its_reply,
+    a_key_with_another_payload_is_refused,
+    a_voided_purchase_frees_its_key,
+    an_unknown_purchase_keeps_its_key_until_it_is_settled,
+    a_key_is_free_again_when_its_keep_time_is_over,
+    a_forgotten_reply_leaves_its_key_claimed,
+    two_keys_are_two_purchases_and_a_key_is_no_twin,
+    a_twin_joins_while_the_first_one_runs,
+    a_twin_joins_a_reply_that_did_not_arrive_within_the_window,
+    a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry,
+    a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered,
+    a_voided_purchase_has_no_twin,
+    a_name_is_taken_once,
+);
+
+async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
+    let first = keyed("k", "p");
+    desk.reserve(&first).await.unwrap();
+    assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Reserved);
+    desk.ledger.sent(first.id).await.unwrap();
+    assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Sent);
+    desk.settle(first.id, posted(TOLL, "hello")).await;
+    desk.ledger.delivered(first.id);
+
+    let earlier = desk.known(&keyed("k", "p")).await;
+    assert_eq!((earlier.id, earlier.state, earlier.toll), (first.id, State::Posted, TOLL));
+    assert_eq!(earlier.reply, Some(reply("hello")));
+    assert_eq!(desk.total().await.day, TOLL);
+}
+
+async fn a_key_with_another_payload_is_refused(desk: Desk) {
+    desk.reserve(&keyed("k", "p")).await.unwrap();
+    let other = desk.reserve(&keyed("k", "q")).await;
+    assert!(matches!(other, Err(Refused::KeyReused)), "{other:?}");
+    assert_eq!(desk.total().await.day, TOLL);
+}
+
+async fn a_voided_purchase_frees_its_key(desk: Desk) {
+    let id = desk.send(&keyed("k", "p")).await;
+    desk.settle(id, Ending::Voided).await;
+    desk.reserve(&keyed("k", "q")).await.unwrap();
+    assert_eq!(desk.states().await, [State::Voided, State::Reserved]);
+}
+
+async fn an_unknown_purchase_keeps_its_key_until_it_is_settled(desk: Desk) {
+    let id = desk.send(&keyed("k", "p")).await;
+    desk.settle(id, Ending::Unknown).await;
+    desk.pass(400 * DAY);
+    assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Unknown);
+    desk.settle(id, Ending::Voided).await;
+    desk.reserve(&keyed("k", "p")).await.unwrap();
+}
+
+async fn a_key_is_free_again_when_its_keep_time_is_over(desk: Desk) {
+    desk.buy(&keyed("k", "p"), "hello").await;
+    desk.pass(24 * HOUR - Duration::from_nanos(1));
+    desk.known(&keyed("k", "p")).await;
+    desk.pass(Duration::from_nanos(1));
+    desk.buy(&keyed("k", "q"), "later").await;
+    assert_eq!(desk.known(&keyed("k", "q")).await.reply, Some(reply("later")));
+    assert_eq!(desk.states().await, [State::Posted, State::Posted]);
+}
+
+async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
+    let id = desk.send(&keyed("k", "p")).await;
+    desk.settle(id, Ending::Posted { cost: TOLL, reply: None, keep: 24 * HOUR }).await;
+    desk.ledger.forget().await.unwrap();
+    let earlier = desk.known(&keyed("k", "p")).await;
+    assert_eq!((earlier.state, earlier.reply), (State::Posted, None));
+}
+
+async fn two_keys_are_two_purchases_and_a_key_is_no_twin(desk: Desk) {
+    desk.reserve(&keyed("k", "p")).await.unwrap();
+    desk.reserve(&keyed("l", "p")).await.unwrap();
+    desk.reserve(&twin("p", START, true)).await.unwrap();
+    desk.reserve(&twin("k", START, true)).await.unwrap();
+    assert_eq!(desk.states().await.len(), 4);
+}
+
+async fn a_twin_joins_while_the_first_one_runs(desk: Desk) {
+    let first = twin("p", START, false);
+    desk.reserve(&first).await.unwrap();
+    desk.pass(2 * HOUR);
+    assert_eq!(desk.known(&twin("p", desk.now(), false)).await.id, first.id);
+    desk.ledger.sent(first.id).await.unwrap();
+    assert_eq!(desk.known(&twin("p", desk.now(), false)).await.state, State::Sent);
+}
+
+async fn a_twin_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) {
+    desk.buy(&twin("p", START, false), "hello").await;
+    let ended = desk.now();
+    desk.pass(30 * SECOND);
+    assert_eq!(desk.known(&twin("p", ended, false)).await.reply, Some(reply("hello")));
+    desk.reserve(&twin("p", ended + Duration::from_nanos(1), false)).await.unwrap();
+}
+
+async fn a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry(desk: Desk) {
+    let first = desk.buy(&twin("p", START, false), "hello").await;
+    desk.ledger.delivered(first);
+    assert_eq!(desk.known(&twin("p", START, true)).await.id, first);
+    desk.reserve(&twin("p", START, false)).await.unwrap();
+}
+
+async fn a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered(desk: Desk) {
+    let first = desk.send(&twin("p", START, false)).await;
+    desk.settle(first, Ending::Unknown).await;
+    desk.ledger.delivered(first);
+    assert_eq!(desk.known(&twin("p", START, false)).await.state, State::Unknown);
+}
+
+async fn a_voided_purchase_has_no_twin(desk: Desk) {
+    let first = desk.send(&twin("p", START, false)).await;
+    desk.settle(first, Ending::Voided).await;
+    desk.reserve(&twin("p", START, true)).await.unwrap();
+}
+
+async fn a_name_is_taken_once(desk: Desk) {
+    let first = asked("ann", TOLL);
+    desk.reserve(&first).await.unwrap();
+    let again = tollgate::store::Reservation { id: first.id, ..asked("ann", TOLL) };
+    assert!(matches!(desk.reserve(&again).await, Err(Refused::Unavailable(_))));
+    assert_eq!(desk.total().await.day, TOLL);
+}
+
+/// Three replies, or ten bytes of them.
+const LITTLE: Room = Room { replies: 3, reply_bytes: 10, ended: 250_000, pages: None };
+
+#[tokio::test]
+async fn the_oldest_replies_are_dropped_first_and_their_keys_stay() {
+    for desk in [Desk::in_memory(LITTLE), Desk::on_disk(LITTLE)] {
+        for key in ["a", "b", "c", "d"] {
+            desk.buy(&keyed(key, "p"), key).await;
+        }
+        let kept = async |key| desk.known(&keyed(key, "p")).await.reply.is_some();
+        assert!(!kept("a").await && kept("b").await && kept("d").await);
+        desk.buy(&keyed("e", "p"), "9 bytes..").await;
+        assert!(!kept("c").await && kept("d").await && kept("e").await);
+        desk.buy(&keyed("f", "p"), "eleven byte").await;
+        assert!(kept("d").await && kept("e").await && !kept("f").await);
+        desk.pass(24 * HOUR);
+        desk.ledger.forget().await.unwrap();
+        desk.buy(&keyed("g", "p"), "10 bytes..").await;
+        assert!(kept("g").await);
+    }
+}
+
+#[tokio::test]
+async fn a_store_in_memory_remembers_only_so_many_ends() {
+    let desk = Desk::in_memory(Room { ended: 2, ..Room::default() });
+    for key in ["a", "b", "c"] {
+        desk.buy(&keyed(key, "p"), key).await;
+    }
+    desk.reserve(&keyed("a", "p")).await.unwrap();
+    desk.known(&keyed("b", "p")).await;
+    assert_eq!(desk.states().await.len(), 3);
+    assert_eq!(desk.total().await.day, Usd::mills(24));
+}

@@ -1,0 +1,141 @@
+//! A damaged file is refused, or it opens with all that it had: money is never guessed.
+//!
+//! What is asserted: a file without its log opens only if it is whole; a log that was cut takes with
+//! it only the latest steps, never one that comes before one that is still there; a flipped bit is
+//! refused, or it is where no purchase's name, state, caller's sum or cost is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::sqlite::{OpenError, Sqlite};
+use tollgate::store::{Clock, Ending, Ledger, PurchaseId, Scope, State};
+
+use crate::desk::*;
+
+type Purchases = Vec<(PurchaseId, State, Usd)>;
+
+#[tokio::test]
+async fn a_file_that_was_cut_is_refused_wherever_it_was_cut() {
+    let (desk, copy) = sold().await;
+    let whole = fs::read(&copy).unwrap();
+    let cuts = (0..whole.len()).step_by(509).chain((0..whole.len()).step_by(4_096));
+    for cut in cuts.chain([1, 99, 100, whole.len() - 1]) {
+        fs::write(&copy, &whole[..cut]).unwrap();
+        let opened = Sqlite::serve(&copy, desk.clock());
+        assert!(matches!(opened, Err(OpenError::Unusable(_))), "{cut}: {opened:?}");
+    }
+    fs::write(&copy, &whole).unwrap();
+    assert_eq!(purchases(&copy, desk.clock()).await.unwrap().len(), 40);
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_refused_or_changes_no_money() {
+    let (desk, copy) = sold().await;
+    let whole = fs::read(&copy).unwrap();
+    let before = purchases(&copy, desk.clock()).await.unwrap();
+    let whole_again = fs::read(&copy).unwrap();
+    assert_eq!(whole.len(), whole_again.len());
+    let (mut refused, mut opened) = (0, 0);
+    let places = (0..100).chain((100..whole.len()).step_by(151));
+    for (turn, place) in places.enumerate() {
+        let mut bent = whole.clone();
+        bent[place] ^= 1 << (turn % 8);
+        fs::write(&copy, &bent).unwrap();
+        match purchases(&copy, desk.clock()).await {
+            Ok(after) => {
+                assert_eq!(after, before, "bit {} of byte {place}", turn % 8);
+                opened += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 20 && opened > 20, "{refused} refused, {opened} opened");
+}
+
+#[tokio::test]
+async fn a_log_that_was_cut_loses_only_its_latest_steps() {
+    let (mut desk, old) = sold().await;
+    let before = purchases(&old, desk.clock()).await.unwrap();
+    desk.restart();
+    for turn in 0..10 {
+        desk.buy(&asked("bob", Usd::mills(3 + turn)), "later").await;
+    }
+    let history = read(desk.ledger.as_ref()).await;
+    let (copied, place) = (desk.path().with_file_name("cut.db"), desk.path());
+    copy(&place, &copied);
+    let (file, log) = (fs::read(&copied).unwrap(), beside(&copied, "-wal"));
+    let whole = fs::read(&log).unwrap();
+    assert!(whole.len() > 40_000, "the latest purchases are in the log");
+
+    let mut fewest = usize::MAX;
+    for cut in (0..=whole.len()).step_by(1_021).chain([whole.len()]) {
+        for bend in [false, true] {
+            let mut bent = whole[..cut].to_vec();
+            if let (true, Some(last)) = (bend, bent.last_mut()) {
+                *last ^= 0x10;
+            }
+            fs::write(&copied, &file).unwrap();
+            fs::write(&log, &bent).unwrap();
+            let found = purchases(&copied, desk.clock()).await.unwrap();
+            is_the_beginning(&found, &history, cut == whole.len() && !bend);
+            assert!(found.len() >= before.len(), "what was in the file stays");
+            fewest = fewest.min(found.len());
+        }
+    }
+    assert_eq!(fewest, before.len());
+}
+
+/// All but the last of the purchases found are as they were in the end; the last may be anywhere on
+/// its way.
+fn is_the_beginning(found: &Purchases, history: &Purchases, is_whole: bool) {
+    let Some(last) = found.len().checked_sub(1) else { return };
+    assert_eq!(found[..last], history[..last]);
+    assert_eq!(found[last].0, history[last].0);
+    assert!(!is_whole || found == history);
+}
+
+/// A ledger that has sold, and a copy of its file, which is complete without the log.
+async fn sold() -> (Desk, PathBuf) {
+    let mut desk = Desk::on_disk(Default::default());
+    for turn in 0..40_u64 {
+        let caller = ["ann", "bob", "eve"][turn as usize % 3];
+        let key = format!("key {turn}");
+        let asked = match turn % 2 {
+            0 => asked(caller, Usd::mills(3 + turn)),
+            _ => keyed(&key, "p"),
+        };
+        let id = desk.send(&asked).await;
+        let ending = match turn % 8 {
+            6 => Ending::Voided,
+            7 => Ending::Unknown,
+            _ => posted(asked.toll, "a reply that is kept"),
+        };
+        desk.settle(id, ending).await;
+        desk.pass(HOUR);
+    }
+    desk.stop();
+    assert!(!beside(&desk.path(), "-wal").exists(), "the log was copied into the file");
+    let copied = desk.path().with_file_name("copy.db");
+    copy(&desk.path(), &copied);
+    (desk, copied)
+}
+
+/// What a damaged ledger holds, if it opens; its counters then are the sum of that.
+async fn purchases(path: &Path, clock: Clock) -> Result<Purchases, OpenError> {
+    for ending in ["-shm"] {
+        let _ = fs::remove_file(beside(path, ending));
+    }
+    let ledger = Sqlite::serve(path, clock)?;
+    let found = read(&ledger).await;
+    let month = bounded(ledger.spent(Scope::Total)).await.expect("counted").month;
+    let sum = found.iter().filter(|(_, state, _)| *state != State::Voided);
+    assert_eq!(month.as_micros(), sum.map(|(_, _, toll)| toll.as_micros()).sum::<u64>());
+    Ok(found)
+}
+
+async fn read(ledger: &dyn Ledger) -> Purchases {
+    let rows = bounded(ledger.rows(Duration::ZERO)).await.expect("rows");
+    rows.into_iter().map(|row| (row.id, row.state, row.toll)).collect()
+}

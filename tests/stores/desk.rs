@@ -1,0 +1,207 @@
+//! A ledger with a clock that the test winds, and purchases made in a line.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tollgate::contract::money::Usd;
+use tollgate::store::memory::Memory;
+use tollgate::store::sqlite::Sqlite;
+use tollgate::store::{
+    Broken, Claim, Clock, Earlier, Ending, Identity, KeptReply, Ledger, Limits, PurchaseId,
+    Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin,
+};
+
+/// 2025-11-20, noon.
+pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+pub(crate) const TOLL: Usd = Usd::mills(6);
+
+pub(crate) struct Desk {
+    pub(crate) ledger: Arc<dyn Ledger>,
+    time: Arc<Mutex<Duration>>,
+    folder: Option<TempDir>,
+}
+
+impl Desk {
+    pub(crate) fn in_memory(room: Room) -> Self {
+        let time = Arc::new(Mutex::new(START));
+        Self { ledger: Arc::new(Memory::with_room(clock(&time), room)), time, folder: None }
+    }
+
+    pub(crate) fn on_disk(room: Room) -> Self {
+        let time = Arc::new(Mutex::new(START));
+        let folder = tempfile::tempdir().expect("a folder");
+        let ledger = Sqlite::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
+        Self { ledger: Arc::new(ledger.expect("a new ledger")), time, folder: Some(folder) }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.as_ref().expect("on disk").path().join("ledger.db")
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        clock(&self.time)
+    }
+
+    /// Ends the server and starts it again, where the store outlives it.
+    pub(crate) fn restart(&mut self) {
+        self.restart_with(Room::default());
+    }
+
+    pub(crate) fn restart_with(&mut self, room: Room) {
+        self.stop();
+        let ledger = Sqlite::serve_within(&self.path(), self.clock(), room);
+        self.ledger = Arc::new(ledger.expect("it opens again"));
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.ledger = Arc::new(Broken("stopped".into()));
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        *self.time.lock().expect("the clock")
+    }
+
+    pub(crate) fn set(&self, time: Duration) {
+        *self.time.lock().expect("the clock") = time;
+    }
+
+    pub(crate) fn pass(&self, time: Duration) {
+        self.set(self.now() + time);
+    }
+
+    pub(crate) async fn reserve(&self, asked: &Reservation) -> Result<(), Refused> {
+        bounded(self.ledger.reserve(asked)).await
+    }
+
+    /// Reserves and sends.
+    pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
+        self.reserve(asked).await.expect("set aside");
+        bounded(self.ledger.sent(asked.id)).await.expect("marked");
+        asked.id
+    }
+
+    /// Buys for the toll that was expected.
+    pub(crate) async fn buy(&self, asked: &Reservation, body: &str) -> PurchaseId {
+        let id = self.send(asked).await;
+        self.settle(id, posted(asked.toll, body)).await;
+        id
+    }
+
+    pub(crate) async fn settle(&self, id: PurchaseId, ending: Ending) {
+        bounded(self.ledger.settle(id, ending)).await.expect("settled");
+    }
+
+    pub(crate) async fn known(&self, asked: &Reservation) -> Earlier {
+        match self.reserve(asked).await {
+            Err(Refused::Known(earlier)) => earlier,
+            other => panic!("expected it to be known, not {other:?}"),
+        }
+    }
+
+    pub(crate) async fn total(&self) -> Spent {
+        bounded(self.ledger.spent(Scope::Total)).await.expect("counted")
+    }
+
+    pub(crate) async fn of(&self, caller: &str) -> Spent {
+        bounded(self.ledger.spent(Scope::Caller(caller.into()))).await.expect("counted")
+    }
+
+    pub(crate) async fn rows(&self) -> Vec<Row> {
+        bounded(self.ledger.rows(Duration::ZERO)).await.expect("rows")
+    }
+
+    pub(crate) async fn states(&self) -> Vec<State> {
+        self.rows().await.into_iter().map(|row| row.state).collect()
+    }
+}
+
+fn clock(time: &Arc<Mutex<Duration>>) -> Clock {
+    let time = Arc::clone(time);
+    Arc::new(move || *time.lock().expect("the clock"))
+}
+
+/// No answer takes longer than this.
+pub(crate) async fn bounded<T>(answer: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an answer in time")
+}
+
+/// Copies a ledger that may be open. Another process does it: closing the file in this one would drop
+/// the locks that SQLite holds on it.
+pub(crate) fn copy(ledger: &Path, to: &Path) {
+    for ending in ["", "-wal", ".lock"] {
+        let from = beside(ledger, ending);
+        if from.exists() {
+            let copied = Command::new("cp").arg(from).arg(beside(to, ending)).status();
+            assert!(copied.expect("cp").success());
+        }
+    }
+}
+
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    PathBuf::from(format!("{}{ending}", path.display()))
+}
+
+pub(crate) fn identity(name: &str) -> Identity {
+    let mut identity = [0; 32];
+    identity[..name.len()].copy_from_slice(name.as_bytes());
+    identity
+}
+
+/// A purchase that resembles no other.
+pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
+    let id = PurchaseId::new();
+    let mut likeness = [0; 32];
+    likeness[16..].copy_from_slice(id.0.as_bytes());
+    let claim = Claim::Twin(Twin { likeness, since: START, is_retry: false });
+    Reservation {
+        id,
+        caller: caller.into(),
+        service: Service::Chat,
+        model: "alpha".into(),
+        toll,
+        claim,
+        limits: Limits::default(),
+    }
+}
+
+pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
+    let claim = Claim::Key { key: identity(key), payload: identity(payload) };
+    Reservation { claim, ..asked("ann", TOLL) }
+}
+
+pub(crate) fn twin(likeness: &str, since: Duration, is_retry: bool) -> Reservation {
+    let claim = Claim::Twin(Twin { likeness: identity(likeness), since, is_retry });
+    Reservation { claim, ..asked("ann", TOLL) }
+}
+
+pub(crate) fn reply(body: &str) -> KeptReply {
+    KeptReply { status: 200, is_json: true, body: body.to_owned().into() }
+}
+
+pub(crate) fn posted(cost: Usd, body: &str) -> Ending {
+    Ending::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR }
+}
+
+/// Runs each promise on each backend, with the usual room.
+macro_rules! on_every_backend {
+    ($($promise:ident),+ $(,)?) => {
+        mod memory {
+            $(#[tokio::test] async fn $promise() {
+                super::$promise($crate::desk::Desk::in_memory(Default::default())).await;
+            })+
+        }
+        mod sqlite {
+            $(#[tokio::test] async fn $promise() {
+                super::$promise($crate::desk::Desk::on_disk(Default::default())).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_every_backend;

@@ -1,0 +1,195 @@
+//! The file: who may have it, who may see it, and what happens when it cannot be written or used.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use tollgate::contract::money::Usd;
+use tollgate::store::sqlite::{OpenError, Sqlite};
+use tollgate::store::{Broken, Ending, Ledger, Refused, Room, Scope, State};
+
+use crate::desk::*;
+
+#[tokio::test]
+async fn a_second_server_is_told_whose_the_ledger_is() {
+    let mut desk = Desk::on_disk(Room::default());
+    let other_name = desk.path().with_file_name("other.db");
+    std::os::unix::fs::symlink(desk.path(), &other_name).unwrap();
+    for path in [desk.path(), other_name] {
+        let second = Sqlite::serve(&path, desk.clock());
+        let Err(OpenError::Locked { pid }) = second else { panic!("{second:?}") };
+        assert_eq!(pid, Some(std::process::id()));
+    }
+    desk.buy(&asked("ann", TOLL), "").await;
+    desk.restart();
+    assert_eq!(desk.states().await, [State::Posted]);
+}
+
+#[tokio::test]
+async fn the_files_are_their_owners_alone() {
+    let desk = Desk::on_disk(Room::default());
+    desk.buy(&asked("ann", TOLL), "").await;
+    let folder = fs::read_dir(desk.path().parent().unwrap()).unwrap();
+    let modes: Vec<_> = folder
+        .map(|file| file.unwrap())
+        .map(|file| (file.file_name(), file.metadata().unwrap().permissions().mode() & 0o777))
+        .collect();
+    assert_eq!(modes.len(), 4, "{modes:?}");
+    assert!(modes.iter().all(|(_, mode)| *mode == 0o600), "{modes:?}");
+}
+
+#[tokio::test]
+async fn a_file_that_others_could_read_is_closed_to_them() {
+    let mut desk = Desk::on_disk(Room::default());
+    desk.stop();
+    fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o644)).unwrap();
+    desk.restart();
+    assert_eq!(desk.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_purchases_until_there_is_room() {
+    let mut desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
+    let big = "x".repeat(20_000);
+    let mut bought = 0;
+    let refused = loop {
+        let next = asked("ann", TOLL);
+        if let Err(refused) = desk.reserve(&next).await {
+            break refused;
+        }
+        let _ = desk.ledger.sent(next.id).await;
+        // A reply that finds no room leaves its purchase as it was, and one without a reply may still fit.
+        if desk.ledger.settle(next.id, posted(TOLL, &big)).await.is_err() {
+            let bare = Ending::Posted { cost: TOLL, reply: None, keep: HOUR };
+            let _ = desk.ledger.settle(next.id, bare).await;
+        }
+        bought += 1;
+        assert!(bought < 10_000, "the disk never fills");
+    };
+    assert!(matches!(refused, Refused::Unavailable(_)), "{refused:?}");
+    let spent = desk.total().await.day;
+    assert_eq!(spent, Usd::mills(6 * bought), "a refused reservation leaves nothing behind");
+
+    // The replies' time comes, and there is room again, without a restart.
+    desk.pass(25 * HOUR);
+    desk.ledger.forget().await.unwrap();
+    desk.buy(&asked("ann", TOLL), "hello").await;
+    desk.restart();
+    assert_eq!(desk.states().await.len() as u64, bought + 1);
+}
+
+#[tokio::test]
+async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
+    let desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
+    let id = desk.send(&asked("ann", TOLL)).await;
+    desk.ledger.settle_later(id, posted(TOLL, &"x".repeat(500_000)));
+    assert_eq!(desk.total().await.day, TOLL);
+    assert_eq!(desk.states().await, [State::Sent]);
+    // Another process gives the ledger's room back.
+    desk.settle(id, Ending::Voided).await;
+    eventually(async || desk.states().await == [State::Voided]).await;
+}
+
+#[tokio::test]
+async fn what_is_written_beside_a_server_holds_within_a_second() {
+    let desk = Desk::on_disk(Room::default());
+    let id = desk.send(&keyed("k", "p")).await;
+    desk.settle(id, Ending::Unknown).await;
+
+    let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
+    bounded(beside.settle(id, posted(Usd::mills(7), "found"))).await.unwrap();
+    let written = Instant::now();
+    assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("found")));
+    assert_eq!(desk.total().await.day, Usd::mills(7));
+    assert!(written.elapsed() < Duration::from_secs(1));
+
+    desk.buy(&asked("bob", TOLL), "").await;
+    assert_eq!(bounded(beside.spent(Scope::Total)).await.unwrap().day, Usd::mills(13));
+    drop(beside);
+    desk.buy(&asked("bob", TOLL), "").await;
+}
+
+#[tokio::test]
+async fn a_reader_reads_beside_a_server_and_writes_nothing() {
+    let desk = Desk::on_disk(Room::default());
+    let reader = Sqlite::read(&desk.path(), desk.clock()).unwrap();
+    let id = desk.buy(&asked("ann", TOLL), "").await;
+    assert_eq!(bounded(reader.rows(Duration::ZERO)).await.unwrap()[0].id, id);
+    assert_eq!(bounded(reader.spent(Scope::Total)).await.unwrap().day, TOLL);
+    let asked = asked("ann", TOLL);
+    let refused = bounded(reader.reserve(&asked)).await;
+    assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
+    desk.buy(&keyed("k", "p"), "").await;
+}
+
+#[tokio::test]
+async fn a_ledger_is_made_beside_a_server_that_has_yet_to_start() {
+    let desk = Desk::on_disk(Room::default());
+    let path = desk.path().with_file_name("later.db");
+    let missing = Sqlite::read(&path, desk.clock());
+    assert!(matches!(missing, Err(OpenError::Unusable(_))), "{missing:?}");
+    assert!(!path.exists());
+    drop(Sqlite::beside(&path, desk.clock()).unwrap());
+    drop(Sqlite::serve(&path, desk.clock()).unwrap());
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("text"), "not a database at all, but longer than its header ".repeat(20)).unwrap();
+    fs::write(at("short"), "x").unwrap();
+    fs::create_dir(at("folder")).unwrap();
+    with(&at("foreign"), "CREATE TABLE theirs (x)");
+    drop(Sqlite::serve(&at("newer"), Desk::in_memory(Room::default()).clock()).unwrap());
+    with(&at("newer"), "PRAGMA user_version = 99");
+    drop(Sqlite::serve(&at("emptied"), Desk::in_memory(Room::default()).clock()).unwrap());
+    fs::write(at("emptied"), "").unwrap();
+    fs::write(at("gone-wal"), "x").unwrap();
+
+    for (name, why) in [
+        ("text", "not a database"),
+        ("short", "not a ledger of tollgate"),
+        ("folder", "unable to open"),
+        ("foreign", "not a ledger of tollgate"),
+        ("newer", "its version is 99"),
+        ("emptied", "it is empty, but it was not"),
+        ("gone", "its write-ahead log is there"),
+        ("nowhere/ledger", "No such file"),
+    ] {
+        let before = fs::read(at(name)).ok();
+        let opened = Sqlite::serve(&at(name), Desk::in_memory(Room::default()).clock());
+        let Err(OpenError::Unusable(said)) = &opened else { panic!("{name}: {opened:?}") };
+        assert!(said.contains(why), "{name}: {said}");
+        assert!(said.contains(name), "{name}: {said}");
+        assert_eq!(fs::read(at(name)).ok(), before, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_ledger_that_cannot_be_used_refuses_everything() {
+    let broken = Broken("damaged".into());
+    let asked = asked("ann", TOLL);
+    assert!(matches!(broken.reserve(&asked).await, Err(Refused::Unavailable(_))));
+    assert!(broken.sent(asked.id).await.is_err());
+    assert!(broken.settle(asked.id, Ending::Voided).await.is_err());
+    assert!(broken.spent(Scope::Total).await.is_err());
+    assert!(broken.rows(Duration::ZERO).await.is_err());
+    assert!(broken.last_check().await.is_err());
+}
+
+fn with(path: &Path, statement: &str) {
+    Connection::open(path).unwrap().execute_batch(statement).unwrap();
+}
+
+/// Asks again until it is so; a minute at most.
+async fn eventually(is_so: impl AsyncFn() -> bool) {
+    bounded(async {
+        while !is_so().await {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}

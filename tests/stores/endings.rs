@@ -1,0 +1,95 @@
+//! A purchase goes one way through its states, and reports tell it as it is.
+
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::{Checkpoint, Ending, PurchaseId, State};
+
+use crate::desk::*;
+
+on_every_backend!(
+    a_purchase_ends_once_save_that_an_unknown_one_is_settled,
+    nothing_is_sent_that_is_not_set_aside,
+    an_end_that_nobody_waits_for_is_noted_all_the_same,
+    ending_what_never_was_changes_nothing,
+    reports_begin_where_they_are_asked_to,
+    the_gateways_books_are_noted_only_while_nothing_is_under_way,
+);
+
+async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
+    let ends = || [posted(Usd::dollars(2), "x"), Ending::Voided, Ending::Unknown];
+    for (first, state, spent) in
+        [(0, State::Posted, 2), (1, State::Voided, 0), (2, State::Unknown, 1)]
+    {
+        for second in ends() {
+            let before = desk.total().await.day;
+            let id = desk.send(&asked("ann", Usd::dollars(1))).await;
+            desk.settle(id, ends()[first].clone()).await;
+            let counted = desk.total().await.day.saturating_sub(before);
+            assert_eq!(counted, Usd::dollars(spent));
+
+            desk.settle(id, second.clone()).await;
+            let (state, spent) = match (state, &second) {
+                (State::Unknown, Ending::Posted { .. }) => (State::Posted, 2),
+                (State::Unknown, Ending::Voided) => (State::Voided, 0),
+                _ => (state, spent),
+            };
+            assert_eq!(desk.states().await.last(), Some(&state), "{first} {second:?}");
+            let counted = desk.total().await.day.saturating_sub(before);
+            assert_eq!(counted, Usd::dollars(spent), "{first} {second:?}");
+        }
+    }
+}
+
+async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
+    assert!(desk.ledger.sent(PurchaseId::new()).await.is_err());
+    for ending in [posted(TOLL, "x"), Ending::Voided, Ending::Unknown] {
+        let id = desk.send(&asked("ann", TOLL)).await;
+        desk.ledger.sent(id).await.expect("marking twice is once");
+        desk.settle(id, ending).await;
+        assert!(desk.ledger.sent(id).await.is_err());
+    }
+}
+
+async fn an_end_that_nobody_waits_for_is_noted_all_the_same(desk: Desk) {
+    let id = desk.send(&asked("ann", TOLL)).await;
+    desk.ledger.settle_later(id, Ending::Unknown);
+    desk.total().await;
+    assert_eq!(desk.states().await, [State::Unknown]);
+}
+
+async fn ending_what_never_was_changes_nothing(desk: Desk) {
+    desk.settle(PurchaseId::new(), posted(TOLL, "x")).await;
+    desk.ledger.delivered(PurchaseId::new());
+    assert_eq!((desk.total().await.day, desk.states().await), (Usd::ZERO, vec![]));
+}
+
+async fn reports_begin_where_they_are_asked_to(desk: Desk) {
+    for _ in 0..3 {
+        desk.send(&asked("ann", TOLL)).await;
+        desk.pass(HOUR);
+    }
+    let rows = desk.ledger.rows(START + HOUR).await.unwrap();
+    let times: Vec<_> = rows.iter().map(|row| row.at).collect();
+    assert_eq!(times, [START + HOUR, START + 2 * HOUR]);
+    assert_eq!((rows[0].caller.as_str(), rows[0].model.as_str()), ("ann", "alpha"));
+    assert_eq!(desk.ledger.rows(Duration::MAX).await.unwrap(), []);
+}
+
+async fn the_gateways_books_are_noted_only_while_nothing_is_under_way(desk: Desk) {
+    let books = |chats| Checkpoint {
+        at: START,
+        balance_cents: 1_000,
+        chats,
+        chat_cents: 2,
+        spent_cents: 3,
+    };
+    assert_eq!(desk.ledger.last_check().await.unwrap(), None);
+    assert!(desk.ledger.check(books(1)).await.unwrap());
+    let id = desk.send(&asked("ann", TOLL)).await;
+    assert!(!desk.ledger.check(books(2)).await.unwrap());
+    assert_eq!(desk.ledger.last_check().await.unwrap(), Some(books(1)));
+    desk.settle(id, Ending::Unknown).await;
+    assert!(desk.ledger.check(books(3)).await.unwrap());
+    assert_eq!(desk.ledger.last_check().await.unwrap(), Some(books(3)));
+}

@@ -1,0 +1,12 @@
+//! One suite on every backend of the ledger, and what only the one on disk has to promise.
+#![cfg(test)]
+
+mod budgets;
+mod claims;
+mod concurrency;
+mod damage;
+mod desk;
+mod disk;
+mod endings;
+mod model;
+mod restart;

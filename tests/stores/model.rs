@@ -1,0 +1,233 @@
+//! Any run of verbs, restarts and clock jumps leaves the store on disk as it leaves the one in memory,
+//! and the money adds up.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rusqlite::Connection;
+use tollgate::contract::money::Usd;
+use tollgate::store::{Claim, Ending, Limits, PurchaseId, Reservation, Room, State, Twin};
+
+use crate::desk::*;
+
+const LITTLE: Room = Room { replies: 4, reply_bytes: 40, ended: 250_000, pages: None };
+const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
+
+#[derive(Clone, Debug)]
+enum Verb {
+    Reserve { caller: usize, toll: u64, limits: Limits, claim: Claimed },
+    Sent(prop::sample::Index),
+    Settle { which: prop::sample::Index, ending: Ending, is_waited_for: bool },
+    Delivered(prop::sample::Index),
+    Forget,
+    Restart,
+    Pass(Duration),
+    JumpBack(Duration),
+}
+
+#[derive(Clone, Debug)]
+enum Claimed {
+    Key(u8, u8),
+    Twin { likeness: u8, window: Duration, is_retry: bool },
+}
+
+fn verbs() -> impl Strategy<Value = Verb> {
+    let which = any::<prop::sample::Index>;
+    let budget = || prop::option::weighted(0.3, (0..60_u64).prop_map(Usd::mills));
+    let limits = (budget(), budget(), budget(), budget()).prop_map(
+        |(total_day, total_month, caller_day, caller_month)| Limits {
+            total_day,
+            total_month,
+            caller_day,
+            caller_month,
+        },
+    );
+    let claim = prop_oneof![
+        (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
+        (0..4_u8, 0..60_u64, prop::bool::weighted(0.2)).prop_map(|(likeness, window, is_retry)| {
+            Claimed::Twin { likeness, window: Duration::from_secs(window), is_retry }
+        }),
+    ];
+    let ending = prop_oneof![
+        3 => (0..20_u64, prop::option::of("[a-z]{0,30}"), 0..100_u64).prop_map(|(cost, body, keep)| {
+            let reply = body.map(|body| reply(&body));
+            Ending::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep) }
+        }),
+        1 => Just(Ending::Voided),
+        1 => Just(Ending::Unknown),
+    ];
+    prop_oneof![
+        8 => (0..3_usize, 0..12_u64, limits, claim)
+            .prop_map(|(caller, toll, limits, claim)| Verb::Reserve { caller, toll, limits, claim }),
+        5 => which().prop_map(Verb::Sent),
+        6 => (which(), ending, any::<bool>()).prop_map(|(which, ending, is_waited_for)| {
+            Verb::Settle { which, ending, is_waited_for }
+        }),
+        3 => which().prop_map(Verb::Delivered),
+        1 => Just(Verb::Forget),
+        1 => Just(Verb::Restart),
+        3 => prop_oneof![0..40_u64, 0..3_000_000_u64].prop_map(|s| Verb::Pass(SECOND * s as u32)),
+        1 => (0..200_000_u64).prop_map(|s| Verb::JumpBack(SECOND * s as u32)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_store_on_disk_does_what_the_one_in_memory_does(verbs in vec(verbs(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let mut both = Both {
+                memory: Desk::in_memory(LITTLE),
+                disk: Desk::on_disk(LITTLE),
+                ids: Vec::new(),
+            };
+            for verb in verbs {
+                both.step(&verb).await;
+                both.agree(&verb).await;
+            }
+            both.disk.restart_with(LITTLE);
+            both.disk.stop();
+            adds_up(&both.disk);
+        });
+    }
+}
+
+struct Both {
+    memory: Desk,
+    disk: Desk,
+    ids: Vec<PurchaseId>,
+}
+
+impl Both {
+    async fn step(&mut self, verb: &Verb) {
+        match verb {
+            Verb::Reserve { caller, toll, limits, claim } => {
+                let asked = self.reservation(*caller, *toll, *limits, claim);
+                let answers = (self.memory.reserve(&asked).await, self.disk.reserve(&asked).await);
+                assert_eq!(format!("{:?}", answers.0), format!("{:?}", answers.1), "{asked:?}");
+                if answers.1.is_ok() {
+                    self.ids.push(asked.id);
+                    self.is_within(&asked).await;
+                }
+            }
+            Verb::Sent(which) => {
+                let Some(id) = self.pick(which) else { return };
+                let (memory, disk) = (self.memory.ledger.sent(id), self.disk.ledger.sent(id));
+                let answers = (bounded(memory).await, bounded(disk).await);
+                assert_eq!(answers.0.is_ok(), answers.1.is_ok());
+            }
+            Verb::Settle { which, ending, is_waited_for } => {
+                let Some(id) = self.pick(which) else { return };
+                for desk in [&self.memory, &self.disk] {
+                    match is_waited_for {
+                        true => desk.settle(id, ending.clone()).await,
+                        false => desk.ledger.settle_later(id, ending.clone()),
+                    }
+                }
+            }
+            Verb::Delivered(which) => {
+                let Some(id) = self.pick(which) else { return };
+                self.memory.ledger.delivered(id);
+                self.disk.ledger.delivered(id);
+            }
+            Verb::Forget => {
+                for desk in [&self.memory, &self.disk] {
+                    bounded(desk.ledger.forget()).await.expect("forgotten");
+                }
+            }
+            Verb::Restart => {
+                for row in self.memory.rows().await {
+                    match row.state {
+                        State::Reserved => self.memory.settle(row.id, Ending::Voided).await,
+                        State::Sent => self.memory.settle(row.id, Ending::Unknown).await,
+                        State::Posted | State::Voided | State::Unknown => {}
+                    }
+                }
+                self.disk.restart_with(LITTLE);
+            }
+            Verb::Pass(time) => self.set(self.disk.now() + *time),
+            Verb::JumpBack(time) => self.set(self.disk.now() - *time),
+        }
+    }
+
+    fn set(&self, time: Duration) {
+        self.memory.set(time);
+        self.disk.set(time);
+    }
+
+    fn pick(&self, which: &prop::sample::Index) -> Option<PurchaseId> {
+        (!self.ids.is_empty()).then(|| *which.get(&self.ids))
+    }
+
+    fn reservation(
+        &self,
+        caller: usize,
+        toll: u64,
+        limits: Limits,
+        claim: &Claimed,
+    ) -> Reservation {
+        let claim = match *claim {
+            Claimed::Key(key, payload) => Claim::Key { key: [key; 32], payload: [payload; 32] },
+            Claimed::Twin { likeness, window, is_retry } => Claim::Twin(Twin {
+                likeness: [likeness; 32],
+                since: self.disk.now().saturating_sub(window),
+                is_retry,
+            }),
+        };
+        Reservation { limits, claim, ..asked(CALLERS[caller], Usd::mills(toll)) }
+    }
+
+    /// What was set aside just now is within every budget that it was given.
+    async fn is_within(&self, asked: &Reservation) {
+        let (total, own) = (self.disk.total().await, self.disk.of(&asked.caller).await);
+        let Limits { total_day, total_month, caller_day, caller_month } = asked.limits;
+        for (limit, spent) in [
+            (total_day, total.day),
+            (total_month, total.month),
+            (caller_day, own.day),
+            (caller_month, own.month),
+        ] {
+            assert!(limit.is_none_or(|limit| spent <= limit), "{spent} of {limit:?}");
+        }
+    }
+
+    async fn agree(&self, after: &Verb) {
+        assert_eq!(self.memory.total().await, self.disk.total().await, "{after:?}");
+        for caller in CALLERS {
+            assert_eq!(self.memory.of(caller).await, self.disk.of(caller).await, "{after:?}");
+        }
+        let (memory, disk) = (self.memory.rows().await, self.disk.rows().await);
+        assert_eq!(memory, disk, "{after:?}");
+    }
+}
+
+/// Every counter in the file is the sum of the purchases of its period.
+fn adds_up(desk: &Desk) {
+    let file = Connection::open(desk.path()).unwrap();
+    let mut sums: HashMap<(String, String, i64), i64> = HashMap::new();
+    let mut rows = file
+        .prepare(
+            "SELECT caller, day, month, state, coalesce(cost_micros, toll_micros) FROM purchases",
+        )
+        .unwrap();
+    let mut rows = rows.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let (caller, state): (String, String) = (row.get(0).unwrap(), row.get(3).unwrap());
+        let counts = if state == "voided" { 0 } else { row.get(4).unwrap() };
+        for scope in ["total".to_owned(), format!("caller {caller}")] {
+            for (unit, period) in [("day", row.get(1).unwrap()), ("month", row.get(2).unwrap())] {
+                *sums.entry((scope.clone(), unit.to_owned(), period)).or_default() += counts;
+            }
+        }
+    }
+    let mut counters = file.prepare("SELECT scope, unit, period, micros FROM spent").unwrap();
+    let counters = counters
+        .query_map([], |row| Ok(((row.get(0)?, row.get(1)?, row.get(2)?), row.get(3)?)))
+        .unwrap();
+    let counters: HashMap<(String, String, i64), i64> = counters.map(|row| row.unwrap()).collect();
+    assert_eq!(counters, sums);
+}
