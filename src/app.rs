@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -38,6 +39,7 @@ use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::memory::Memory;
+use crate::store::sqlite::{OpenError, Sqlite};
 use crate::store::{Ledger, Limits};
 use crate::upstream;
 use crate::upstream::client::Client;
@@ -227,6 +229,14 @@ impl<B> Service<Request<B>> for Current<B> {
 /// A ledger that ends with the process.
 pub fn memory() -> Arc<dyn Ledger> {
     Arc::new(Memory::new(Arc::new(clock::wall)))
+}
+
+/// A ledger in a file, to sell from.
+///
+/// # Errors
+/// Another server has it, or it cannot be used.
+pub fn sqlite(path: &Path) -> Result<Arc<dyn Ledger>, OpenError> {
+    Ok(Arc::new(Sqlite::serve(path, Arc::new(clock::wall))?))
 }
 
 /// A sandbox as the settings want it.

@@ -22,12 +22,14 @@ use super::check::{budgets, callers, gateway};
 use super::{Exit, Loaded, load, log, refuse};
 use crate::app;
 use crate::app::{App, Current, Lasting};
-use crate::config::{Config, Target};
+use crate::config::{Config, Store, Target};
 use crate::downstream::caller::{Introduced, Peer};
 use crate::metrics::Metrics;
 use crate::purchase::idempotency::Running;
 use crate::routes::admin::Admin;
 use crate::server;
+use crate::store::sqlite::OpenError;
+use crate::store::{Broken, Ledger};
 
 /// How often callers who are gone are forgotten.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
@@ -61,7 +63,8 @@ pub fn serve(
     let behind = runtime()?;
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
     let signals = behind.block_on(async { Signals::new() })?;
-    let lasting = behind.block_on(start_sandbox(&config))?;
+    let ledger = open_ledger(&config.store)?;
+    let lasting = behind.block_on(start_sandbox(&config, ledger))?;
     let own = own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
@@ -101,8 +104,25 @@ fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }
 
+/// The ledger that purchases are written in. One that cannot be used stops sales, not the rest.
+fn open_ledger(store: &Store) -> io::Result<Arc<dyn Ledger>> {
+    match store {
+        Store::Memory => Ok(app::memory()),
+        Store::Sqlite(path) => match app::sqlite(path) {
+            Ok(ledger) => Ok(ledger),
+            Err(OpenError::Unusable(reason)) => {
+                error!("nothing can be bought: {reason}");
+                Ok(Arc::new(Broken(reason)))
+            }
+            Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
+        },
+        // `not_yet` has refused it.
+        Store::Redis => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
 /// The sandbox listens on a free port of its own, like the gateway that it stands for.
-async fn start_sandbox(config: &Config) -> io::Result<Lasting> {
+async fn start_sandbox(config: &Config, ledger: Arc<dyn Ledger>) -> io::Result<Lasting> {
     let metrics = Arc::new(Metrics::default());
     let sandbox = match config.gateway.target {
         Target::Live { .. } => None,
@@ -114,7 +134,7 @@ async fn start_sandbox(config: &Config) -> io::Result<Lasting> {
             Some((sandbox, address))
         }
     };
-    Ok(Lasting { metrics, ledger: app::memory(), running: Running::default(), sandbox })
+    Ok(Lasting { metrics, ledger, running: Running::default(), sandbox })
 }
 
 /// The addresses under which callers reach us; all of the machine's where we listen on all.

@@ -1,7 +1,5 @@
 //! Settings that are understood and whose feature this version does not have: refused at start, never ignored.
 
-use std::time::Duration;
-
 use super::Budget;
 use super::Config;
 use super::Mode;
@@ -10,7 +8,6 @@ use super::Store;
 use super::Target;
 use super::Tls;
 use super::Window;
-use crate::contract::catalog::Tier;
 use crate::contract::money::Usd;
 
 type Row = (&'static str, fn(&Config) -> bool, &'static str);
@@ -24,24 +21,14 @@ pub(super) const NOT_YET: &[Row] = &[
         "this version does not know members; use \"open\""),
     ("access.mode", |config| matches!(config.access.mode, Mode::Jwt { .. }),
         "this version does not check JWTs; use \"open\""),
-    ("budget.total", |config| config.budget.total != Spend::default(),
-        "this version does not hold budgets; leave it out, on loopback addresses"),
-    ("budget.caller", |config| config.budget.caller != Spend::default(),
-        "this version does not hold budgets; leave it out"),
     ("gateway.window", |config| config.gateway.window != Window::Auto,
         "this version does not hold a window of its own; use \"auto\""),
     ("gateway.balance_floor", |config| config.gateway.balance_floor != Usd::ZERO,
         "this version does not watch the balance; use \"0.00\""),
     ("gateway.passthrough", |config| !config.gateway.passthrough.is_empty(),
         "this version passes the known endpoints only; leave it out"),
-    ("purchase.dedupe_window", |config| config.purchase.dedupe_window != Duration::from_secs(30),
-        "this version does not join identical purchases; leave it out"),
-    ("purchase.keep_replies", |config| config.purchase.keep_replies != Duration::from_secs(86_400),
-        "this version does not keep replies; leave it out"),
     ("store.url", |config| config.store == Store::Redis,
         "this version does not share a store between instances; use \"memory\" or \"sqlite:…\", and unset REDIS_URL"),
-    ("models.chat", |config| config.catalog.chat.iter().any(|model| matches!(model.tier, Tier::Added(_))),
-        "this version sells the published models only; leave it out"),
 ];
 
 impl Config {

@@ -143,18 +143,13 @@ fn what_this_version_lacks_is_named_and_nothing_else() {
             "access.mode",
             "access = { mode = 'jwt', jwt = { issuer = 'i', audience = 'a', jwks = 'f' } }",
         ),
-        ("budget.total", "budget.total = { day = '1.00' }"),
-        ("budget.caller", "budget.caller = { month = '1.00' }"),
         ("gateway.window", "gateway.window = { requests = 1, seconds = 1 }"),
         ("gateway.balance_floor", "gateway.balance_floor = '1.00'"),
         (
             "gateway.passthrough",
             "gateway.passthrough = [{ method = 'GET', path = '/api/v1/x', toll = '0' }]",
         ),
-        ("purchase.dedupe_window", "purchase.dedupe_window = '5s'"),
-        ("purchase.keep_replies", "purchase.keep_replies = '5s'"),
         ("store.url", "store.url = 'redis://localhost'"),
-        ("models.chat", "models.chat = [{ id = 'new', toll = '0.001' }]"),
     ];
     for (name, file) in rows {
         let not_yet = read(file, &[]).expect(file).not_yet();

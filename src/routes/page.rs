@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::header::{
@@ -33,23 +34,20 @@ pub struct Page(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    BuiltIn { index: Ready, files: HashMap<String, Ready> },
+    BuiltIn { index: Ready, files: &'static HashMap<String, Ready> },
     Site(Site),
 }
 
 impl Page {
-    /// The page in the binary, compressed now.
+    /// The page in the binary, compressed now: its files once a process, its markup with each change
+    /// of settings.
     pub fn built_in(settings: PageSettings) -> Self {
-        let base = format!("/_/{}", assets::hash_of_set());
+        let base = base();
         let headers = security(&settings.media_origins);
         let markup = assets::INDEX.replacen(PLACEHOLDER, &head(&settings.title, &base), 1);
         let index = Ready::new(markup.into(), HTML, REVALIDATE, headers);
-        let files = assets::ROWS.iter().map(|row| {
-            let bytes = Bytes::from_static(row.bytes);
-            let ready = Ready::new(bytes, row.media_type, FOR_EVER, plain());
-            (format!("{base}/{}", row.name), ready)
-        });
-        Self(Kind::BuiltIn { index, files: files.collect() })
+        // Forced here: nobody's first request waits for it.
+        Self(Kind::BuiltIn { index, files: LazyLock::force(&FILES) })
     }
 
     /// The files of `dir`; `fallback`, a file in it, answers navigations to paths without a file.
@@ -76,6 +74,21 @@ impl Page {
             None => Err(Problem::new(&problem::NOT_FOUND)),
         }
     }
+}
+
+/// The page's files by path. No setting changes them, so a reload need not compress them again.
+static FILES: LazyLock<HashMap<String, Ready>> = LazyLock::new(|| {
+    let base = base();
+    let ready = |row: &assets::Row| {
+        let bytes = Bytes::from_static(row.bytes);
+        let ready = Ready::new(bytes, row.media_type, FOR_EVER, plain());
+        (format!("{base}/{}", row.name), ready)
+    };
+    assets::ROWS.iter().map(ready).collect()
+});
+
+fn base() -> String {
+    format!("/_/{}", assets::hash_of_set())
 }
 
 /// Whether a person follows a link or types an address, rather than a program asking.

@@ -139,7 +139,12 @@ impl Shared {
         if let Some(connection) = pooled {
             depart(attempt).await?;
             match self.exchange(connection, request, attempt).await {
-                Sent::Yes(outcome) => return outcome,
+                Sent::Yes(outcome) => {
+                    if let Err(Error::Lost(_)) = outcome {
+                        self.pool.rest();
+                    }
+                    return outcome;
+                }
                 Sent::No(untouched) => request = *untouched,
             }
         }

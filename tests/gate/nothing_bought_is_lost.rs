@@ -64,6 +64,24 @@ fn a_client_that_hangs_up_while_the_reply_trickles_does_not_cut_it() {
 }
 
 #[test]
+fn who_hangs_up_at_once_has_bought_it_whole_or_not_at_all() {
+    const CALLS: usize = 30;
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let gate = Gate::start(&upstream, "");
+    for _ in 0..CALLS {
+        let mut client = gate.client();
+        client.send("POST", "/api/v1/chat", &[], CHAT);
+    }
+    assert_eq!(gate.chat().status, 200);
+    until("whatever was sent is booked", || {
+        let requests = upstream.requests() as u64;
+        booked(&gate, "chat", "charged", requests) && upstream.requests() as u64 == requests
+    });
+    assert!(upstream.requests() <= CALLS + 1);
+    assert!(!gate.metrics().contains("unknown"), "{}", gate.metrics());
+}
+
+#[test]
 fn the_unknown_outcome_of_who_hung_up_is_booked() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE).cut(30, Ending::Reset));
     let gate = Gate::start(&upstream, "");

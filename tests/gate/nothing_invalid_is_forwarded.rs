@@ -1,7 +1,10 @@
 //! Promise 2: a request that breaks the contract is answered here. Nobody asks the gateway.
 
+mod payloads;
+
 use serde_json::Value;
 
+use self::payloads::{CHATS, MALFORMED, VIDEOS};
 use crate::support::client::{Answer, request};
 use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO};
 
@@ -18,174 +21,6 @@ fn chat(text: &str) -> String {
 fn video(text: &str) -> String {
     text.replace("`P`", r#""prompt":"a lighthouse""#)
 }
-
-/// A body, where its fault is, and the fault's name.
-type Row = (&'static str, &'static str, &'static str);
-
-const CHATS: &[Row] = &[
-    ("{}", "/model", "required"),
-    ("{}", "/messages", "required"),
-    ("{`S`}", "/model", "required"),
-    ("{`M`}", "/messages", "required"),
-    (r#"{"model":null,`S`}"#, "/model", "wrong_type"),
-    (r#"{"model":5,`S`}"#, "/model", "wrong_type"),
-    (r#"{"model":["iota-5"],`S`}"#, "/model", "wrong_type"),
-    (r#"{"model":{"id":"iota-5"},`S`}"#, "/model", "wrong_type"),
-    (r#"{"model":"",`S`}"#, "/model", "unknown_model"),
-    (r#"{"model":"iota-6",`S`}"#, "/model", "unknown_model"),
-    (r#"{"model":"IOTA-5",`S`}"#, "/model", "unknown_model"),
-    (r#"{"model":" iota-5",`S`}"#, "/model", "unknown_model"),
-    (r#"{"model":"iota-5 ",`S`}"#, "/model", "unknown_model"),
-    (r#"{"model":"iota-5\u0000",`S`}"#, "/model", "unknown_model"),
-    (r#"{"model":"iоta-5",`S`}"#, "/model", "unknown_model"),
-    (r#"{"model":"video-a-2",`S`}"#, "/model", "unknown_model"),
-    (r#"{`M`,"messages":null}"#, "/messages", "wrong_type"),
-    (r#"{`M`,"messages":"hello"}"#, "/messages", "wrong_type"),
-    (r#"{`M`,"messages":{"role":"user","content":"hello"}}"#, "/messages", "wrong_type"),
-    (r#"{`M`,"messages":[]}"#, "/messages", "empty"),
-    (r#"{`M`,"messages":["hello"]}"#, "/messages/0", "wrong_type"),
-    (r#"{`M`,"messages":[["user","hello"]]}"#, "/messages/0", "wrong_type"),
-    (r#"{`M`,"messages":[null]}"#, "/messages/0", "wrong_type"),
-    (r#"{`M`,"messages":[{}]}"#, "/messages/0/role", "required"),
-    (r#"{`M`,"messages":[{}]}"#, "/messages/0/content", "required"),
-    (r#"{`M`,"messages":[{"role":"user"}]}"#, "/messages/0/content", "required"),
-    (r#"{`M`,"messages":[{"content":"hello"}]}"#, "/messages/0/role", "required"),
-    (r#"{`M`,"messages":[{"role":"User","content":"hello"}]}"#, "/messages/0/role", "unknown_role"),
-    (
-        r#"{`M`,"messages":[{"role":"wizard","content":"hello"}]}"#,
-        "/messages/0/role",
-        "unknown_role",
-    ),
-    (r#"{`M`,"messages":[{"role":7,"content":"hello"}]}"#, "/messages/0/role", "wrong_type"),
-    (r#"{`M`,"messages":[{"role":"user","content":""}]}"#, "/messages/0/content", "empty"),
-    (r#"{`M`,"messages":[{"role":"user","content":" \t\n"}]}"#, "/messages/0/content", "blank"),
-    (
-        r#"{`M`,"messages":[{"role":"user","content":"\u200b\ufeff\u2060"}]}"#,
-        "/messages/0/content",
-        "blank",
-    ),
-    (
-        r#"{`M`,"messages":[{"role":"user","content":"a\u0000b"}]}"#,
-        "/messages/0/content",
-        "nul_character",
-    ),
-    (r#"{`M`,"messages":[{"role":"user","content":null}]}"#, "/messages/0/content", "wrong_type"),
-    (
-        r#"{`M`,"messages":[{"role":"user","content":[{"type":"text","text":"hello"}]}]}"#,
-        "/messages/0/content",
-        "wrong_type",
-    ),
-    (
-        r#"{`M`,"messages":[{"role":"user","content":"a"},{"role":"user","content":""}]}"#,
-        "/messages/1/content",
-        "empty",
-    ),
-    (
-        r#"{`M`,"messages":[{"role":"user","content":"a","name":"b"}]}"#,
-        "/messages/0/name",
-        "unknown_field",
-    ),
-    (r#"{`M`,`S`,"temperature":0.5}"#, "/temperature", "unknown_field"),
-    (r#"{`M`,`S`,"stream":true}"#, "/stream", "unknown_field"),
-    (r#"{`M`,`S`,"Model":"iota-5"}"#, "/Model", "unknown_field"),
-    (r#"{`M`,`S`,"a/b~c":1}"#, "/a~1b~0c", "unknown_field"),
-];
-
-const VIDEOS: &[Row] = &[
-    ("{}", "/prompt", "required"),
-    (r#"{"prompt":null}"#, "/prompt", "wrong_type"),
-    (r#"{"prompt":["a"]}"#, "/prompt", "wrong_type"),
-    (r#"{"prompt":""}"#, "/prompt", "empty"),
-    (r#"{"prompt":"   "}"#, "/prompt", "blank"),
-    (r#"{"prompt":"\u3164\u00ad"}"#, "/prompt", "blank"),
-    (r#"{"prompt":"a\u0000"}"#, "/prompt", "nul_character"),
-    (r#"{`P`,"model":"video-z"}"#, "/model", "unknown_model"),
-    (r#"{`P`,"model":"Video-a-2"}"#, "/model", "unknown_model"),
-    (r#"{`P`,"model":"iota-5"}"#, "/model", "unknown_model"),
-    (r#"{`P`,"model":null}"#, "/model", "wrong_type"),
-    (r#"{`P`,"duration":"8"}"#, "/duration", "wrong_type"),
-    (r#"{`P`,"duration":8.5}"#, "/duration", "wrong_type"),
-    (r#"{`P`,"duration":true}"#, "/duration", "wrong_type"),
-    (r#"{`P`,"duration":null}"#, "/duration", "wrong_type"),
-    (r#"{`P`,"duration":0}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"duration":-8}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"duration":4}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"duration":16}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"duration":4294967304}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-d-3.1","duration":7}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-d-3.1","duration":10}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-d-3.1-fast","duration":5}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-c-3-fast","duration":15}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-b","duration":4}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-b","duration":11}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-c-2","duration":9}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-e-gen4.5","duration":3}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"model":"video-e-gen4.5","duration":16}"#, "/duration", "duration_not_offered"),
-    (r#"{`P`,"aspect_ratio":"4:3"}"#, "/aspect_ratio", "unknown_aspect_ratio"),
-    (r#"{`P`,"aspect_ratio":"16/9"}"#, "/aspect_ratio", "unknown_aspect_ratio"),
-    (r#"{`P`,"aspect_ratio":""}"#, "/aspect_ratio", "unknown_aspect_ratio"),
-    (r#"{`P`,"aspect_ratio":169}"#, "/aspect_ratio", "wrong_type"),
-    (r#"{`P`,"model":"video-e-gen4-turbo"}"#, "/image_url", "image_required"),
-    (r#"{`P`,"model":"video-e-gen4-turbo","image_url":null}"#, "/image_url", "wrong_type"),
-    (r#"{`P`,"image_url":""}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"a.example/b.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"file:///etc/passwd"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"data:image/png;base64,AAAA"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"ftp://example.com/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://localhost/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://127.0.0.1/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://2130706433/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://0x7f.1/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://10.1.2.3/a.png"}"#, "/image_url", "not_public_url"),
-    (
-        r#"{`P`,"image_url":"http://169.254.169.254/latest/meta-data"}"#,
-        "/image_url",
-        "not_public_url",
-    ),
-    (r#"{`P`,"image_url":"http://[::1]/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://[::ffff:127.0.0.1]/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://[fd00::1]/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://metadata.google.internal/"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://printer.local/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"http://intranet/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"https://me:secret@example.com/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"https://exa\nmple.com/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":" https://example.com/a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"image_url":"https:\\\\example.com\\a.png"}"#, "/image_url", "not_public_url"),
-    (r#"{`P`,"seed":7}"#, "/seed", "unknown_field"),
-    (r#"{`P`,"aspectRatio":"9:16"}"#, "/aspectRatio", "unknown_field"),
-];
-
-/// What is not one JSON object, after a good `{` or instead of it.
-const MALFORMED: &[&str] = &[
-    " ",
-    "hello",
-    "null",
-    "[]",
-    "\"{}\"",
-    "{",
-    "{}{}",
-    "{} x",
-    "{\"a\"}",
-    "{\"a\":}",
-    "{\"a\":1,}",
-    "{a:1}",
-    "{'a':1}",
-    "{\"a\":01}",
-    "{\"a\":+1}",
-    "{\"a\":NaN}",
-    "{\"a\":1e400}",
-    "{\"a\":\"\\ud800\"}",
-    "{\"a\":\"\\x41\"}",
-    "{\"a\":\"\t\"}",
-    "{\"a\":1} // words",
-    "/* words */ {}",
-    "\u{feff}{}",
-    "model=iota-5&prompt=hello",
-    r#"{"model":"iota-5","model":"alpha-sonnet-4.5"}"#,
-    r#"{"prompt":"a","\u0070rompt":"b"}"#,
-    r#"{"a":1,"a":1}"#,
-];
 
 struct Watched {
     gate: Gate,
@@ -358,6 +193,9 @@ fn other_paths_and_methods_are_not_forwarded() {
         "/api",
     ] {
         for method in ["GET", "POST", "PUT", "DELETE"] {
+            if method == "GET" && target.starts_with("//") {
+                continue; // a file of the page, or none
+            }
             let body = if method == "GET" { "" } else { CHAT };
             let answer = watched.gate.ask(method, target, &[], body);
             assert!([404, 405].contains(&answer.status), "{method} {target}: {answer:?}");
@@ -365,13 +203,11 @@ fn other_paths_and_methods_are_not_forwarded() {
     }
     for method in ["GET", "HEAD", "PUT", "PATCH", "DELETE", "TRACE", "post", "BUY"] {
         let mut client = watched.gate.client();
-        client.write(&request(watched.gate.address(), method, TO_CHAT, &[], ""));
-        client.end_of_requests();
+        let last = [("Connection", "close")];
+        client.write(&request(watched.gate.address(), method, TO_CHAT, &last, ""));
         let answer = String::from_utf8_lossy(&client.rest()).to_lowercase();
-        assert!(
-            answer.starts_with("http/1.1 405 ") && answer.contains("\r\nallow: post"),
-            "{answer}"
-        );
+        let is_refused = answer.starts_with("http/1.1 405 ") && answer.contains("\r\nallow: post");
+        assert!(is_refused, "{method}: {answer}");
     }
 }
 

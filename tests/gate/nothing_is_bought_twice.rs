@@ -52,7 +52,8 @@ fn a_gateway_that_closes_idle_connections_is_never_sent_a_request_twice() {
     let mut client = gate.client();
     let mut outcomes = [0; 3];
     for call in 0..CALLS {
-        client.send("POST", "/api/v1/chat", &[], CHAT);
+        let key = call.to_string();
+        client.send("POST", "/api/v1/chat", &[("idempotency-key", &key)], CHAT);
         let answer = client.answer();
         match (answer.status, answer.charged().as_deref()) {
             (200, None) => outcomes[0] += 1,
@@ -68,7 +69,8 @@ fn a_gateway_that_closes_idle_connections_is_never_sent_a_request_twice() {
         bought,
         "what was not read was not sent anew, and what was read was answered"
     );
-    assert!(bought > 0);
+    // The first loss teaches it to trust no idle connection of this gateway.
+    assert!(unknown <= 1, "{unknown} of {CALLS} calls were lost");
 }
 
 #[test]

@@ -20,8 +20,10 @@ fn bearer(heard: &Heard) -> String {
     heard.values("authorization")[0].to_owned()
 }
 
+type Echo = (&'static str, fn(&str) -> String);
+
 /// How a careless gateway could echo what it was sent.
-const ECHOES: &[(&str, fn(&str) -> String)] = &[
+const ECHOES: &[Echo] = &[
     ("as it is", |bearer| bearer.to_owned()),
     ("in upper case", str::to_uppercase),
     ("percent-encoded", |bearer| bearer.replace('_', "%5F").replace(' ', "%20")),
@@ -137,6 +139,32 @@ fn a_redirect_is_neither_followed_nor_passed_on() {
         }
         assert_eq!((upstream.requests(), elsewhere.connections()), (2, 0), "{status}");
     }
+}
+
+#[test]
+fn a_question_about_a_job_leaks_no_more_than_a_purchase() {
+    let elsewhere = Upstream::start(|_| Reply::chat("got you"));
+    let target = format!("http://{}/api/v1/video/status", elsewhere.address());
+    let upstream = Upstream::start(move |heard| match heard.number {
+        0 => Reply::video("job-1"),
+        1 => Reply::new(200, json!({"status": "running", "echo": bearer(heard)}).to_string()),
+        2 => Reply::new(302, "").header("location", &target),
+        _ => Reply::new(500, heard.bytes.clone()),
+    });
+    let gate = Gate::start(&upstream, "");
+    assert_eq!(gate.video().status, 200);
+    let poll = || gate.get("/api/v1/video/status?request_id=job-1");
+    let answer = poll();
+    assert_eq!((answer.status, answer.json()["status"].as_str()), (200, Some("running")));
+    assert!(answer.text().contains("********"), "{}", answer.text());
+    assert_eq!((upstream.requests(), elsewhere.connections()), (2, 0));
+    // What follows is the last known reply, or that there is none: never the gateway's own words.
+    for _ in 0..2 {
+        let answer = poll();
+        assert!([200, 502, 503].contains(&answer.status), "{}", answer.text());
+        assert_eq!(answer.value("location"), None);
+    }
+    assert_eq!(elsewhere.connections(), 0);
 }
 
 #[test]

@@ -175,7 +175,8 @@ fn cut_at_every_byte(target: &str, body: &str, reply: &Reply) {
         let gate = Gate::start(&upstream, "");
         let mut client = gate.client();
         for at in 0..=count {
-            client.send("POST", target, &[], body);
+            let key = at.to_string();
+            client.send("POST", target, &[("idempotency-key", &key)], body);
             let answer = client.answer();
             let is_whole = answer.status == 200;
             let place = format!("{framing}, {at} of {count}: {}", answer.text());

@@ -215,3 +215,6 @@ fn run(connection: &Connection, statement: &str) -> Result<(), Fault> {
     connection.prepare_cached(statement)?.execute([])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

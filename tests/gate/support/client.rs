@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::books::Books;
 use super::heard::{parse_head, price, read_head, values};
-use super::{PATIENCE, lock};
+use super::{PATIENCE, lock, patiently};
 
 /// What all clients of one gate have in common.
 #[derive(Debug, Default)]
@@ -187,7 +187,7 @@ struct Tap<'a> {
 
 impl Read for Tap<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.stream.read(buffer)?;
+        let read = patiently(|| self.stream.read(buffer))?;
         lock(&self.record.received).extend_from_slice(&buffer[..read]);
         Ok(read)
     }

@@ -117,14 +117,19 @@ impl Gate {
         self.ask("POST", target, &[], body)
     }
 
-    /// A chat's answer.
+    /// The answer of a chat like no other: it has a key of its own.
     pub(crate) fn chat(&self) -> Answer {
-        self.post("/api/v1/chat", super::CHAT)
+        self.buy("/api/v1/chat", super::CHAT)
     }
 
-    /// A video's answer.
+    /// The answer of a video like no other.
     pub(crate) fn video(&self) -> Answer {
-        self.post("/api/v1/video", super::VIDEO)
+        self.buy("/api/v1/video", super::VIDEO)
+    }
+
+    fn buy(&self, target: &str, body: &str) -> Answer {
+        let key = uuid::Uuid::now_v7().to_string();
+        self.ask("POST", target, &[("idempotency-key", &key)], body)
     }
 
     /// An answer, on a connection of its own.

@@ -14,6 +14,7 @@ pub(crate) mod process;
 pub(crate) mod reply;
 pub(crate) mod upstream;
 
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,4 +47,19 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(PAUSE);
     }
     panic!("not within {PATIENCE:?}: {what}");
+}
+
+/// Reads again when a signal came between (a socket with a timeout is not restarted by the kernel),
+/// and leaves a trace of how a connection ended that a failed test shows.
+fn patiently(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                println!("a connection of this test: {error}");
+                return Err(error);
+            }
+            Ok(read) => return Ok(read),
+        }
+    }
 }

@@ -13,7 +13,7 @@ use socket2::SockRef;
 use super::canary::Canary;
 use super::heard::{Heard, parse_head, read_head, values};
 use super::reply::{Ending, Reply};
-use super::{lock, until};
+use super::{lock, patiently, until};
 
 /// What a connection meets before its first request is read.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,10 @@ pub(crate) enum Welcome {
 
 type Greeting = Box<dyn Fn(usize) -> Welcome + Send + Sync>;
 type Answering = Box<dyn Fn(&Heard) -> Reply + Send + Sync>;
+
+/// What the gate asks for at its start. No script answers it, and it is not among what was heard.
+const BOOKS: &str = "/api/api-keys";
+const NO_BOOKS: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// A running scripted gateway. Clones are the same one; it ends with the last.
 #[derive(Clone)]
@@ -190,7 +194,7 @@ struct Tap<'a> {
 
 impl Read for Tap<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.stream.read(buffer)?;
+        let read = patiently(|| self.stream.read(buffer))?;
         self.shared.received(self.number, &buffer[..read]);
         Ok(read)
     }
@@ -203,6 +207,10 @@ fn converse(mut tap: Tap<'_>) {
         return end(tap, ending);
     }
     while let Some(heard) = hear(&mut tap) {
+        if heard.target == BOOKS {
+            tap.stream.write_all(NO_BOOKS).ok();
+            return end(tap, Ending::Fin);
+        }
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {
             lock(&tap.shared.charged).push(heard.price());
@@ -231,7 +239,8 @@ fn hear(tap: &mut Tap<'_>) -> Option<Heard> {
     let mut body = vec![0; length];
     tap.read_exact(&mut body).ok()?;
     let bytes = [head, body.clone()].concat();
-    let number = tap.shared.next.fetch_add(1, Ordering::SeqCst);
+    let counts = usize::from(target != BOOKS);
+    let number = tap.shared.next.fetch_add(counts, Ordering::SeqCst);
     Some(Heard { number, connection: tap.number, method, target, headers, body, bytes })
 }
 

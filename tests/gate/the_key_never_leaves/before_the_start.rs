@@ -63,7 +63,7 @@ fn a_mistake_in_the_environment_is_told_without_its_value() {
     let live = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example");
     type Environment<'a> = Vec<(&'a str, &'a str)>;
     let key = Canary::new();
-    let (five, spaced) = (vec![key.key(); 6].join(","), format!("{} x", key.key()));
+    let (five, spaced) = ([key.key(); 6].join(","), format!("{} x", key.key()));
     let unprefixed = key.key().replace("svc_sk_", "sk-");
     let environments: Vec<Environment<'_>> = vec![
         vec![("GATEWAY_API_KEY", key.key())],

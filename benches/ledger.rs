@@ -1,0 +1,79 @@
+//! Measures what a purchase costs the ledger: `cargo bench --bench ledger`.
+#![expect(clippy::print_stdout, reason = "it prints what it measured")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock;
+use tollgate::contract::money::Usd;
+use tollgate::store::memory::Memory;
+use tollgate::store::sqlite::Sqlite;
+use tollgate::store::{
+    Claim, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Service, Twin,
+};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn main() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("ledger.db");
+    let disk = Arc::new(Sqlite::serve(&path, Arc::new(clock::wall))?);
+    let memory = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (cheap, dear) = (Usd::mills(6), Usd::dollars(3));
+    runtime.block_on(async {
+        measure("memory, cheap, one after another", &memory, cheap, 20_000, 1).await?;
+        measure("disk, cheap, one after another", &disk, cheap, 5_000, 1).await?;
+        measure("disk, cheap, 64 at once", &disk, cheap, 20_000, 64).await?;
+        measure("disk, dear, one after another", &disk, dear, 100, 1).await?;
+        measure("disk, dear, 64 at once", &disk, dear, 1_000, 64).await
+    })?;
+    drop(disk);
+    let start = clock::now();
+    drop(Sqlite::serve(&path, Arc::new(clock::wall))?);
+    println!("{:<40} {:>9} µs for 26,100 purchases", "disk, opened", start.elapsed().as_micros());
+    Ok(())
+}
+
+/// Each of so many buys its share, one purchase after another: reserved, sent, posted, delivered.
+async fn measure<L: Ledger>(
+    name: &str,
+    ledger: &Arc<L>,
+    toll: Usd,
+    times: u32,
+    at_once: u32,
+) -> Outcome {
+    let start = clock::now();
+    let tasks = tokio::task::LocalSet::new();
+    for _ in 0..at_once {
+        let ledger = Arc::clone(ledger);
+        tasks.spawn_local(async move {
+            for _ in 0..times / at_once {
+                if let Err(error) = buy(ledger.as_ref(), toll).await {
+                    println!("{error}");
+                }
+            }
+        });
+    }
+    tasks.await;
+    println!("{name:<40} {:>9} µs a purchase", (start.elapsed() / times).as_micros());
+    Ok(())
+}
+
+async fn buy(ledger: &dyn Ledger, toll: Usd) -> Outcome {
+    let id = PurchaseId::new();
+    let mut likeness = [0; 32];
+    likeness[..16].copy_from_slice(id.0.as_bytes());
+    let limits = Limits { total_month: Some(Usd::dollars(1_000_000)), ..Limits::default() };
+    let claim = Claim::Twin(Twin { likeness, since: clock::wall(), is_retry: false });
+    let (caller, model) = ("192.0.2.7".to_owned(), "alpha".into());
+    let service = Service::Chat;
+    let asked = Reservation { id, caller, service, model, toll, claim, limits };
+    ledger.reserve(&asked).await?;
+    ledger.sent(id).await?;
+    let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
+    let keep = Duration::from_secs(86_400);
+    ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep }).await?;
+    ledger.delivered(id);
+    Ok(())
+}

@@ -1,0 +1,128 @@
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::contract::money::Usd;
+use crate::store::Claim;
+use crate::store::Ending;
+use crate::store::Limits;
+use crate::store::PurchaseId;
+use crate::store::Reservation;
+use crate::store::Room;
+use crate::store::Service;
+use crate::store::sqlite::schema;
+use crate::store::sqlite::step::Asked;
+
+const NOW: Duration = Duration::from_secs(1_763_640_000);
+
+type Answered<T> = oneshot::Receiver<Result<T, Unavailable>>;
+
+#[test]
+fn only_what_is_dear_waits_for_the_disk() {
+    let mut writer = writer();
+    let (cheap, dear) = (reservation(Usd::mills(6)), reservation(Usd::mills(100)));
+    for (asked, weight, synchronous) in
+        [(&cheap, Weight::Cheap, 1), (&dear, Weight::Dear, 2), (&cheap, Weight::Of(cheap.id), 1)]
+    {
+        let asked = asked.clone();
+        writer.process(vec![Asked::step(weight, move |books| books.reserve(&asked, NOW)).0]);
+        assert_eq!(level(&writer), synchronous, "{weight:?}");
+    }
+    let settle =
+        |id| Asked::step(Weight::Of(id), move |books| books.settle(id, &Ending::Voided, NOW)).0;
+    writer.process(vec![settle(cheap.id), settle(dear.id)]);
+    assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
+    writer.process(vec![settle(cheap.id)]);
+    assert_eq!(level(&writer), 1);
+}
+
+#[test]
+fn a_step_that_fails_is_undone_alone() {
+    let mut writer = writer();
+    let (first, first_answer) = reserve(Usd::mills(1));
+    let (broken, broken_answer) = Asked::step(Weight::Cheap, |books| {
+        books.connection.execute("DELETE FROM purchases", [])?;
+        Err::<(), _>(Unavailable("on purpose".into()).into())
+    });
+    let (last, last_answer) = reserve(Usd::mills(2));
+    writer.process(vec![first, broken, last]);
+    assert!(told(first_answer).is_ok() && told(last_answer).is_ok());
+    assert_eq!(told(broken_answer).unwrap_err().0.as_ref(), "on purpose");
+    assert_eq!(purchases(&writer), 2);
+}
+
+#[test]
+fn after_a_failed_write_nothing_is_written_until_a_restart() {
+    let mut writer = writer();
+    let (first, first_answer) = reserve(Usd::mills(1));
+    let (broken, _) = Asked::step(Weight::Cheap, |_| {
+        Err::<(), _>(Fault::Lasting(Unavailable("the disk broke".into())))
+    });
+    writer.process(vec![first, broken]);
+    assert_eq!(told(first_answer).unwrap_err().0.as_ref(), "the disk broke");
+    let (later, later_answer) = reserve(Usd::mills(1));
+    writer.process(vec![later]);
+    assert_eq!(told(later_answer).unwrap_err().0.as_ref(), "the disk broke");
+    assert_eq!(purchases(&writer), 0);
+}
+
+#[test]
+fn the_log_is_copied_into_the_file_before_it_grows_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
+    let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+    writer.books.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    let (mut most, mut copies) = (0, 0);
+    for _ in 0..600 {
+        writer.process(vec![reserve(Usd::mills(1)).0]);
+        let pages = writer.log_pages.load(Ordering::Relaxed);
+        most = most.max(pages);
+        copies += i32::from(pages >= LOG_PAGES);
+        writer.copy_log();
+    }
+    assert!(copies >= 2 && most < LOG_PAGES + 100, "{copies} copies, at most {most} pages");
+}
+
+fn writer() -> Writer {
+    writer_on(Connection::open_in_memory().unwrap())
+}
+
+fn writer_on(mut connection: Connection) -> Writer {
+    schema::migrate(&mut connection).unwrap();
+    let (_, queue) = mpsc::channel();
+    Writer::new(Books::new(connection, Room::default()), queue, Access::Write).unwrap()
+}
+
+fn reservation(toll: Usd) -> Reservation {
+    let id = PurchaseId::new();
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(id.0.as_bytes());
+    Reservation {
+        id,
+        caller: "ann".into(),
+        service: Service::Chat,
+        model: "alpha".into(),
+        toll,
+        claim: Claim::Key { key, payload: key },
+        limits: Limits::default(),
+    }
+}
+
+fn reserve(toll: Usd) -> (Box<dyn Step>, Answered<Result<(), crate::store::Refused>>) {
+    let asked = reservation(toll);
+    Asked::step(Weight::Cheap, move |books| books.reserve(&asked, NOW))
+}
+
+fn told<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
+    answer.try_recv().expect("an answer")
+}
+
+fn level(writer: &Writer) -> i64 {
+    writer.books.connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
+}
+
+fn purchases(writer: &Writer) -> i64 {
+    let count = "SELECT count(*) FROM purchases";
+    writer.books.connection.query_row(count, [], |row| row.get(0)).unwrap()
+}
