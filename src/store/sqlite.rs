@@ -65,6 +65,7 @@ impl Sqlite {
     /// The same, with other bounds.
     pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
         let path = &true_name(path);
+        open::must_be_a_file(path)?;
         let mut lock = Lock::take(path)?;
         open::make(path)?;
         let books = Books::new(open::open(path, Purpose::Serve, room)?, room);

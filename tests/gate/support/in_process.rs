@@ -10,7 +10,7 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::app::{App, Lasting};
-use tollgate::config::{Config, Environment, Source};
+use tollgate::config::{Config, Environment, Source, Store};
 use tollgate::downstream::caller::{Introduced, Peer};
 use tollgate::metrics::Metrics;
 use tollgate::routes::admin::Admin;
@@ -68,9 +68,14 @@ impl InProcess {
 async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
     let own = vec![page.local_addr().unwrap().ip()];
     let metrics = Arc::new(Metrics::default());
+    let ledger = match &config.store {
+        Store::Memory => tollgate::app::memory(),
+        Store::Sqlite(path) => tollgate::app::sqlite(path).expect("a ledger that can be used"),
+        Store::Redis => panic!("no test has one"),
+    };
     let lasting = Lasting {
         metrics: Arc::clone(&metrics),
-        ledger: tollgate::app::memory(),
+        ledger,
         running: tollgate::purchase::idempotency::Running::default(),
         sandbox: None,
     };
