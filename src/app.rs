@@ -40,7 +40,7 @@ use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::memory::Memory;
 use crate::store::sqlite::{OpenError, Sqlite};
-use crate::store::{Ledger, Limits};
+use crate::store::{Ledger, Limits, Money};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
@@ -152,9 +152,12 @@ impl App {
         Ok(OptionFuture::from(noting).map(|_| ()))
     }
 
-    /// Forgets callers who have not come for a while.
-    pub fn tidy(&self) {
+    /// Forgets callers who have not come for a while, and replies that were kept for long enough.
+    pub async fn tidy(&self) {
         self.gate.limiter.tidy();
+        if let Err(error) = self.counter.ledger.forget().await {
+            tracing::warn!(%error, "old replies could not be forgotten");
+        }
     }
 
     /// The settings that this gate was built from.
@@ -235,8 +238,8 @@ pub fn memory() -> Arc<dyn Ledger> {
 ///
 /// # Errors
 /// Another server has it, or it cannot be used.
-pub fn sqlite(path: &Path) -> Result<Arc<dyn Ledger>, OpenError> {
-    Ok(Arc::new(Sqlite::serve(path, Arc::new(clock::wall))?))
+pub fn sqlite(path: &Path, money: Money) -> Result<Arc<dyn Ledger>, OpenError> {
+    Ok(Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money)?))
 }
 
 /// A sandbox as the settings want it.

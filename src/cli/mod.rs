@@ -6,6 +6,7 @@ mod ledger;
 mod log;
 mod online;
 mod reconcile;
+mod reload;
 mod sandbox;
 mod serve;
 mod settings;

@@ -19,7 +19,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::{Exit, Loaded, load, log, refuse};
+use super::reload::Reload;
+use super::{Exit, Loaded, log};
 use crate::app;
 use crate::app::{App, Current, Lasting};
 use crate::config::{Config, Store, Target};
@@ -29,7 +30,7 @@ use crate::purchase::idempotency::Running;
 use crate::routes::admin::Admin;
 use crate::server;
 use crate::store::sqlite::OpenError;
-use crate::store::{Broken, Ledger};
+use crate::store::{Broken, Ledger, Money};
 
 /// How often callers who are gone are forgotten.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
@@ -63,7 +64,7 @@ pub fn serve(
     let behind = runtime()?;
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
     let signals = behind.block_on(async { Signals::new() })?;
-    let ledger = open_ledger(&config.store)?;
+    let ledger = open_ledger(&config)?;
     let lasting = behind.block_on(start_sandbox(&config, ledger))?;
     let own = own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
@@ -105,10 +106,14 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 /// The ledger that purchases are written in. One that cannot be used stops sales, not the rest.
-fn open_ledger(store: &Store) -> io::Result<Arc<dyn Ledger>> {
-    match store {
+fn open_ledger(config: &Config) -> io::Result<Arc<dyn Ledger>> {
+    let money = match config.gateway.target {
+        Target::Sandbox => Money::Play,
+        Target::Live { .. } => Money::Real,
+    };
+    match &config.store {
         Store::Memory => Ok(app::memory()),
-        Store::Sqlite(path) => match app::sqlite(path) {
+        Store::Sqlite(path) => match app::sqlite(path, money) {
             Ok(ledger) => Ok(ledger),
             Err(OpenError::Unusable(reason)) => {
                 error!("nothing can be bought: {reason}");
@@ -154,9 +159,9 @@ fn own_addresses(listen: &[SocketAddr]) -> io::Result<Vec<IpAddr>> {
 }
 
 /// A core: a thread with a runtime, a stack and a share of every listener.
-struct Core {
-    stack: Current<Incoming>,
-    tasks: TaskTracker,
+pub(super) struct Core {
+    pub(super) stack: Current<Incoming>,
+    pub(super) tasks: TaskTracker,
     thread: thread::JoinHandle<()>,
     ended: tokio::sync::oneshot::Receiver<()>,
 }
@@ -239,7 +244,7 @@ async fn wait_for_the_end(
     let mut tidy = interval(TIDY_EVERY);
     loop {
         tokio::select! {
-            _ = tidy.tick() => app.tidy(),
+            _ = tidy.tick() => app.tidy().await,
             _ = hup.recv() => app = reload.run(app, cores),
             _ = term.recv() => break,
             _ = int.recv() => break,
@@ -255,10 +260,9 @@ async fn wait_for_the_end(
 }
 
 async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
-    let mut in_flight = Vec::new();
+    let in_flight: Vec<_> = cores.iter().map(|core| core.tasks.clone()).collect();
     let finish = async {
         for core in cores {
-            in_flight.push(core.tasks.clone());
             if core.ended.await.is_err() {
                 error!("a core ended by a panic");
             }
@@ -272,67 +276,6 @@ async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
     }
     info!("stopped");
     Exit::Done
-}
-
-/// What SIGHUP needs to build the gate anew.
-struct Reload {
-    config_path: Option<PathBuf>,
-    own: Vec<IpAddr>,
-    lasting: Lasting,
-}
-
-impl Reload {
-    /// The new gate in every core, or the old one with the reason in the log.
-    fn run(&self, old: App, cores: &[Core]) -> App {
-        match self.rebuild(&old, cores) {
-            Ok(new) => {
-                info!("settings read again");
-                new
-            }
-            Err(reason) => {
-                error!("the new settings are refused, the old ones stay: {reason}");
-                old
-            }
-        }
-    }
-
-    fn rebuild(&self, old: &App, cores: &[Core]) -> Result<App, String> {
-        let loaded = load(self.config_path.as_deref()).map_err(|faults| {
-            let mut text = Vec::new();
-            refuse(&faults, &mut text).ok();
-            String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
-        })?;
-        let not_yet = loaded.config.not_yet();
-        if !not_yet.is_empty() {
-            return Err(not_yet.join("; "));
-        }
-        for setting in needs_restart(old.config(), &loaded.config) {
-            warn!(setting, "takes effect with a restart only");
-        }
-        let app = App::new(loaded.config, self.own.clone(), &self.lasting)
-            .map_err(|error| error.to_string())?;
-        let stacks: io::Result<Vec<_>> =
-            cores.iter().map(|core| app.core(core.tasks.clone())).collect();
-        for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
-            core.stack.exchange(stack);
-        }
-        Ok(app)
-    }
-}
-
-fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let rows = [
-        ("server.listen", old.server.listen != new.server.listen),
-        ("server.max_connections", old.server.max_connections != new.server.max_connections),
-        ("server.header_timeout", old.server.header_timeout != new.server.header_timeout),
-        ("server.idle_timeout", old.server.idle_timeout != new.server.idle_timeout),
-        ("server.drain", old.server.drain != new.server.drain),
-        ("admin.listen", old.admin.listen != new.admin.listen),
-        ("store.url", old.store != new.store),
-        ("sandbox", old.sandbox != new.sandbox),
-        ("log", old.log != new.log),
-    ];
-    rows.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
 }
 
 /// Where the page is, what it costs, who may come: the first thing that a person reads.

@@ -3,6 +3,9 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::money::Usd;
 
 /// The longest prompt, in characters (2.5). Guess: the unit is the code point, JSON Schema's unit.
 pub const PROMPT_LIMIT: usize = 4_000;
@@ -28,23 +31,55 @@ pub struct VideoRequest<'a> {
     pub image_url: Option<Cow<'a, str>>,
 }
 
-/// What of the answer to an accepted job (2.5) tollgate itself reads; the body passes unchanged.
+/// What of the answer to an accepted job (2.5) tollgate itself reads; the body passes unchanged. Only
+/// the job's identifier has to be there: a video is not thrown away for the type of a side field.
 #[derive(Clone, Debug, Deserialize)]
-pub struct VideoAccepted {
+pub struct VideoAccepted<'a> {
     /// The job's identifier.
     pub request_id: String,
-    /// What was charged.
-    #[serde(default)]
-    pub cost: Option<Cost>,
-    /// Dollar text of the credit that is left.
-    #[serde(default)]
-    pub balance: Option<String>,
+    #[serde(default, borrow)]
+    cost: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    balance: Option<&'a RawValue>,
 }
 
-/// What a job cost (2.5).
-#[derive(Clone, Debug, Deserialize)]
-pub struct Cost {
-    /// Dollar text, `$5.00`.
-    #[serde(default)]
-    pub this_request: Option<String>,
+#[derive(Deserialize)]
+struct Cost {
+    this_request: String,
+}
+
+impl VideoAccepted<'_> {
+    /// What was charged, where it says so as the contract does (`$<amount>`).
+    pub fn charged(&self) -> Option<Usd> {
+        let cost: Cost = serde_json::from_str(self.cost?.get()).ok()?;
+        Usd::from_dollar_text(&cost.this_request).ok()
+    }
+
+    /// The credit that is left, where it says so as the contract does.
+    pub fn balance(&self) -> Option<Usd> {
+        let balance: String = serde_json::from_str(self.balance?.get()).ok()?;
+        Usd::from_dollar_text(&balance).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_field_of_another_type_says_nothing_and_loses_nothing() {
+        let paid = r#"{"request_id":"r","cost":{"this_request":"$5.00"},"balance":"$1.25"}"#;
+        let accepted: VideoAccepted<'_> = serde_json::from_str(paid).unwrap();
+        assert_eq!(accepted.charged(), Some(Usd::dollars(5)));
+        assert_eq!(accepted.balance(), Some(Usd::mills(1_250)));
+        for odd in [
+            r#"{"request_id":"r"}"#,
+            r#"{"request_id":"r","cost":null,"balance":97.0}"#,
+            r#"{"request_id":"r","cost":{"this_request":3.0},"balance":{}}"#,
+            r#"{"request_id":"r","cost":"$3.00","balance":["$1"]}"#,
+        ] {
+            let accepted: VideoAccepted<'_> = serde_json::from_str(odd).expect(odd);
+            assert_eq!((accepted.charged(), accepted.balance()), (None, None), "{odd}");
+        }
+    }
 }

@@ -160,12 +160,13 @@ impl Hold {
     }
 
     async fn settle(&self, ending: Ending) {
-        let settled = self.ledger.settle(self.id, ending).await;
+        let settled = self.ledger.settle(self.id, ending.clone()).await;
         self.settled.store(true, Ordering::Release);
         if let Err(error) = settled {
-            // The answer is worth more than its entry. The toll stays set aside, and what is `sent`
-            // becomes unknown at the next start.
-            error!(id = %self.id, %error, "the end of a purchase could not be recorded");
+            // The answer is worth more than its entry, which follows as soon as the store can take it.
+            // Until then the toll stays set aside; after a crash, what is `sent` is unknown.
+            error!(id = %self.id, %error, "the end of a purchase could not be recorded yet");
+            self.ledger.settle_later(self.id, ending);
         }
     }
 }
@@ -191,11 +192,12 @@ struct LastWord {
 impl Departure for LastWord {
     fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
         Box::pin(async move {
-            if self.hold.sent.load(Ordering::Acquire) {
-                return Ok(());
-            }
+            // Asked anew for each attempt: who waited out a 429 may have left meanwhile.
             if !self.waiters.any() {
                 return Err(Stay::Abandoned);
+            }
+            if self.hold.sent.load(Ordering::Acquire) {
+                return Ok(());
             }
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.hold.sent.store(true, Ordering::Release);

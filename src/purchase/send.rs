@@ -70,6 +70,9 @@ where
     }
 }
 
+/// Ten thousand times the dearest video.
+const MOST_CREDIBLE: Usd = Usd::dollars(50_000);
+
 /// What the gateway says that it charged, where it says so (2.5), and our price list otherwise. A
 /// refusal costs nothing (a guess: see [`crate::upstream`]).
 fn cost(order: &Order, reply: &Reply) -> Usd {
@@ -78,11 +81,11 @@ fn cost(order: &Order, reply: &Reply) -> Usd {
     }
     let said = match order.paid {
         Paid::Chat => None,
-        Paid::Video => serde_json::from_slice::<VideoAccepted>(&reply.body)
+        Paid::Video => serde_json::from_slice::<VideoAccepted<'_>>(&reply.body)
             .ok()
-            .and_then(|accepted| accepted.cost)
-            .and_then(|cost| cost.this_request)
-            .and_then(|text| Usd::from_dollar_text(&text).ok()),
+            .and_then(|accepted| accepted.charged())
+            // What no ledger can hold is no amount that anybody was charged.
+            .filter(|said| *said <= MOST_CREDIBLE),
     };
     match said {
         Some(said) if said != order.toll => {

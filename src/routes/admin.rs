@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Method, Request, StatusCode};
 use tower::Service;
@@ -38,7 +39,9 @@ impl Admin {
                 let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                 Ok(answer::bytes_of(StatusCode::OK, media_type, self.metrics.text().into()))
             }
-            "/readyz" if !(self.ready)() => Err(Problem::new(&DRAINING)),
+            "/readyz" if !(self.ready)() => {
+                Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(5)))
+            }
             _ => Ok(alive()),
         }
     }

@@ -39,6 +39,25 @@ impl fmt::Display for PurchaseId {
 /// Where the store takes the time from: wall-clock time since the Unix epoch. Tests pass their own.
 pub type Clock = std::sync::Arc<dyn Fn() -> Duration + Send + Sync>;
 
+/// What a ledger counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Money {
+    /// The sandbox's.
+    Play,
+    /// The account's.
+    Real,
+}
+
+impl Money {
+    /// As a ledger's file says it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Play => "play",
+            Self::Real => "real",
+        }
+    }
+}
+
 /// What is bought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {

@@ -28,8 +28,8 @@ use std::sync::Arc;
 pub use broken::Broken;
 pub use caller::Caller;
 pub use entry::{
-    Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, OverBudget,
-    PurchaseId, Refused, Reservation, Row, Scope, Service, Spent, State, Twin,
+    Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, Money,
+    OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spent, State, Twin,
 };
 pub use room::Room;
 

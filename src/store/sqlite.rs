@@ -25,6 +25,7 @@ use super::Checkpoint;
 use super::Clock;
 use super::Ending;
 use super::Ledger;
+use super::Money;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
@@ -62,14 +63,35 @@ impl Sqlite {
         Self::serve_within(path, clock, Room::default())
     }
 
+    /// The same, for this kind of money alone: a ledger of the other kind is refused.
+    pub fn serve_for(path: &Path, clock: Clock, money: Money) -> Result<Self, OpenError> {
+        Self::serve_as(path, clock, Room::default(), Some(money))
+    }
+
     /// The same, with other bounds.
     pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
+        Self::serve_as(path, clock, room, None)
+    }
+
+    fn serve_as(
+        path: &Path,
+        clock: Clock,
+        room: Room,
+        money: Option<Money>,
+    ) -> Result<Self, OpenError> {
         let path = &true_name(path);
         open::must_be_a_file(path)?;
         let mut lock = Lock::take(path)?;
         open::make(path)?;
         let books = Books::new(open::open(path, Purpose::Serve, room)?, room);
         let unusable = |fault: Fault| OpenError::unusable(path, fault.unavailable());
+        if let Some(money) = money
+            && !books.is_for(money).map_err(unusable)?
+        {
+            let why =
+                "it counts the other kind of money; play money and real money take a file each";
+            return Err(OpenError::unusable(path, why));
+        }
         books.transact(|books| books.recover(clock())).map_err(unusable)?;
         lock.sign().map_err(|error| OpenError::unusable(path, error))?;
         Self::start(path, clock, books, Access::Write, Some(lock))

@@ -9,9 +9,13 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::{Bytes, BytesMut};
 
 use crate::config::Key;
+use crate::contract::wire::KEY_PREFIX;
 
-/// Knows how every key of the ring looks: as it is in any case of letters, percent-encoded, and in
-/// base64 at each of its three alignments.
+/// A rest of a key that is shorter than this could stand in any text.
+const SHORTEST_SECRET: usize = 12;
+
+/// Knows how every key of the ring looks: as it is in any case of letters, escaped as URLs, JSON and
+/// HTML do, and in base64 at each of its three alignments.
 #[derive(Clone, Debug)]
 pub struct Blot {
     patterns: Option<AhoCorasick>,
@@ -44,7 +48,19 @@ impl Blot {
 }
 
 fn looks(key: &str) -> Vec<Vec<u8>> {
-    let mut looks = vec![key.as_bytes().to_vec(), key.replace('_', "%5F").into_bytes()];
+    let each = |write: fn(char) -> String| key.chars().map(write).collect::<String>().into_bytes();
+    let mut looks = vec![
+        key.as_bytes().to_vec(),
+        each(|c| if c.is_ascii_alphanumeric() { c.into() } else { format!("%{:02X}", c as u32) }),
+        each(|c| if "\"\\/".contains(c) { format!("\\{c}") } else { c.into() }),
+        each(|c| if c.is_ascii_alphanumeric() { c.into() } else { format!("\\u{:04x}", c as u32) }),
+        each(|c| if c.is_ascii_alphanumeric() { c.into() } else { format!("&#{};", c as u32) }),
+    ];
+    // However the prefix was written, what follows it is the secret. Too short a rest is a word.
+    let rest = key.trim_start_matches(KEY_PREFIX);
+    if rest.len() >= SHORTEST_SECRET {
+        looks.push(rest.as_bytes().to_vec());
+    }
     for alignment in 0..3 {
         let padded = [&b"\0\0"[..alignment], key.as_bytes()].concat();
         let encoded = STANDARD_NO_PAD.encode(&padded);
@@ -76,6 +92,8 @@ mod tests {
             KEY.to_owned(),
             KEY.to_uppercase(),
             KEY.replace('_', "%5f"),
+            KEY.replace('_', "\\u005F"),
+            KEY.replace('_', "&#95;"),
             format!("{{\"authorization\":\"Bearer {KEY}\"}}"),
         ];
         for before in ["", "x", "xy", "Bearer "] {

@@ -26,12 +26,15 @@ use super::blot::Blot;
 use super::connect::Connector;
 use super::pool::{Connection, Pool};
 use super::{Attempt, Error, Reply, What, reply};
+use crate::clock;
 use crate::config::{Gateway, Key};
 use crate::contract::wire;
 use crate::metrics::Metrics;
 
 /// The largest reply that is kept, in bytes.
 const LARGEST_REPLY: usize = 4 * 1_024 * 1_024;
+/// How long a chosen connection may wait for the last word.
+const LONGEST_WORD: Duration = Duration::from_millis(500);
 /// The deadline of a question that buys nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
@@ -137,15 +140,20 @@ impl Shared {
             What::Video(_) => None,
         };
         if let Some(connection) = pooled {
+            let chosen = clock::now();
             depart(attempt).await?;
-            match self.exchange(connection, request, attempt).await {
-                Sent::Yes(outcome) => {
-                    if let Err(Error::Lost(_)) = outcome {
-                        self.pool.rest();
+            // The last word may have waited for the ledger, and the gateway meanwhile hung up.
+            let is_fresh = clock::now().duration_since(chosen) < LONGEST_WORD;
+            if is_fresh && connection.is_ready() {
+                match self.exchange(connection, request, attempt).await {
+                    Sent::Yes(outcome) => {
+                        if let Err(Error::Lost(_)) = outcome {
+                            self.pool.rest();
+                        }
+                        return outcome;
                     }
-                    return outcome;
+                    Sent::No(untouched) => request = *untouched,
                 }
-                Sent::No(untouched) => request = *untouched,
             }
         }
         let connection = self.connector.connect().await?;

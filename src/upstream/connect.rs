@@ -1,7 +1,7 @@
 //! Opens connections to the gateway: TCP, and TLS with the system's trust anchors.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,7 +43,7 @@ impl Connector {
             "https" => {
                 let name = ServerName::try_from(host.clone())
                     .map_err(|_| invalid("the host of gateway.base_url is no TLS server name"))?;
-                Some((TlsConnector::from(Arc::new(client_config()?)), name))
+                Some((TlsConnector::from(client_config()?), name))
             }
             _ => None,
         };
@@ -83,7 +83,20 @@ where
     Ok(sender)
 }
 
-fn client_config() -> io::Result<ClientConfig> {
+/// Read once per process: each fetch of a clip would parse all trust anchors anew otherwise.
+static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+
+fn client_config() -> io::Result<Arc<ClientConfig>> {
+    match CONFIG.get() {
+        Some(config) => Ok(Arc::clone(config)),
+        None => {
+            let made = Arc::new(make_client_config()?);
+            Ok(Arc::clone(CONFIG.get_or_init(|| made)))
+        }
+    }
+}
+
+fn make_client_config() -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let (added, _ignored) =
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

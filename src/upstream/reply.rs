@@ -35,6 +35,9 @@ pub(super) const REFUSALS: &[StatusCode] = &[
     StatusCode::UNPROCESSABLE_ENTITY,
 ];
 
+/// A gateway that asks for more than this is asked again all the same.
+const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
+
 /// What the head alone decides, before the body is read.
 pub(super) fn judge_head(status: StatusCode, headers: &HeaderMap, key: usize) -> Result<(), Error> {
     match status {
@@ -62,7 +65,7 @@ pub(super) fn judge_body(
     let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
     let as_promised = match what {
         What::Chat(_) | What::VideoStatus { .. } | What::Billing => is_object(&body),
-        What::Video(_) => serde_json::from_slice::<VideoAccepted>(&body).is_ok(),
+        What::Video(_) => serde_json::from_slice::<VideoAccepted<'_>>(&body).is_ok(),
     };
     match status.is_success() && !(is_json && as_promised) {
         true => Err(Error::Unreadable(status)),
@@ -77,7 +80,7 @@ fn is_object(body: &[u8]) -> bool {
 /// Seconds only: an HTTP date would need the gateway's clock to agree with ours.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
+    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
 }
 
 #[cfg(test)]

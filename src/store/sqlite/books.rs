@@ -18,6 +18,7 @@ use crate::contract::money::Usd;
 use crate::store::Checkpoint;
 use crate::store::Claim;
 use crate::store::Ending;
+use crate::store::Money;
 use crate::store::PurchaseId;
 use crate::store::Refused;
 use crate::store::Reservation;
@@ -53,6 +54,14 @@ impl Books {
         let transaction = self.connection.unchecked_transaction()?;
         work(self)?;
         Ok(transaction.commit()?)
+    }
+
+    /// Gives the ledger to a kind of money where it has none yet; whether it is that kind's.
+    pub(super) fn is_for(&self, money: Money) -> Result<bool, Fault> {
+        let give = "INSERT OR IGNORE INTO money (number, kind) VALUES (1, ?1)";
+        self.connection.execute(give, params![money.name()])?;
+        let ask = "SELECT kind = ?1 FROM money";
+        Ok(self.connection.query_row(ask, params![money.name()], |row| row.get(0))?)
     }
 
     /// Everything is looked at before anything is written, so a refusal leaves nothing to undo.

@@ -55,6 +55,12 @@ const MIGRATIONS: &[&str] = &["
         PRIMARY KEY (scope, unit, period)
     ) STRICT, WITHOUT ROWID;
 
+    -- Play money and real money never share a ledger: one row, once it is known.
+    CREATE TABLE money (
+        number INTEGER PRIMARY KEY CHECK (number = 1),
+        kind   TEXT NOT NULL CHECK (kind IN ('play', 'real'))
+    ) STRICT;
+
     CREATE TABLE checks (
         number        INTEGER PRIMARY KEY,
         at            INTEGER NOT NULL,

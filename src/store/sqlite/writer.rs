@@ -84,6 +84,9 @@ impl Writer {
     fn next_batch(&mut self) -> Option<Vec<Box<dyn Step>>> {
         let first = if self.again.is_empty() {
             self.queue.recv().ok()?
+        } else if self.next_try <= clock::now() {
+            // First, or a busy queue would keep it waiting for ever.
+            return Some(self.again.drain(..).collect());
         } else {
             let pause = self.next_try.saturating_duration_since(clock::now());
             match self.queue.recv_timeout(pause) {

@@ -70,7 +70,8 @@ async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: 
     let metrics = Arc::new(Metrics::default());
     let ledger = match &config.store {
         Store::Memory => tollgate::app::memory(),
-        Store::Sqlite(path) => tollgate::app::sqlite(path).expect("a ledger that can be used"),
+        Store::Sqlite(path) => tollgate::app::sqlite(path, tollgate::store::Money::Real)
+            .expect("a ledger that can be used"),
         Store::Redis => panic!("no test has one"),
     };
     let lasting = Lasting {

@@ -1,0 +1,93 @@
+//! Reads the settings again while the server runs, on SIGHUP: all of them hold, or none.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use tracing::{error, info, warn};
+
+use super::serve::Core;
+use super::{load, refuse};
+use crate::app::{App, Lasting};
+use crate::config::{Config, Target};
+
+/// What SIGHUP needs to build the gate anew.
+pub(super) struct Reload {
+    pub(super) config_path: Option<PathBuf>,
+    pub(super) own: Vec<IpAddr>,
+    pub(super) lasting: Lasting,
+}
+
+impl Reload {
+    /// The new gate in every core, or the old one with the reason in the log.
+    pub(super) fn run(&self, old: App, cores: &[Core]) -> App {
+        match self.rebuild(&old, cores) {
+            Ok(new) => {
+                info!("settings read again");
+                new
+            }
+            Err(reason) => {
+                error!("the new settings are refused, the old ones stay: {reason}");
+                old
+            }
+        }
+    }
+
+    fn rebuild(&self, old: &App, cores: &[Core]) -> Result<App, String> {
+        let loaded = load(self.config_path.as_deref()).map_err(|faults| {
+            let mut text = Vec::new();
+            refuse(&faults, &mut text).ok();
+            String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
+        })?;
+        let not_yet = loaded.config.not_yet();
+        if !not_yet.is_empty() {
+            return Err(not_yet.join("; "));
+        }
+        for (setting, effect) in changed(old.config(), &loaded.config) {
+            match effect {
+                Effect::Refused => {
+                    return Err(format!("{setting} can only change with a restart"));
+                }
+                Effect::Later => warn!(setting, "takes effect with a restart only"),
+            }
+        }
+        for warning in &loaded.warnings {
+            warn!("{warning}");
+        }
+        let app = App::new(loaded.config, self.own.clone(), &self.lasting)
+            .map_err(|error| error.to_string())?;
+        let stacks: io::Result<Vec<_>> =
+            cores.iter().map(|core| app.core(core.tasks.clone())).collect();
+        for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
+            core.stack.exchange(stack);
+        }
+        Ok(app)
+    }
+}
+
+/// What becomes of a setting that a running server cannot change.
+enum Effect {
+    /// The rest of the new settings was judged by it: a budget by who can reach us, say. All is refused.
+    Refused,
+    /// It waits for the next start.
+    Later,
+}
+
+fn changed(old: &Config, new: &Config) -> Vec<(&'static str, Effect)> {
+    use Effect::{Later, Refused};
+    let is_sandbox = |config: &Config| matches!(config.gateway.target, Target::Sandbox);
+    let (before, after) = (&old.server, &new.server);
+    let rows = [
+        ("server.listen", before.listen != after.listen, Refused),
+        ("gateway.base_url", is_sandbox(old) != is_sandbox(new), Refused),
+        ("store.url", old.store != new.store, Refused),
+        ("server.max_connections", before.max_connections != after.max_connections, Later),
+        ("server.header_timeout", before.header_timeout != after.header_timeout, Later),
+        ("server.idle_timeout", before.idle_timeout != after.idle_timeout, Later),
+        ("server.drain", before.drain != after.drain, Later),
+        ("admin.listen", old.admin.listen != new.admin.listen, Later),
+        ("sandbox", old.sandbox != new.sandbox, Later),
+        ("log", old.log != new.log, Later),
+    ];
+    rows.into_iter().filter_map(|(name, is, effect)| is.then_some((name, effect))).collect()
+}
