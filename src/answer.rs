@@ -1,6 +1,5 @@
 //! What goes back to a caller: a response whose body is whole or streamed.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -8,8 +7,8 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
 use serde::Serialize;
 
 use crate::problem::Problem;
@@ -22,13 +21,18 @@ pub type Answer = Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// How much of a body is handed out at once, in bytes.
+pub const PART: usize = 16 * 1_024;
+
 /// A body that is there already, or one that comes piece by piece.
 #[derive(Debug)]
 pub struct Body(Inner);
 
 #[derive(Debug)]
 enum Inner {
-    Whole(Full<Bytes>),
+    /// Handed out part by part: a connection that takes all of it at once counts as idle while megabytes
+    /// are still to be written.
+    Whole(Bytes),
     Stream(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -49,7 +53,7 @@ impl Body {
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self(Inner::Whole(Full::new(bytes)))
+        Self(Inner::Whole(bytes))
     }
 }
 
@@ -68,8 +72,9 @@ impl http_body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.get_mut().0 {
-            Inner::Whole(body) => {
-                Pin::new(body).poll_frame(cx).map_err(|never: Infallible| match never {})
+            Inner::Whole(rest) => {
+                let part = rest.split_to(rest.len().min(PART));
+                Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
             }
             Inner::Stream(body) => Pin::new(body).poll_frame(cx),
         }
@@ -77,14 +82,14 @@ impl http_body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Inner::Whole(body) => body.is_end_stream(),
+            Inner::Whole(rest) => rest.is_empty(),
             Inner::Stream(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Inner::Whole(body) => body.size_hint(),
+            Inner::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
             Inner::Stream(body) => body.size_hint(),
         }
     }
@@ -109,7 +114,7 @@ pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> An
 
 /// The answer that a refusal is.
 pub fn refusal(problem: Problem, request_id: &str) -> Answer {
-    sealed(problem.into_response(request_id).map(|body| Body(Inner::Whole(body))))
+    sealed(problem.into_response(request_id).map(Body::from))
 }
 
 /// The answer with what keeps a browser from making of it what no answer of the API is, whatever

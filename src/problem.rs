@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
-use http_body_util::Full;
 use serde::Serialize;
 
 /// `true` on every joined or replayed reply.
@@ -211,7 +210,7 @@ impl Problem {
     }
 
     /// The answer, as `application/problem+json`. `request_id` names the request in logs.
-    pub fn into_response(self, request_id: &str) -> Response<Full<Bytes>> {
+    pub fn into_response(self, request_id: &str) -> Response<Bytes> {
         let document = Document {
             uri: format!("/problems/{}", self.kind.code),
             title: self.kind.title,
@@ -224,7 +223,7 @@ impl Problem {
         };
         // Strings and numbers only: this cannot fail, and an empty body would still carry the status.
         let body = serde_json::to_vec(&document).unwrap_or_default();
-        let mut response = Response::new(Full::from(body));
+        let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = self.kind.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -41,11 +41,9 @@ pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answe
     answer
 }
 
-/// What a connection is handed at once. It asks for more as the client takes it, so the end of a body
-/// is not reached long before the client is there; what the system buffers cannot be seen.
-const PART: usize = 16 * 1_024;
-
-/// A body that tells when the connection has taken all of it. One that is dropped before that did
+/// A body that tells when the connection has taken all of it. It is handed out in parts, and the
+/// connection asks for more as the client takes them, so the end is not reached long before the client
+/// is there; what the system buffers cannot be seen. One that is dropped before that did
 /// not arrive, and an identical purchase soon after is its repeat.
 struct Noticed {
     rest: Bytes,
@@ -60,7 +58,7 @@ impl http_body::Body for Noticed {
         mut self: Pin<&mut Self>,
         _cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let most = self.rest.len().min(PART);
+        let most = self.rest.len().min(answer::PART);
         let part = self.rest.split_to(most);
         if self.rest.is_empty()
             && let Some(delivery) = self.delivery.take()

@@ -38,6 +38,9 @@ pub struct Settings {
 
 /// How long the other end may leave what we wrote unacknowledged.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much of an answer the system may hold before it sends it, in bytes. With megabytes there, an
+/// answer would count as taken that its client never saw, and one that is being sent as idle.
+const MOST_UNSENT: u32 = 64 * 1_024;
 /// Pauses after an accept that failed for want of descriptors or memory.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -127,7 +130,9 @@ pub async fn run<F, S, B>(
 fn prepared(stream: TcpStream) -> TcpStream {
     // Best effort: a socket that died meanwhile shows it when it is read.
     stream.set_nodelay(true).ok();
-    SockRef::from(&stream).set_tcp_user_timeout(Some(WRITE_TIMEOUT)).ok();
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_user_timeout(Some(WRITE_TIMEOUT)).ok();
+    socket.set_tcp_notsent_lowat(MOST_UNSENT).ok();
     stream
 }
 

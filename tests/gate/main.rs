@@ -2,6 +2,7 @@
 //! that both do whatever a test wants.
 #![cfg(test)]
 
+mod at_the_edges;
 mod browsers;
 mod commands;
 mod heads;
