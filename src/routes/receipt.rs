@@ -18,9 +18,7 @@ pub(super) fn answer(receipt: Receipt) -> Answer {
     let mut answer = passed_on(receipt.status, receipt.is_json, Bytes::new());
     *answer.body_mut() = match receipt.delivery {
         None => Body::from(receipt.body),
-        Some(delivery) => {
-            Body::stream(Noticed { rest: receipt.body, delivery: Some(delivery) })
-        }
+        Some(delivery) => Body::stream(Noticed { rest: receipt.body, delivery: Some(delivery) }),
     };
     let headers = answer.headers_mut();
     if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {

@@ -194,7 +194,10 @@ fn a_refusal_here_and_a_gateway_that_is_not_there_leave_the_key_free() {
         assert_eq!(with_key(&gate, "k", "/api/v1/chat", wrong).status, 422);
         for _ in 0..2 {
             let answer = with_key(&gate, "k", "/api/v1/chat", OTHER);
-            assert_eq!((answer.code().as_str(), is_replay(&answer)), ("gateway_unreachable", false));
+            assert_eq!(
+                (answer.code().as_str(), is_replay(&answer)),
+                ("gateway_unreachable", false)
+            );
         }
         upstream.open();
         assert_eq!(chat(&gate, "k").status, 200, "{store}");

@@ -36,7 +36,9 @@ fn identical_ones_at_once_are_one_purchase() {
             let calls: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(one)).collect();
             calls.into_iter().map(|call| call.join().unwrap()).collect()
         });
-        assert!(answers.iter().all(|answer| answer.status == 200 && answer.body == answers[0].body));
+        assert!(
+            answers.iter().all(|answer| answer.status == 200 && answer.body == answers[0].body)
+        );
         assert!(answers.iter().all(|answer| answer.toll() == Some(3_000_000)));
         assert_eq!(answers.iter().filter(|answer| is_replay(answer)).count(), AT_ONCE - 1);
         assert_eq!(upstream.charges(), [3_000_000], "{store}");

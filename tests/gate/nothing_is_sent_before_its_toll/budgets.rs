@@ -99,7 +99,11 @@ fn each_caller_has_a_budget_of_its_own_below_that_of_all() {
         assert_eq!(buy(bob, "3").status, 200);
         assert_eq!(buy(cid, "4").status, 200);
         // Another address of the same network is the same caller.
-        assert_over(&buy("2001:db8::2", "5"), "the budget of all callers, $9.00 a month, ", "$0.00");
+        assert_over(
+            &buy("2001:db8::2", "5"),
+            "the budget of all callers, $9.00 a month, ",
+            "$0.00",
+        );
         assert_over(&buy(dan, "6"), "the budget of all callers, $9.00 a month, ", "$0.00");
         assert_eq!(upstream.requests(), 3, "{store}");
     }

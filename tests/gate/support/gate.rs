@@ -169,6 +169,11 @@ impl Gate {
         Client::connect(self.page, &self.record)
     }
 
+    /// A new connection, where somebody still listens.
+    pub(crate) fn try_client(&self) -> Option<Client> {
+        Client::try_connect(self.page, &self.record)
+    }
+
     /// A new connection whose client takes little at a time.
     pub(crate) fn narrow_client(&self) -> Client {
         Client::narrow(self.page, &self.record)
