@@ -2,6 +2,8 @@
 //! and the money adds up.
 
 use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,12 +18,17 @@ use crate::support::heard::Heard;
 use crate::support::process::Signal;
 use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
 
-const STORE: &str = "store.url = \"sqlite:ledger.db\"";
+/// A ledger in a file, and no page of ours: to compress it takes most of a start.
+const SETTINGS: &str = "store.url = \"sqlite:ledger.db\"\npage.dir = \"site\"";
+
+fn start(upstream: &Upstream) -> Gate {
+    Gate::binary_in(upstream, SETTINGS, |folder| fs::create_dir(folder.join("site")).unwrap())
+}
 
 #[test]
 fn a_purchase_in_flight_at_a_stop_is_replayed_after_it() {
     let upstream = Upstream::start(|_| Reply::video("job-1").after(Duration::from_millis(300)));
-    let mut gate = Gate::binary(&upstream, STORE, &[]);
+    let mut gate = start(&upstream);
     let headers = [("idempotency-key", "k")];
     let (mut waits, mut leaves) = (gate.client(), gate.client());
     waits.send("POST", "/api/v1/video", &headers, VIDEO);
@@ -46,7 +53,7 @@ fn an_unknown_outcome_outlives_a_crash() {
         0 => Reply::error(500).charged(true),
         _ => Reply::nothing(Ending::Hang).charged(true),
     });
-    let mut gate = Gate::binary(&upstream, STORE, &[]);
+    let mut gate = start(&upstream);
     let told = gate.ask("POST", "/api/v1/chat", &[("idempotency-key", "told")], CHAT);
     assert_eq!(told.status, 424);
     let mut client = gate.client();
@@ -142,7 +149,7 @@ fn kill_9_at_any_moment_loses_nothing_and_buys_nothing_twice() {
     const ROUNDS: usize = 30;
     const SHOPPERS: usize = 3;
     let upstream = Upstream::start(sell);
-    let mut gate = Gate::binary(&upstream, STORE, &[]);
+    let mut gate = start(&upstream);
     let mut dice = Dice(0x7011_6a7e);
     let mut all: Vec<Tried> = Vec::new();
     let mut counts: HashMap<&str, usize> = HashMap::new();
@@ -171,6 +178,9 @@ fn kill_9_at_any_moment_loses_nothing_and_buys_nothing_twice() {
         });
         drop(hanger);
         gate.kill();
+        if round % 3 == 0 {
+            gate.start_and_kill(Duration::from_micros(dice.roll(8_000)));
+        }
         gate.restart();
         assert_books(&gate, &upstream, "after the crash");
         let now: Vec<_> = bought.into_iter().chain([hanging]).collect();
@@ -251,7 +261,7 @@ fn assert_books(gate: &Gate, upstream: &Upstream, when: &str) -> String {
     books
 }
 
-fn read(ledger: &std::path::Path) -> (Vec<Row>, Usd) {
+fn read(ledger: &Path) -> (Vec<Row>, Usd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let ledger = Sqlite::read(ledger, Arc::new(clock::wall)).unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tollgate::config::Environment;
@@ -130,6 +131,17 @@ impl Gate {
             Running::Here(_) => panic!("not a process: Gate::binary starts one"),
             Running::Apart(process) => process.kill(),
         }
+    }
+
+    /// Starts one that is killed while it starts, in the place of one that has ended.
+    pub(crate) fn start_and_kill(&mut self, after: Duration) {
+        let Running::Apart(mut process) = self.home.start(self.folder.path(), &self.environment)
+        else {
+            panic!("not a process: Gate::binary starts one");
+        };
+        thread::sleep(after);
+        process.kill();
+        self.before.push_str(&process.printed());
     }
 
     /// Ends it, in an orderly way where it still runs, and starts it again: the same folder, new
