@@ -62,6 +62,9 @@ pub enum Error {
 /// How long a caller is told to wait after a 429 that named no time: the reported window (2.3).
 const UNTOLD_WAIT: Duration = Duration::from_secs(60);
 
+/// How long a caller is told to wait when a call was held back here.
+const UNSENT_WAIT: Duration = Duration::from_secs(5);
+
 impl Error {
     /// What is known of the charge of a purchase that ended so.
     pub fn charged(&self) -> Charged {
@@ -110,8 +113,8 @@ impl Error {
             | Self::TooLarge
             | Self::Unreadable(_)
             | Self::KeyRefused { .. }
-            | Self::NoKeyLeft
-            | Self::Stayed(_) => problem,
+            | Self::NoKeyLeft => problem,
+            Self::Stayed(_) => problem.retry_after(UNSENT_WAIT),
         }
     }
 
