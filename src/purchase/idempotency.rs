@@ -177,6 +177,8 @@ where
             Err(_elapsed) => Some(Err(still_running())),
             Ok(Err(_closed)) => None,
             Ok(Ok(outcome)) => match outcome.clone()? {
+                // It was given up for want of anybody who waits, just before this one came.
+                Err(problem) if problem.kind() == &OVERLOADED => None,
                 Ok(receipt) => Some(Ok(Receipt { is_replay: true, ..receipt })),
                 Err(problem) => Some(Err(problem.replayed())),
             },
@@ -206,3 +208,6 @@ where
 fn still_running() -> Problem {
     Problem::new(&STILL_RUNNING).retry_after(COME_BACK)
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,12 @@ pub(crate) struct Answer {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr, record: &Arc<Record>) -> Self {
-        Self::over(TcpStream::connect(address).expect("the gate listens"), record)
+        Self::try_connect(address, record).expect("the gate listens")
+    }
+
+    /// `None` where nobody listens any more.
+    pub(crate) fn try_connect(address: SocketAddr, record: &Arc<Record>) -> Option<Self> {
+        TcpStream::connect(address).ok().map(|stream| Self::over(stream, address, record))
     }
 
     /// One whose system takes no more than a few thousand bytes that nobody has read.
@@ -49,12 +54,12 @@ impl Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
         socket.connect(&address.into()).expect("the gate listens");
-        Self::over(socket.into(), record)
+        Self::over(socket.into(), address, record)
     }
 
-    fn over(stream: TcpStream, record: &Arc<Record>) -> Self {
-        let address = stream.peer_addr().unwrap();
-        stream.set_nodelay(true).unwrap();
+    fn over(stream: TcpStream, address: SocketAddr, record: &Arc<Record>) -> Self {
+        // A gate that has just ended has left a socket that takes no more options.
+        stream.set_nodelay(true).ok();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Self { stream, address, record: Arc::clone(record), pending: VecDeque::new() }

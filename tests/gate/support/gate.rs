@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tollgate::config::Environment;
@@ -132,6 +133,17 @@ impl Gate {
         }
     }
 
+    /// Starts one that is killed while it starts, in the place of one that has ended.
+    pub(crate) fn start_and_kill(&mut self, after: Duration) {
+        let Running::Apart(mut process) = self.home.start(self.folder.path(), &self.environment)
+        else {
+            panic!("not a process: Gate::binary starts one");
+        };
+        thread::sleep(after);
+        process.kill();
+        self.before.push_str(&process.printed());
+    }
+
     /// Ends it, in an orderly way where it still runs, and starts it again: the same folder, new
     /// addresses.
     pub(crate) fn restart(&mut self) {
@@ -167,6 +179,11 @@ impl Gate {
     /// A new connection.
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.page, &self.record)
+    }
+
+    /// A new connection, where somebody still listens.
+    pub(crate) fn try_client(&self) -> Option<Client> {
+        Client::try_connect(self.page, &self.record)
     }
 
     /// A new connection whose client takes little at a time.
