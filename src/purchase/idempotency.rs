@@ -131,11 +131,6 @@ where
                     open.publish.send_replace(Some(Ok(receipt.clone())));
                     return Ok(receipt);
                 }
-                // Everybody had gone. Who joined in that very moment closes the gap: the ledger is asked
-                // again, and it becomes a purchase of theirs.
-                Err(Stop::Problem(problem)) if problem.kind() == &OVERLOADED => {
-                    return Err(*problem);
-                }
                 Err(Stop::Problem(problem)) => {
                     open.publish.send_replace(Some(Err((*problem).clone())));
                     return Err(*problem);
