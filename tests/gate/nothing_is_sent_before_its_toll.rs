@@ -3,6 +3,3 @@
 
 mod budgets;
 mod ledgers;
-
-/// One ledger in memory, one in a file.
-const STORES: [&str; 2] = ["store.url = \"memory\"", "store.url = \"sqlite:ledger.db\""];

@@ -49,9 +49,9 @@ impl Lock {
     }
 }
 
+/// Closing the file is not enough: a process that was being started just now still has it open.
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing alone leaves it to a child process that has not yet closed what it inherited.
         let _ = self.0.unlock();
     }
 }
@@ -66,4 +66,21 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_given_back_also_where_another_process_has_inherited_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let lock = Lock::take(&path).unwrap();
+        let inherited = lock.0.try_clone().unwrap();
+        assert!(matches!(Lock::take(&path), Err(OpenError::Locked { .. })));
+        drop(lock);
+        Lock::take(&path).unwrap();
+        drop(inherited);
+    }
 }

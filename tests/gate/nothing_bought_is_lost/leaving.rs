@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use crate::support::client::request;
 use crate::support::upstream::Welcome;
-use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, until};
+use crate::support::{CHAT, Gate, Reply, STORES, Upstream, VIDEO, until};
 
-const STORES: [&str; 2] = ["store.url = \"memory\"", "store.url = \"sqlite:ledger.db\""];
 const LATE: Duration = Duration::from_millis(150);
 /// What one video costs, and no more.
 const ONE_VIDEO: &str = "budget.total = { day = \"3.00\" }";

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use crate::support::client::Answer;
 use crate::support::upstream::Welcome;
-use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO};
 
-const STORES: [&str; 2] = ["store.url = \"memory\"", "store.url = \"sqlite:ledger.db\""];
 const OTHER: &str =
     r#"{"model":"alpha-sonnet-4.5","messages":[{"role":"user","content":"something else"}]}"#;
 

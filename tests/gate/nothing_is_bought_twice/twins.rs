@@ -5,9 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::client::Answer;
-use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO, until};
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO, until};
 
-const STORES: [&str; 2] = ["store.url = \"memory\"", "store.url = \"sqlite:ledger.db\""];
 const LATE: Duration = Duration::from_millis(150);
 /// What an SDK says when it sends something again.
 const AGAIN: (&str, &str) = ("x-stainless-retry-count", "1");

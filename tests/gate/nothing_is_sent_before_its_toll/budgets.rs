@@ -2,11 +2,10 @@
 
 use std::thread;
 
-use super::STORES;
 use crate::support::client::Answer;
 use crate::support::heard::Heard;
 use crate::support::upstream::Welcome;
-use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO};
+use crate::support::{CHAT, Ending, Gate, Reply, STORES, Upstream, VIDEO};
 
 const DEAR: &str = r#"{"prompt":"a lighthouse","model":"video-d-3.1","duration":8}"#;
 
