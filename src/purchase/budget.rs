@@ -189,6 +189,10 @@ struct LastWord {
 }
 
 impl Departure for LastWord {
+    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.waiters.none())
+    }
+
     fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
         Box::pin(async move {
             if self.hold.sent.load(Ordering::Acquire) {

@@ -48,7 +48,12 @@ where
             Paid::Chat => What::Chat(order.body.clone()),
             Paid::Video => What::Video(order.body.clone()),
         };
-        let asked = self.inner.call(Ask { what, departure: purchase.departure.clone() });
+        let asked = self.inner.call(Ask {
+            what,
+            departure: purchase.departure.clone(),
+            caller: purchase.caller.to_string().into(),
+            prefer: None,
+        });
         let metrics = Arc::clone(&self.metrics);
         let started = clock::now();
         Box::pin(async move {

@@ -29,12 +29,16 @@ pub struct Ask {
     pub what: What,
     /// Who has the last word before the first byte; nobody for what costs nothing.
     pub departure: Option<Arc<dyn Departure>>,
+    /// For whom it is asked: those who wait for the window take turns. Empty is tollgate itself.
+    pub caller: Arc<str>,
+    /// The place in the ring of the key to try first, if any.
+    pub prefer: Option<usize>,
 }
 
 impl Ask {
-    /// A question that costs nothing.
+    /// A question of tollgate's own, which costs nothing.
     pub fn free(what: What) -> Self {
-        Self { what, departure: None }
+        Self { what, departure: None, caller: "".into(), prefer: None }
     }
 }
 
@@ -43,6 +47,9 @@ impl Ask {
 pub trait Departure: Send + Sync {
     /// Lets it go, or not.
     fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>>;
+
+    /// Resolves when nobody waits for it any more.
+    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
 /// Why a purchase is not sent after all.

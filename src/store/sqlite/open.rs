@@ -135,7 +135,7 @@ fn ends_with_a_page(connection: &Connection, path: &Path) -> Result<(), String> 
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .map_err(|error| error.to_string())?;
     let has_log = size_of(&lock::beside(path, "-wal")) > 0;
-    match has_log || size_of(path) % page.max(1) == 0 {
+    match has_log || size_of(path).is_multiple_of(page.max(1)) {
         true => Ok(()),
         false => Err("it is damaged: its last page was cut".to_owned()),
     }
