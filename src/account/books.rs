@@ -104,3 +104,6 @@ fn checkpoint(billing: &Billing, at: Duration) -> Checkpoint {
         spent_cents: billing.usage.total_spent_cents,
     }
 }
+
+#[cfg(test)]
+mod tests;
