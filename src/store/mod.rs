@@ -31,7 +31,7 @@ pub use broken::Broken;
 pub use caller::Caller;
 pub use entry::{
     Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, OverBudget,
-    PurchaseId, Refused, Reservation, Row, Scope, Service, Spent, State, Twin,
+    PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State, Twin,
 };
 pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
 pub use room::Room;
@@ -68,6 +68,14 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Purchases since a wall-clock time, oldest first, for reports.
     fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>>;
+
+    /// What a caller has spent by UTC day, service and model since a wall-clock time, in this order;
+    /// what was voided counts nothing.
+    fn spending(
+        &self,
+        caller: String,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<Spending>, Unavailable>>;
 
     /// What a scope has spent, set aside or lost track of, in the current day and month.
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>>;
