@@ -47,6 +47,11 @@ where
         let what = match order.paid {
             Paid::Chat => What::Chat(order.body.clone()),
             Paid::Video => What::Video(order.body.clone()),
+            Paid::Other => What::Other {
+                method: http::Method::POST,
+                path: order.model.clone(),
+                body: order.body.clone(),
+            },
         };
         let asked = self.inner.call(Ask {
             what,
@@ -82,7 +87,7 @@ fn cost(order: &Order, reply: &Reply) -> Usd {
         return Usd::ZERO;
     }
     let said = match order.paid {
-        Paid::Chat => None,
+        Paid::Chat | Paid::Other => None,
         Paid::Video => serde_json::from_slice::<VideoAccepted>(&reply.body)
             .ok()
             .and_then(|accepted| accepted.cost)

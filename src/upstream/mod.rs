@@ -19,6 +19,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Method;
 
 pub use error::Error;
 pub use reply::Reply;
@@ -76,6 +77,15 @@ pub enum What {
     },
     /// Asks for keys, statistics and billing.
     Billing,
+    /// Asks or buys at an endpoint of `gateway.passthrough`, of which the contract says nothing.
+    Other {
+        /// `POST` buys; `GET` asks.
+        method: Method,
+        /// Its path, as the settings have it.
+        path: Box<str>,
+        /// Strict JSON; empty with `GET`.
+        body: Bytes,
+    },
 }
 
 impl What {
@@ -84,6 +94,7 @@ impl What {
         match self {
             Self::Chat(_) | Self::Video(_) => true,
             Self::VideoStatus { .. } | Self::Billing => false,
+            Self::Other { method, .. } => *method == Method::POST,
         }
     }
 }
