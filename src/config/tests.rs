@@ -167,7 +167,7 @@ fn only_loopback_without_a_front_end_is_private() {
         ("server.hosts = ['a.example']", false),
         ("server.trusted_proxies = ['10.0.0.0/8']", false),
     ] {
-        assert_eq!(read(file, &[]).expect(file).is_private(), is_private, "{file}");
+        assert_eq!(read(file, &[URL, KEY]).expect(file).is_private(), is_private, "{file}");
     }
 }
 

@@ -12,5 +12,6 @@ mod nothing_is_bought_twice;
 mod operations;
 mod patience;
 mod support;
+mod the_account;
 mod the_key_never_leaves;
 mod unknown_is_spent;

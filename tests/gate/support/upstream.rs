@@ -24,6 +24,9 @@ pub(crate) enum Welcome {
     Cut(usize, Ending),
 }
 
+/// Where the account's books are asked for.
+const BOOKS: &str = "/api/api-keys";
+
 type Greeting = Box<dyn Fn(usize) -> Welcome + Send + Sync>;
 type Answering = Box<dyn Fn(&Heard) -> Reply + Send + Sync>;
 
@@ -44,6 +47,9 @@ struct Shared {
     next: AtomicUsize,
     connections: Mutex<Vec<Conversation>>,
     heard: Mutex<Vec<Heard>>,
+    shows_books: bool,
+    /// Questions for the books that were refused.
+    kept_back: AtomicUsize,
     charged: Mutex<Vec<u64>>,
 }
 
@@ -59,11 +65,26 @@ impl Upstream {
         Self::with(1, |_| Welcome::Serve, answer)
     }
 
+    /// One that answers questions for its books, too; any other refuses them, and does not count them
+    /// among what it heard.
+    pub(crate) fn with_books(answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static) -> Self {
+        Self::new(1, |_| Welcome::Serve, answer, true)
+    }
+
     /// One with this many keys, that greets its `n`th connection (from 0) so.
     pub(crate) fn with(
         keys: usize,
         greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
         answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(keys, greet, answer, false)
+    }
+
+    fn new(
+        keys: usize,
+        greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
+        answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+        shows_books: bool,
     ) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -75,6 +96,8 @@ impl Upstream {
             next: AtomicUsize::new(0),
             connections: Mutex::default(),
             heard: Mutex::default(),
+            shows_books,
+            kept_back: AtomicUsize::new(0),
             charged: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
@@ -138,9 +161,10 @@ impl Upstream {
             assert_eq!(count(&heard.bytes), 1, "the key is elsewhere, too: {heard:?}");
         }
         let received: usize = self.received().iter().map(|bytes| count(bytes)).sum();
-        assert!(received >= self.requests(), "{received} keys");
+        let heard = self.requests() + self.0.shared.kept_back.load(Ordering::SeqCst);
+        assert!(received >= heard, "{received} keys");
         // What was cut holds at most one key more per connection.
-        assert!(received <= self.requests() + self.connections(), "{received} keys");
+        assert!(received <= heard + self.connections(), "{received} keys");
     }
 }
 
@@ -203,6 +227,13 @@ fn converse(mut tap: Tap<'_>) {
         return end(tap, ending);
     }
     while let Some(heard) = hear(&mut tap) {
+        if heard.target == BOOKS && !tap.shared.shows_books {
+            tap.shared.kept_back.fetch_add(1, Ordering::SeqCst);
+            if tap.stream.write_all(&Reply::error(404).bytes()).is_err() {
+                return;
+            }
+            continue;
+        }
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {
             lock(&tap.shared.charged).push(heard.price());
@@ -231,7 +262,8 @@ fn hear(tap: &mut Tap<'_>) -> Option<Heard> {
     let mut body = vec![0; length];
     tap.read_exact(&mut body).ok()?;
     let bytes = [head, body.clone()].concat();
-    let number = tap.shared.next.fetch_add(1, Ordering::SeqCst);
+    let is_counted = target != BOOKS || tap.shared.shows_books;
+    let number = tap.shared.next.fetch_add(usize::from(is_counted), Ordering::SeqCst);
     Some(Heard { number, connection: tap.number, method, target, headers, body, bytes })
 }
 
