@@ -1,10 +1,10 @@
 //! A folder with a sandbox as its live gateway and a ledger, and the real binary in it.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,19 +180,29 @@ impl Desk {
         self.rows().into_iter().find(|row| row.id == id).expect("it is there").state
     }
 
+    /// Runs `tollgate serve` before the sandbox.
+    pub(crate) fn serve(&self) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .env_clear()
+            .env("GATEWAY_API_KEY", KEY)
+            .env("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0")
+            .env("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")
+            .current_dir(self.folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let lines: Vec<_> = out.lines().map(Result::unwrap).take(6).collect();
+        let page = lines.iter().find_map(|line| line.strip_prefix("page")).expect("its address");
+        let address = page.trim().trim_start_matches("http://").parse().unwrap();
+        Server { child, address }
+    }
+
     /// Has the gateway charge for something.
     pub(crate) fn charge(&self, path: &str, body: &str) {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let length = body.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {KEY}\r\n\
-             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
-            self.address
-        );
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let key = format!("Authorization: Bearer {KEY}");
+        let answer = post(self.address, path, &key, body);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 
@@ -206,17 +216,45 @@ impl Desk {
     }
 }
 
+/// A running server; it is killed with the value.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
 impl Ended {
     pub(crate) fn said(&self) -> String {
         format!("{}{}", self.out, self.err)
     }
 }
 
+/// The whole answer to a POST with one more header.
+pub(crate) fn post(address: SocketAddr, path: &str, header: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{header}\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 pub(crate) fn posted(cost: Usd) -> Option<Ending> {
     Some(Ending::Posted { cost, reply: None, keep: MINUTE })
 }
 
-pub(crate) fn line<'a>(out: &'a str, id: PurchaseId) -> &'a str {
+pub(crate) fn line(out: &str, id: PurchaseId) -> &str {
     let id = id.to_string();
     out.lines().find(|line| line.contains(&id)).unwrap_or_else(|| panic!("no {id} in {out}"))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::store::State;
 
-use crate::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, posted};
+use crate::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, post, posted};
 
 #[test]
 fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
@@ -94,6 +94,39 @@ fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
     assert_eq!((desk.state(chat), desk.checked()), (State::Unknown, before));
     desk.charge_chat();
     assert!(line(&desk.done(&["reconcile"]), chat).starts_with("charged"));
+}
+
+#[test]
+fn what_a_running_server_lost_is_told_and_known_there_at_once() {
+    let desk = Desk::open();
+    let server = desk.serve();
+    // It notes the gateway's books in the background.
+    let noted = (0..2_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        desk.checked().is_some()
+    });
+    assert!(noted, "a start notes a checkpoint");
+
+    let body = r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"sandbox:drop"}]}"#;
+    let buy = || post(server.address, "/api/v1/chat", "Idempotency-Key: once", body);
+    let answer = buy();
+    assert!(
+        answer.starts_with("HTTP/1.1 424") && answer.contains(r#""charged":"unknown""#),
+        "{answer}"
+    );
+    let usage = desk.done(&["usage", "--by", "model", "--format", "csv"]);
+    assert!(usage.ends_with("eta-5-mini,1,0.000000,0.003000,0.000000\n"), "{usage}");
+
+    let out = desk.done(&["reconcile"]);
+    assert!(line(&out, desk.rows()[0].id).starts_with("charged"), "{out}");
+    let answer = buy();
+    assert!(
+        answer.starts_with("HTTP/1.1 424") && answer.contains(r#""charged":"yes""#),
+        "{answer}"
+    );
+    let usage = desk.done(&["usage", "--by", "model", "--format", "csv"]);
+    assert!(usage.ends_with("eta-5-mini,1,0.003000,0.000000,0.000000\n"), "{usage}");
+    assert_eq!(desk.sandbox.charges().chat, 1);
 }
 
 #[test]

@@ -24,11 +24,13 @@ pub(crate) enum Welcome {
     Cut(usize, Ending),
 }
 
-/// Where the account's books are asked for.
-const BOOKS: &str = "/api/api-keys";
-
 type Greeting = Box<dyn Fn(usize) -> Welcome + Send + Sync>;
 type Answering = Box<dyn Fn(&Heard) -> Reply + Send + Sync>;
+
+/// What the gate asks for at its start. Only the script of one with books answers it; with any other,
+/// it is not among what was heard.
+const BOOKS: &str = "/api/api-keys";
+const NO_BOOKS: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// A running scripted gateway. Clones are the same one; it ends with the last.
 #[derive(Clone)]
@@ -160,8 +162,8 @@ impl Upstream {
             assert!(self.canaries().iter().any(expected), "another authorization: {heard:?}");
             assert_eq!(count(&heard.bytes), 1, "the key is elsewhere, too: {heard:?}");
         }
-        let received: usize = self.received().iter().map(|bytes| count(bytes)).sum();
         let heard = self.requests() + self.0.shared.kept_back.load(Ordering::SeqCst);
+        let received: usize = self.received().iter().map(|bytes| count(bytes)).sum();
         assert!(received >= heard, "{received} keys");
         // What was cut holds at most one key more per connection.
         assert!(received <= heard + self.connections(), "{received} keys");
@@ -229,10 +231,8 @@ fn converse(mut tap: Tap<'_>) {
     while let Some(heard) = hear(&mut tap) {
         if heard.target == BOOKS && !tap.shared.shows_books {
             tap.shared.kept_back.fetch_add(1, Ordering::SeqCst);
-            if tap.stream.write_all(&Reply::error(404).bytes()).is_err() {
-                return;
-            }
-            continue;
+            tap.stream.write_all(NO_BOOKS).ok();
+            return end(tap, Ending::Fin);
         }
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {
