@@ -126,7 +126,8 @@ impl State {
         }
     }
 
-    /// A purchase that began at `mark` ended, and its reply says what is left after it.
+    /// A purchase that began at `mark` ended, and its reply says what is left. Guess: its own charge is in
+    /// that, and all that had ended before it was sent.
     fn settle_with(&mut self, toll: Usd, cost: Usd, mark: Mark, balance: Usd, as_of: Duration) {
         self.settle(toll, cost);
         // Its own cost is in the balance. Of all others, what had ended when it began.

@@ -62,7 +62,7 @@ pub(super) fn judge_body(
     let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
     let as_promised = match what {
         What::Chat(_) | What::VideoStatus { .. } | What::Billing => is_object(&body),
-        // Of these nobody knows more than that bodies are JSON (4).
+        // Guess: these keep to what all of the contract's endpoints do, and answer in JSON (4).
         What::Other { .. } => true,
         What::Video(_) => serde_json::from_slice::<VideoAccepted>(&body).is_ok(),
     };

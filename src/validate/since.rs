@@ -1,7 +1,7 @@
 //! The query of `GET /bff/usage`: how many days, and nothing else.
 
 use super::Checked;
-use super::rule::Faults;
+use super::rule::{Faults, Rule};
 use super::text::shown;
 use crate::problem::Problem;
 
@@ -21,33 +21,45 @@ pub struct SinceQuery {
 ///
 /// Errors: 422 `invalid_request` with every fault; its pointers name the parameters.
 pub fn since(query: Option<&str>) -> Result<Checked<SinceQuery>, Problem> {
-    let mut faults = Faults::default();
-    let mut days = None;
+    let mut draft = Draft::default();
+    let mut unknown = Faults::default();
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        match (name, days) {
-            ("since", None) => {
-                days = Some(read(value));
-                if read(value).is_none() {
-                    let expected = format!("expected 1d to {MOST}d, such as since={DEFAULT}d");
-                    faults.push(format_args!("/since"), "bad_period", expected);
-                }
-            }
-            ("since", Some(_)) => {
-                faults.push(format_args!("/since"), "duplicate", "expected one since".to_owned());
-            }
-            _ => faults.push(
+        match pair.split_once('=').unwrap_or((pair, "")) {
+            ("since", value) => draft.periods.push(read(value)),
+            (name, _) => unknown.push(
                 format_args!("/{}", shown(name).replace('~', "~0").replace('/', "~1")),
                 "unknown_parameter",
                 format!("there is no parameter `{}`; known: since", shown(name)),
             ),
         }
     }
+    let mut faults = Faults::default();
+    faults.judge(RULES, &draft, &"");
+    faults.append(unknown);
     match faults.is_empty() {
-        true => Ok(Checked(SinceQuery { days: days.flatten().unwrap_or(DEFAULT) })),
+        true => {
+            let days = draft.periods.first().copied().flatten().unwrap_or(DEFAULT);
+            Ok(Checked(SinceQuery { days }))
+        }
         false => Err(faults.into_problem()),
     }
 }
+
+/// Every `since` of the query, in days; `None` for one that is no such period.
+#[derive(Default)]
+struct Draft {
+    periods: Vec<Option<u64>>,
+}
+
+#[rustfmt::skip]
+const RULES: &[Rule<Draft>] = &[
+    Rule { pointer: "/since", code: "duplicate", broken: |query| {
+        (query.periods.len() > 1).then(|| format!("expected one since, not {}", query.periods.len()))
+    } },
+    Rule { pointer: "/since", code: "bad_period", broken: |query| {
+        query.periods.contains(&None).then(|| format!("expected 1d to {MOST}d, such as since={DEFAULT}d"))
+    } },
+];
 
 fn read(value: &str) -> Option<u64> {
     let digits = value.strip_suffix('d')?;
