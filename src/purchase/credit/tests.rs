@@ -110,7 +110,8 @@ fn an_answer_that_is_older_than_what_is_known_is_not_taken() {
     state.set_aside(Usd::dollars(3), Usd::ZERO).unwrap();
     state.settle(Usd::dollars(3), Usd::dollars(3));
     state.learnt(Mark(state.spent), Usd::dollars(4), Duration::ZERO);
-    state.learnt(early, Usd::dollars(7), Duration::ZERO);
+    // Somebody else spent two dollars in between.
+    state.learnt(early, Usd::dollars(9), Duration::ZERO);
     assert_eq!(state.left().map(|left| left.amount), Some(Usd::dollars(4)));
 }
 
@@ -135,6 +136,8 @@ enum Event {
     Begin,
     Charge,
     End,
+    /// The same, with a reply that says what was left right after the charge.
+    EndWith,
     Ask,
     Look,
     Answer,
@@ -144,7 +147,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => Just(Event::Begin),
         3 => Just(Event::Charge),
-        3 => Just(Event::End),
+        2 => Just(Event::End),
+        2 => Just(Event::EndWith),
         1 => Just(Event::Ask),
         2 => Just(Event::Look),
         2 => Just(Event::Answer),
@@ -158,27 +162,35 @@ proptest! {
         let (mut state, toll) = (State::default(), Usd::dollars(3));
         let mut balance = 20_u64;
         state.learnt(Mark(0), Usd::dollars(balance), Duration::ZERO);
-        // Purchases by whether they are charged yet; the question that is under way.
-        let mut under_way: Vec<bool> = Vec::new();
+        // When each purchase began, and what its charge left; the question that is under way.
+        let mut under_way: Vec<(Mark, Option<u64>)> = Vec::new();
         let mut asked: Option<(Mark, Option<u64>)> = None;
         for event in events {
             match event {
                 Event::Begin => {
                     if state.set_aside(toll, Usd::ZERO).is_ok() {
-                        under_way.push(false);
+                        under_way.push((Mark(state.spent), None));
                     }
                 }
                 Event::Charge => {
-                    if let Some(charged) = under_way.iter_mut().find(|charged| !**charged) {
+                    if let Some((_, left @ None)) = under_way.iter_mut().find(|one| one.1.is_none()) {
                         prop_assert!(balance >= 3, "sold without cover");
                         balance -= 3;
-                        *charged = true;
+                        *left = Some(balance);
                     }
                 }
                 Event::End => {
-                    if let Some(place) = under_way.iter().position(|charged| *charged) {
+                    if let Some(place) = under_way.iter().position(|one| one.1.is_some()) {
                         under_way.remove(place);
                         state.settle(toll, toll);
+                    }
+                }
+                Event::EndWith => {
+                    // The last one: its reply may have been overtaken.
+                    if let Some(place) = under_way.iter().rposition(|one| one.1.is_some()) {
+                        let (mark, left) = under_way.remove(place);
+                        let left = Usd::dollars(left.unwrap_or_default());
+                        state.settle_with(toll, toll, mark, left, Duration::ZERO);
                     }
                 }
                 Event::Ask => asked = asked.or(Some((Mark(state.spent), None))),
@@ -195,7 +207,7 @@ proptest! {
                 }
             }
             if let Some(left) = state.left() {
-                let uncharged = 3 * under_way.iter().filter(|charged| !**charged).count() as u64;
+                let uncharged = 3 * under_way.iter().filter(|one| one.1.is_none()).count() as u64;
                 prop_assert!(left.amount <= Usd::dollars(balance - uncharged));
             }
         }
