@@ -1,6 +1,8 @@
 //! Builds the parts from settings and hands them to the pipeline: the only file that may name
 //! everything, and one that decides nothing.
 
+mod account;
+
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +12,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use http::Request;
 use tokio::sync::Semaphore;
@@ -18,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use url::Url;
 
+use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
 use crate::answer::Answer;
@@ -31,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::pipeline;
 use crate::pipeline::{Counter, Gate, Public};
 use crate::purchase::Terms;
+use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::routes::catalog::{self, Facts, Words};
 use crate::routes::page::{Page, PageSettings};
@@ -60,6 +63,8 @@ pub struct Lasting {
     pub ledger: Arc<dyn Ledger>,
     /// The purchases that are under way.
     pub running: Running,
+    /// What the account's balance covers.
+    pub credit: Credit,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
@@ -70,6 +75,7 @@ pub struct App {
     parts: Arc<Parts>,
     gateway: Gateway,
     counter: Counter,
+    books: Books,
     config: Config,
     metrics: Arc<Metrics>,
 }
@@ -92,6 +98,8 @@ impl App {
         let gateway = Gateway { base, keys, ring };
         let metrics = Arc::clone(&lasting.metrics);
         let polls = gateway.stack(&config, &metrics)?;
+        let limiter = Arc::new(Limiter::new(&config.limits));
+        let books = account::books(polls.clone(), lasting.credit.clone(), &gateway.keys);
         let origins = media_origins(&config, lasting);
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
@@ -100,6 +108,9 @@ impl App {
                 catalog: Arc::new(config.catalog.clone()),
                 fields: config.gateway.chat_fields.clone(),
             },
+            me: account::me(&config, &books, lasting, &limiter),
+            spend: account::spend(&config, lasting),
+            further: account::further(&config, polls.clone()),
             jobs: Jobs::new(polls, TaskTracker::new()),
             videos: Videos::new(media, config.jobs.result.clone()),
             page: page(&config),
@@ -108,7 +119,8 @@ impl App {
             origins: config.access.allowed_origins.clone().into(),
             hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own)),
             trusted: config.server.trusted_proxies.clone().into(),
-            limiter: Arc::new(Limiter::new(&config.limits)),
+            further: account::rows(&config),
+            limiter,
             bodies: downstream::body::Limits {
                 chat: config.server.chat_body,
                 video: config.server.video_body,
@@ -119,10 +131,11 @@ impl App {
         let counter = Counter {
             ledger: Arc::clone(&lasting.ledger),
             running: lasting.running.clone(),
+            credit: lasting.credit.clone(),
             terms: terms(&config),
             metrics: Arc::clone(&metrics),
         };
-        Ok(Self { gate, parts: Arc::new(parts), gateway, counter, config, metrics })
+        Ok(Self { gate, parts: Arc::new(parts), gateway, counter, books, config, metrics })
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -140,16 +153,23 @@ impl App {
         Ok(pipeline::downstream(&self.gate, routes))
     }
 
-    /// Notes the gateway's books in the ledger, for reconciliation; play money is never reconciled.
-    ///
-    /// # Errors
-    /// As [`App::new`].
-    pub fn note_books(&self) -> io::Result<impl Future<Output = ()> + Send + 'static> {
-        let gateway = self.gateway.stack(&self.config, &self.metrics)?;
-        let ledger = Arc::clone(&self.counter.ledger);
+    /// Notes the gateway's books in the ledger, for reconciliation, and from then on follows the
+    /// account's balance; play money is never reconciled. It ends with the gate.
+    pub fn open_books(&self) -> impl Future<Output = ()> + Send + 'static {
         let is_live = matches!(self.config.gateway.target, Target::Live { .. });
-        let noting = is_live.then(|| books::note(ledger, gateway));
-        Ok(OptionFuture::from(noting).map(|_| ()))
+        let ledger = Arc::clone(&self.counter.ledger);
+        let noting = is_live.then(|| books::note(ledger, self.books.gateway()));
+        let following = self.follow_books();
+        async {
+            OptionFuture::from(noting).await;
+            following.await;
+        }
+    }
+
+    /// Follows the account's balance, for a gate that takes the place of another.
+    pub fn follow_books(&self) -> impl Future<Output = ()> + Send + 'static {
+        let credit = self.counter.credit.clone();
+        self.books.follow(move || credit.was_used())
     }
 
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
@@ -287,6 +307,7 @@ pub fn terms(config: &Config) -> Terms {
             caller_day: budget.caller.day,
             caller_month: budget.caller.month,
         },
+        balance_floor: gateway.balance_floor,
         dedupe_window: config.purchase.dedupe_window,
         keep_chats: config.purchase.keep_replies,
         keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),

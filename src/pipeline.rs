@@ -22,9 +22,11 @@ use crate::downstream;
 use crate::downstream::Call;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::downstream::route::Further;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::purchase;
+use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{Purchase, Receipt, Terms};
 use crate::store::Ledger;
@@ -41,6 +43,8 @@ pub struct Gate {
     pub hosts: Arc<Hosts>,
     /// `server.trusted_proxies`
     pub trusted: Arc<[Network]>,
+    /// `gateway.passthrough`
+    pub further: Arc<[Further]>,
     /// What callers have used up.
     pub limiter: Arc<Limiter>,
     /// Sizes and deadlines of payloads.
@@ -62,13 +66,13 @@ where
 {
     use downstream::{body, caller, catch, cors, csrf, head, host, observe, rate, route};
     let stack = ServiceBuilder::new()
-        .layer(observe::layer(Arc::clone(&gate.metrics))) // id, span and metrics before any refusal
+        .layer(observe::layer(Arc::clone(&gate.metrics), Arc::clone(&gate.further))) // id, span and metrics before any refusal
         .layer(cors::layer(&gate.origins)) //                 else a browser cannot read a refusal
         .layer(catch::layer()) //                             a panic is a 500, readable and with its id
         .layer(head::layer()) //                              400: two parsers could disagree
         .layer(host::layer(Arc::clone(&gate.hosts))) //       421: not our name
         .layer(csrf::layer(&gate.origins)) //                 403: a page that nobody listed
-        .layer(route::layer()) //                             404, 405; the path becomes a row
+        .layer(route::layer(Arc::clone(&gate.further))) //   404, 405; the path becomes a row
         .layer(caller::layer(Arc::clone(&gate.trusted))) //   Request becomes Call
         .layer(rate::layer(Arc::clone(&gate.limiter))) //     429, cheap first: before the body is read
         .layer(body::layer(gate.bodies)) //                   415, 413, 408
@@ -83,6 +87,8 @@ pub struct Counter {
     pub ledger: Arc<dyn Ledger>,
     /// The purchases that are under way.
     pub running: Running,
+    /// What the account's balance covers.
+    pub credit: Credit,
     /// From the settings.
     pub terms: Terms,
     /// What operators see.
@@ -99,12 +105,13 @@ where
     S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    use purchase::{budget, detached, idempotency, send};
-    let Counter { ledger, running, terms, metrics } = counter.clone();
+    use purchase::{budget, credit, detached, idempotency, send};
+    let Counter { ledger, running, credit, terms, metrics } = counter.clone();
     let stack = ServiceBuilder::new()
         .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
         .layer(budget::layer(ledger, terms)) //                        its toll is set aside, then settled
+        .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
         .layer(send::layer(metrics)) //                                order → ask, reply → receipt
         .service(gateway);
     BoxCloneSyncService::new(stack)

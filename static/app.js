@@ -2,7 +2,7 @@
 
 import { read } from './api.js';
 import { price } from './catalog.js';
-import { button, byId, element, notice } from './dom.js';
+import { announce, button, byId, element, notice } from './dom.js';
 import { sentence } from './problems.js';
 import { open, serverRemembersKeys, settleOpen, spent, whenChanged } from './purchase.js';
 import { jobs } from './store.js';
@@ -30,6 +30,8 @@ async function start() {
   showMode();
   addEventListener('hashchange', () => show(true));
   await show(false);
+  whenChanged(soonShowLeft);
+  void showLeft();
   await resume();
 }
 
@@ -72,6 +74,39 @@ async function showSpent() {
   const sum = await spent();
   byId('spent').textContent = price(sum.spent);
   byId('unsettled').textContent = sum.unsettled ? ` + ${price(sum.unsettled)} open` : '';
+}
+
+/** What is left in the account and of the budgets, as far as this caller may see it. */
+async function showLeft() {
+  let me;
+  try {
+    me = await read('/bff/me');
+  } catch {
+    return; // What is shown stays; whatever is bought says itself what is wrong.
+  }
+  const { balance, budgets } = me;
+  const cheapest = Math.min(...catalog.video.map((model) => model.toll_micros));
+  const low = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros)) < cheapest;
+  const at = balance?.stale ? ` at ${new Date(balance.as_of).toLocaleTimeString()}` : '';
+  const parts = [
+    balance && `Balance ${price(balance.amount_micros)}${at}`,
+    ...budgets.map(({ scope, period, left_micros }) =>
+      `${scope === 'total' ? 'Everybody’s' : 'Your'} ${period}: ${price(left_micros)} left`),
+    low && 'less than one video',
+  ].filter(Boolean);
+  const shown = byId('left');
+  if (low && !shown.classList.contains('low')) announce('Less than one video is left');
+  shown.classList.toggle('low', low);
+  shown.textContent = parts.join(' · ');
+  shown.hidden = parts.length === 0;
+}
+
+let soon = null;
+
+/** A purchase changes its state several times in a row; asking once after that is enough. */
+function soonShowLeft() {
+  clearTimeout(soon);
+  soon = setTimeout(showLeft, 300);
 }
 
 /** Sandbox or live, unmistakably; in the sandbox, the words that change how it answers. */

@@ -1,6 +1,10 @@
 //! What a caller may know and have of what was bought, and how our books compare with the gateway's.
 
+pub mod billing;
 pub mod books;
+pub mod further;
+pub mod me;
 pub mod media;
 pub mod reconcile;
+pub mod spend;
 pub mod usage;

@@ -11,7 +11,7 @@
 mod sums;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use crate::contract::money::Usd;
@@ -232,9 +232,8 @@ impl Draft {
 
     fn finish(self, before: &Checkpoint, now: &Checkpoint, since: &[&Row]) -> Verdict {
         let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
-        let is_unknown = |row: &&&Row| row.state == State::Unknown;
-        let is_undecided =
-            |row: &&&Row| is_unknown(row) && self.undecided.iter().any(|(id, _)| *id == row.id);
+        let undecided: HashSet<PurchaseId> = self.undecided.iter().map(|(id, _)| *id).collect();
+        let is_undecided = |row: &&&Row| undecided.contains(&row.id);
         let booked = since.iter().filter(|row| row.state == State::Posted).map(|row| row.toll);
         let charged = self.settled.iter().filter_map(|settled| settled.charged);
         let spent = now.spent_cents.checked_sub(before.spent_cents);

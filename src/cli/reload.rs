@@ -61,6 +61,7 @@ impl Reload {
         for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
             core.stack.exchange(stack);
         }
+        tokio::spawn(app.follow_books());
         Ok(app)
     }
 }

@@ -26,6 +26,7 @@ use crate::app::{App, Current, Lasting};
 use crate::config::{Config, Store, Target};
 use crate::downstream::caller::{Introduced, Peer};
 use crate::metrics::Metrics;
+use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::routes::admin::Admin;
 use crate::server;
@@ -75,7 +76,7 @@ pub fn serve(
     // The cores have their own handles: with these open, too, the kernel would go on taking
     // connections that nobody serves while the rest drains.
     drop(listeners);
-    behind.spawn(app.note_books()?);
+    behind.spawn(app.open_books());
     let reload = Reload { config_path, own, lasting: lasting.clone() };
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
@@ -139,7 +140,7 @@ async fn start_sandbox(config: &Config, ledger: Arc<dyn Ledger>) -> io::Result<L
             Some((sandbox, address))
         }
     };
-    Ok(Lasting { metrics, ledger, running: Running::default(), sandbox })
+    Ok(Lasting { metrics, ledger, running: Running::default(), credit: Credit::default(), sandbox })
 }
 
 /// The addresses under which callers reach us; all of the machine's where we listen on all.

@@ -207,13 +207,10 @@ fn check_says_every_fault_on_a_line_of_its_own_and_exits_with_two() {
 
 #[test]
 fn check_refuses_what_serve_would_refuse() {
-    let folder = folder(&[("proxy.toml", "[gateway]\nbalance_floor = '5.00'")]);
+    let folder = folder(&[("proxy.toml", "[access]\nmode = 'members'")]);
     let (exit, out, err) = checked(&load(folder.path(), &[]));
     assert_eq!((exit, out.as_str()), (Exit::Mistake, ""));
-    assert!(
-        err.starts_with("gateway.balance_floor: this version does not watch the balance"),
-        "{err}"
-    );
+    assert!(err.starts_with("access.mode: this version does not know members"), "{err}");
 }
 
 #[test]

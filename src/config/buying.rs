@@ -113,6 +113,12 @@ fn passthrough(section: &mut Section<'_>) -> Vec<Passthrough> {
         let path = row.required("path", origin::endpoint);
         let toll = row.required("toll", value::money);
         let (method, path, toll) = (method?, path?, toll?);
+        if method == http::Method::GET && toll != Usd::ZERO {
+            row.own_fault(
+                "expected toll = \"0\" for a GET: what is asked twice must not cost twice",
+            );
+            return None;
+        }
         let endpoint = (method.clone(), path.clone());
         if seen.contains(&endpoint) {
             row.own_fault("expected each method and path once, these are there twice");

@@ -8,7 +8,6 @@ use super::Store;
 use super::Target;
 use super::Tls;
 use super::Window;
-use crate::contract::money::Usd;
 
 type Row = (&'static str, fn(&Config) -> bool, &'static str);
 
@@ -23,10 +22,6 @@ pub(super) const NOT_YET: &[Row] = &[
         "this version does not check JWTs; use \"open\""),
     ("gateway.window", |config| config.gateway.window != Window::Auto,
         "this version does not hold a window of its own; use \"auto\""),
-    ("gateway.balance_floor", |config| config.gateway.balance_floor != Usd::ZERO,
-        "this version does not watch the balance; use \"0.00\""),
-    ("gateway.passthrough", |config| !config.gateway.passthrough.is_empty(),
-        "this version passes the known endpoints only; leave it out"),
     ("store.url", |config| config.store == Store::Redis,
         "this version does not share a store between instances; use \"memory\" or \"sqlite:…\", and unset REDIS_URL"),
 ];
@@ -51,8 +46,8 @@ impl Config {
             );
         }
         let Budget { total, .. } = self.budget;
-        let faces_out = !self.server.hosts.is_empty() || !self.server.trusted_proxies.is_empty();
-        if live && faces_out && self.access.mode == Mode::Open && total == Spend::default() {
+        if live && self.is_fronted() && self.access.mode == Mode::Open && total == Spend::default()
+        {
             warnings.push(
                 "budget.total: not set, while server.hosts or server.trusted_proxies say that others \
                  reach us: whoever does can spend the whole balance"
@@ -63,5 +58,16 @@ impl Config {
             warnings.push("admin.listen: the metrics are open to whoever reaches it".to_owned());
         }
         warnings
+    }
+
+    /// Whether only this machine's own users can be calling.
+    pub fn is_private(&self) -> bool {
+        let own = self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback());
+        own && !self.is_fronted()
+    }
+
+    /// Whether others are expected, whatever we listen on.
+    fn is_fronted(&self) -> bool {
+        !self.server.hosts.is_empty() || !self.server.trusted_proxies.is_empty()
     }
 }

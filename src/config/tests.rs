@@ -144,11 +144,6 @@ fn what_this_version_lacks_is_named_and_nothing_else() {
             "access = { mode = 'jwt', jwt = { issuer = 'i', audience = 'a', jwks = 'f' } }",
         ),
         ("gateway.window", "gateway.window = { requests = 1, seconds = 1 }"),
-        ("gateway.balance_floor", "gateway.balance_floor = '1.00'"),
-        (
-            "gateway.passthrough",
-            "gateway.passthrough = [{ method = 'GET', path = '/api/v1/x', toll = '0' }]",
-        ),
         ("store.url", "store.url = 'redis://localhost'"),
     ];
     for (name, file) in rows {
@@ -161,6 +156,19 @@ fn what_this_version_lacks_is_named_and_nothing_else() {
     assert_eq!(redis.store, Store::Redis);
     let fine = "store.url = 'sqlite:x.db'\ngateway.chat_fields = ['temperature']\nserver.hosts = ['a.example']";
     assert!(read(fine, &[]).expect("right").not_yet().is_empty());
+}
+
+#[test]
+fn only_loopback_without_a_front_end_is_private() {
+    for (file, is_private) in [
+        ("", true),
+        ("server.listen = ['127.0.0.1:1', '[::1]:1', '[::ffff:127.0.0.1]:1']", true),
+        ("server.listen = ['127.0.0.1:1', '192.0.2.1:1']\nbudget.total.day = '1'", false),
+        ("server.hosts = ['a.example']", false),
+        ("server.trusted_proxies = ['10.0.0.0/8']", false),
+    ] {
+        assert_eq!(read(file, &[URL, KEY]).expect(file).is_private(), is_private, "{file}");
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::RequestId;
 use super::after::{After, Finish};
 use super::call::X_REQUEST_ID;
 use super::route;
+use super::route::Further;
 use crate::answer::Answer;
 use crate::clock;
 use crate::metrics::Metrics;
@@ -25,11 +26,19 @@ use crate::metrics::Metrics;
 pub struct Observe<S> {
     inner: S,
     metrics: Arc<Metrics>,
+    further: Arc<[Further]>,
 }
 
-/// Counts into `metrics`.
-pub fn layer<S>(metrics: Arc<Metrics>) -> impl Layer<S, Service = Observe<S>> + Clone {
-    layer_fn(move |inner| Observe { inner, metrics: Arc::clone(&metrics) })
+/// Counts into `metrics`; `further` are the rows that settings add.
+pub fn layer<S>(
+    metrics: Arc<Metrics>,
+    further: Arc<[Further]>,
+) -> impl Layer<S, Service = Observe<S>> + Clone {
+    layer_fn(move |inner| Observe {
+        inner,
+        metrics: Arc::clone(&metrics),
+        further: Arc::clone(&further),
+    })
 }
 
 impl<S, B> Service<Request<B>> for Observe<S>
@@ -49,7 +58,7 @@ where
         // The id travels in the request's own header: every layer can read it, and a caller cannot
         // slip in another one.
         request.headers_mut().insert(X_REQUEST_ID, id.to_header());
-        let route = route::find(request.method(), request.uri().path())
+        let route = route::find(request.method(), request.uri().path(), &self.further)
             .map_or("none", |route| route.path.template());
         let span = info_span!("request", id = id.as_str(), route);
         let seen = Seen { id, route, started: clock::now(), metrics: Arc::clone(&self.metrics) };

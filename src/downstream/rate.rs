@@ -23,6 +23,8 @@ use super::after::{After, Finish};
 use super::route::Class;
 use super::{Call, refuse};
 use crate::answer::Answer;
+use crate::clock;
+use crate::clock::Instant;
 use crate::config::Limits;
 use crate::problem::{Problem, RATE_LIMITED};
 use crate::store::Caller;
@@ -39,6 +41,23 @@ pub struct Limiter {
     reads: Bucket,
     at_once: Mutex<HashMap<Caller, u32>>,
     concurrent: u32,
+    requests: u32,
+    period: Duration,
+}
+
+/// What a caller has left for paid calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// `limits.requests`
+    pub requests: u32,
+    /// `limits.seconds`
+    pub period: Duration,
+    /// `limits.burst`
+    pub burst: u32,
+    /// Calls right now.
+    pub left: u32,
+    /// Until the whole burst is there again: whole seconds.
+    pub reset_seconds: u64,
 }
 
 #[derive(Debug)]
@@ -47,6 +66,8 @@ struct Bucket {
     policy: HeaderValue,
     burst: u32,
     one_per: Duration,
+    /// What was left to callers when they came last: governor says so only to who takes some of it.
+    last: Mutex<HashMap<Caller, (u32, Instant)>>,
 }
 
 impl Limiter {
@@ -59,6 +80,8 @@ impl Limiter {
             reads: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
             at_once: Mutex::default(),
             concurrent: limits.concurrent.get(),
+            requests: limits.requests.get(),
+            period: limits.period,
         }
     }
 
@@ -67,6 +90,19 @@ impl Limiter {
         for bucket in [&self.paid, &self.reads] {
             bucket.limiter.retain_recent();
             bucket.limiter.shrink_to_fit();
+            bucket.tidy(clock::now());
+        }
+    }
+
+    /// What `caller` has left for paid calls, without taking any of it.
+    pub fn allowed(&self, caller: &Caller) -> Allowed {
+        let left = self.paid.left(self.paid.room(caller, clock::now()));
+        Allowed {
+            requests: self.requests,
+            period: self.period,
+            burst: self.paid.burst,
+            left: left.room,
+            reset_seconds: left.seconds,
         }
     }
 
@@ -137,7 +173,38 @@ impl Bucket {
         };
         let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
         let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));
-        Self { limiter, policy, burst: burst.get(), one_per }
+        Self { limiter, policy, burst: burst.get(), one_per, last: Mutex::default() }
+    }
+
+    /// Takes one call's room, if there is some; says what is left, or how long to wait.
+    fn take(&self, caller: &Caller) -> Result<u32, Duration> {
+        match self.limiter.check_key(caller) {
+            Ok(state) => {
+                let room = state.remaining_burst_capacity();
+                let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+                last.insert(caller.clone(), (room, clock::now()));
+                Ok(room)
+            }
+            Err(denied) => Err(denied.wait_time_from(DefaultClock::default().now())),
+        }
+    }
+
+    /// What there is by `now`, as far as it has been seen.
+    fn room(&self, caller: &Caller, now: Instant) -> u32 {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.get(caller).map_or(self.burst, |seen| self.grown(*seen, now))
+    }
+
+    fn grown(&self, (room, at): (u32, Instant), now: Instant) -> u32 {
+        let one_per = self.one_per.as_nanos().max(1);
+        let more = now.saturating_duration_since(at).as_nanos() / one_per;
+        room.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.burst)
+    }
+
+    fn tidy(&self, now: Instant) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.retain(|_, seen| self.grown(*seen, now) < self.burst);
+        last.shrink_to_fit();
     }
 
     fn left(&self, room: u32) -> Left {
@@ -181,10 +248,9 @@ where
         let Some(bucket) = self.limiter.bucket(call.route.class) else {
             return Either::Left(After::new(self.inner.call(call), Counted::default()));
         };
-        let left = match bucket.limiter.check_key(&call.caller) {
-            Ok(state) => bucket.left(state.remaining_burst_capacity()),
-            Err(denied) => {
-                let wait = denied.wait_time_from(DefaultClock::default().now());
+        let left = match bucket.take(&call.caller) {
+            Ok(room) => bucket.left(room),
+            Err(wait) => {
                 let detail = format!(
                     "at most {} calls at once, then one every {:?}",
                     bucket.burst, bucket.one_per
@@ -276,6 +342,30 @@ mod tests {
         assert_eq!(takes(&limiter.paid, 1), 2);
         assert_eq!(takes(&limiter.paid, 2), 2);
         assert_eq!(takes(&limiter.reads, 1), 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_can_be_asked_for_without_taking_it() {
+        let limiter = limiter(1);
+        let left = |last| {
+            let Allowed { left, reset_seconds, .. } = limiter.allowed(&caller(last));
+            (left, reset_seconds)
+        };
+        assert_eq!(left(1), (2, 0));
+        limiter.paid.take(&caller(1)).unwrap();
+        limiter.paid.take(&caller(1)).unwrap();
+        limiter.reads.take(&caller(1)).unwrap();
+        for _ in 0..10 {
+            assert_eq!((left(1), left(2)), ((0, 2), (2, 0)));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(left(1), (1, 1));
+        limiter.tidy();
+        assert_eq!(left(1), (1, 1));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(left(1), (2, 0));
+        limiter.tidy();
+        assert!(limiter.paid.last.lock().unwrap().is_empty());
     }
 
     #[test]

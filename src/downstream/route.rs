@@ -1,6 +1,7 @@
 //! Every path that the gate serves, as rows. Dispatch, `Allow`, limits and labels read them.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::{Either, Ready, ready};
@@ -25,6 +26,14 @@ pub enum Endpoint {
     VideoContent,
     /// The price list.
     Catalog,
+    /// What the caller may know of itself and the account.
+    Me,
+    /// What the caller has spent.
+    Usage,
+    /// An endpoint of `gateway.passthrough` that costs.
+    Buy,
+    /// An endpoint of `gateway.passthrough` that does not.
+    Ask,
     /// Alive.
     Healthz,
     /// A kind of problem, explained.
@@ -87,6 +96,8 @@ pub const ROUTES: &[Route] = &[
     Route { method: Method::GET,  path: Path::Exact("/api/v1/video/status"), endpoint: Endpoint::VideoStatus, class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/video/content"),   endpoint: Endpoint::VideoContent, class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing },
 ];
@@ -100,6 +111,29 @@ const PAGE: Route = Route {
     takes: Takes::Nothing,
 };
 const PAGE_ROW: &Route = &PAGE;
+
+/// An endpoint that the settings let through, besides [`ROUTES`] (`gateway.passthrough`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Further {
+    /// `POST` buys, `GET` asks.
+    pub method: Method,
+    /// Its exact path, below `/api/v1/`.
+    pub path: String,
+}
+
+/// What the settings let through: one row for all that costs, and one for all that does not, so that
+/// labels and logs do not grow with the settings.
+#[rustfmt::skip]
+const FURTHER: &[Route] = &[
+    Route { method: Method::POST, path: Path::Below("/api/v1/"), endpoint: Endpoint::Buy, class: Class::Paid, takes: Takes::ChatJson },
+    Route { method: Method::GET,  path: Path::Below("/api/v1/"), endpoint: Endpoint::Ask, class: Class::Read, takes: Takes::Nothing },
+];
+
+impl Further {
+    fn row(&self) -> Option<&'static Route> {
+        FURTHER.iter().find(|row| row.method == self.method)
+    }
+}
 
 /// Where only endpoints live: an unknown path here is never the page.
 const RESERVED: &[&str] = &["/api/", "/bff/", "/v1/"];
@@ -134,13 +168,19 @@ impl Route {
 }
 
 /// The row for a request, or why there is none.
-pub fn find(method: &Method, path: &str) -> Result<&'static Route, Problem> {
+pub fn find(method: &Method, path: &str, further: &[Further]) -> Result<&'static Route, Problem> {
     let mut allowed = None;
-    for route in ROUTES.iter().filter(|route| route.path.matches(path)) {
+    let known = ROUTES.iter().filter(|route| route.path.matches(path));
+    let further = further.iter().filter(|one| one.path == path).filter_map(Further::row);
+    for route in known.chain(further) {
         if route.takes_method(method) {
             return Ok(route);
         }
-        allowed = Some(route.allows());
+        allowed = match allowed {
+            None => Some(route.allows()),
+            // One path may be there for both methods.
+            Some(_) => Some("GET, HEAD, POST"),
+        };
     }
     let reserved = RESERVED
         .iter()
@@ -161,11 +201,12 @@ pub fn find(method: &Method, path: &str) -> Result<&'static Route, Problem> {
 #[derive(Clone, Debug)]
 pub struct Routed<S> {
     inner: S,
+    further: Arc<[Further]>,
 }
 
 /// Finds the request's row and hands both on; answers 404 and 405 itself.
-pub fn layer<S>() -> impl Layer<S, Service = Routed<S>> + Clone {
-    layer_fn(|inner| Routed { inner })
+pub fn layer<S>(further: Arc<[Further]>) -> impl Layer<S, Service = Routed<S>> + Clone {
+    layer_fn(move |inner| Routed { inner, further: Arc::clone(&further) })
 }
 
 impl<S, B> Service<Request<B>> for Routed<S>
@@ -182,7 +223,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match find(request.method(), request.uri().path()) {
+        match find(request.method(), request.uri().path(), &self.further) {
             Ok(route) => Either::Left(self.inner.call((route, request))),
             Err(problem) => {
                 Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
@@ -196,13 +237,13 @@ mod tests {
     use super::*;
 
     fn code(method: Method, path: &str) -> &'static str {
-        find(&method, path).map_or_else(|problem| problem.kind().code, |_| "found")
+        find(&method, path, &[]).map_or_else(|problem| problem.kind().code, |_| "found")
     }
 
     #[test]
     fn every_row_is_found_by_its_own_path_and_no_other() {
         for route in ROUTES {
-            assert_eq!(find(&route.method, route.path.template()).unwrap(), route);
+            assert_eq!(find(&route.method, route.path.template(), &[]).unwrap(), route);
         }
         for path in [
             "/api/v1/chat/",
@@ -217,7 +258,7 @@ mod tests {
             "/api",
             "/v1/x",
         ] {
-            let outcome = find(&Method::POST, path);
+            let outcome = find(&Method::POST, path, &[]);
             assert!(outcome.is_err(), "{path}");
         }
         assert_eq!(code(Method::GET, "/api/api-keys"), "unknown_endpoint");
@@ -231,5 +272,34 @@ mod tests {
         assert_eq!(code(Method::POST, "/"), "method_not_allowed");
         assert_eq!(code(Method::HEAD, "/bff/catalog"), "found");
         assert_eq!(code(Method::GET, "/anything.css"), "found");
+    }
+
+    #[test]
+    fn what_the_settings_let_through_is_found_by_its_exact_path_and_method() {
+        let further = |method: Method, path: &str| Further { method, path: path.to_owned() };
+        let further = [
+            further(Method::POST, "/api/v1/search"),
+            further(Method::POST, "/api/v1/both"),
+            further(Method::GET, "/api/v1/both"),
+            further(Method::GET, "/api/v1/pricing"),
+        ];
+        for (method, path, outcome) in [
+            (Method::POST, "/api/v1/search", Ok(Endpoint::Buy)),
+            (Method::GET, "/api/v1/pricing", Ok(Endpoint::Ask)),
+            (Method::HEAD, "/api/v1/pricing", Ok(Endpoint::Ask)),
+            (Method::POST, "/api/v1/both", Ok(Endpoint::Buy)),
+            (Method::GET, "/api/v1/both", Ok(Endpoint::Ask)),
+            (Method::GET, "/api/v1/search", Err("method_not_allowed")),
+            (Method::POST, "/api/v1/pricing", Err("method_not_allowed")),
+            (Method::POST, "/api/v1/search/", Err("unknown_endpoint")),
+            (Method::POST, "/api/v1/searc%68", Err("unknown_endpoint")),
+            (Method::POST, "/api/v1/images", Err("unknown_endpoint")),
+            (Method::POST, "/api/v1/chat", Ok(Endpoint::Chat)),
+        ] {
+            let found = find(&method, path, &further);
+            let found = found.map(|route| route.endpoint).map_err(|problem| problem.kind().code);
+            assert_eq!(found, outcome, "{method} {path}");
+        }
+        assert!(further.iter().all(|one| one.row().is_some()));
     }
 }

@@ -23,6 +23,7 @@ use crate::store::{
     Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refused, Reservation, Twin,
 };
 use crate::upstream::{Departure, Stay};
+use crate::validate::Paid;
 
 /// See the file's documentation.
 #[derive(Clone)]
@@ -105,18 +106,23 @@ fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
     let order = purchase.order.get();
     let caller = purchase.caller.to_string();
     let service = purchase.service();
+    let route = match order.paid {
+        Paid::Chat | Paid::Video => service.name(),
+        // Its path: one key may be used once at each endpoint.
+        Paid::Other => &order.model,
+    };
     let claim = match &purchase.claim {
         // Addresses move, so an anonymous caller's key stands for itself. A guessable key can collide.
         Claim::Key(key) => store::Claim::Key {
             key: identity(&[
                 purchase.caller.namespace().as_bytes(),
-                service.name().as_bytes(),
+                route.as_bytes(),
                 key.as_bytes(),
             ]),
             payload: identity(&[&order.body]),
         },
         Claim::Likeness { is_retry } => store::Claim::Twin(Twin {
-            likeness: identity(&[caller.as_bytes(), service.name().as_bytes(), &order.body]),
+            likeness: identity(&[caller.as_bytes(), route.as_bytes(), &order.body]),
             since: clock::wall().saturating_sub(terms.dedupe_window),
             is_retry: *is_retry,
         }),
@@ -190,6 +196,10 @@ struct LastWord {
 }
 
 impl Departure for LastWord {
+    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.waiters.none())
+    }
+
     fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
         Box::pin(async move {
             // Asked anew for each attempt: who waited out a 429 may have left meanwhile.

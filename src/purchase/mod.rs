@@ -1,6 +1,7 @@
 //! From a checked order to a receipt. Everything here is typed; no HTTP request comes this far.
 
 pub mod budget;
+pub mod credit;
 pub mod detached;
 pub mod idempotency;
 pub mod send;
@@ -68,6 +69,7 @@ impl Purchase {
         match self.order.get().paid {
             Paid::Chat => Service::Chat,
             Paid::Video => Service::Video,
+            Paid::Other => Service::Other,
         }
     }
 }
@@ -77,6 +79,8 @@ impl Purchase {
 pub struct Terms {
     /// What may be spent.
     pub limits: Limits,
+    /// Below this, the account's balance is not sold.
+    pub balance_floor: Usd,
     /// How long an identical purchase without a key joins one whose reply did not arrive.
     pub dedupe_window: Duration,
     /// How long the reply of a chat is kept.

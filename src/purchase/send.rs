@@ -47,8 +47,18 @@ where
         let what = match order.paid {
             Paid::Chat => What::Chat(order.body.clone()),
             Paid::Video => What::Video(order.body.clone()),
+            Paid::Other => What::Other {
+                method: http::Method::POST,
+                path: order.model.clone(),
+                body: order.body.clone(),
+            },
         };
-        let asked = self.inner.call(Ask { what, departure: purchase.departure.clone() });
+        let asked = self.inner.call(Ask {
+            what,
+            departure: purchase.departure.clone(),
+            caller: purchase.caller.to_string().into(),
+            prefer: None,
+        });
         let metrics = Arc::clone(&self.metrics);
         let started = clock::now();
         Box::pin(async move {
@@ -80,7 +90,7 @@ fn cost(order: &Order, reply: &Reply) -> Usd {
         return Usd::ZERO;
     }
     let said = match order.paid {
-        Paid::Chat => None,
+        Paid::Chat | Paid::Other => None,
         Paid::Video => serde_json::from_slice::<VideoAccepted<'_>>(&reply.body)
             .ok()
             .and_then(|accepted| accepted.charged())

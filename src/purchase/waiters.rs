@@ -3,32 +3,57 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 /// Everybody who waits, or has waited, for one purchase.
 #[derive(Clone, Default)]
-pub struct Waiters(Arc<Mutex<Vec<Arc<AtomicBool>>>>);
+pub struct Waiters(Arc<Mutex<Vec<Arc<Presence>>>>);
+
+#[derive(Default)]
+struct Presence {
+    is_gone: AtomicBool,
+    going: Notify,
+}
 
 impl Waiters {
     /// One more who waits, until the guard is dropped.
     pub(super) fn wait(&self) -> Waiting {
-        let here = Arc::new(AtomicBool::new(true));
-        self.lock().push(Arc::clone(&here));
-        Waiting(here)
+        let presence = Arc::new(Presence::default());
+        self.lock().push(Arc::clone(&presence));
+        Waiting(presence)
     }
 
     /// Those who wait for `other` wait for this one, too.
     pub(super) fn join(&self, other: &Self) {
         let others = other.lock().clone();
-        self.lock().extend(others);
+        let mut here = self.lock();
+        here.retain(|one| !one.is_gone.load(Ordering::Acquire));
+        here.extend(others);
     }
 
     /// Whether anybody is still here.
     pub(super) fn any(&self) -> bool {
-        self.lock().iter().any(|here| here.load(Ordering::Acquire))
+        self.first().is_some()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<AtomicBool>>> {
+    /// Resolves when nobody is left.
+    pub(super) async fn none(&self) {
+        while let Some(one) = self.first() {
+            let going = one.going.notified();
+            // Who went before this line is seen here, who goes after it wakes us.
+            if !one.is_gone.load(Ordering::Acquire) {
+                going.await;
+            }
+        }
+    }
+
+    fn first(&self) -> Option<Arc<Presence>> {
+        self.lock().iter().find(|one| !one.is_gone.load(Ordering::Acquire)).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Presence>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -40,27 +65,37 @@ impl fmt::Debug for Waiters {
 }
 
 /// Somebody who waits.
-#[derive(Debug)]
-pub(super) struct Waiting(Arc<AtomicBool>);
+pub(super) struct Waiting(Arc<Presence>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.is_gone.store(true, Ordering::Release);
+        self.0.going.notify_waiters();
+        self.0.going.notify_one();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
 
-    #[test]
-    fn somebody_waits_until_the_last_one_is_gone() {
+    #[tokio::test(start_paused = true)]
+    async fn somebody_waits_until_the_last_one_is_gone() {
         let (first, second) = (Waiters::default(), Waiters::default());
         let (one, two) = (first.wait(), second.wait());
         first.join(&second);
         drop(one);
         assert!(first.any());
+        timeout(Duration::from_secs(1), first.none()).await.expect_err("one is left");
+        let alone = first.clone();
+        let left = tokio::spawn(async move { alone.none().await });
+        tokio::task::yield_now().await;
         drop(two);
+        left.await.expect("told");
         assert!(!first.any());
     }
 }

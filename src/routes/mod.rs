@@ -6,6 +6,7 @@ pub mod catalog;
 mod chat;
 mod claim;
 pub mod file;
+mod further;
 pub mod page;
 mod problems;
 mod receipt;
@@ -21,7 +22,10 @@ use bytes::Bytes;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
+use crate::account::further::Further;
+use crate::account::me::Me;
 use crate::account::media::Videos;
+use crate::account::spend::Spend;
 use crate::answer;
 use crate::answer::Answer;
 use crate::downstream::Call;
@@ -29,6 +33,7 @@ use crate::downstream::route::Endpoint;
 use crate::jobs::Jobs;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
+use crate::validate;
 use crate::validate::ChatRules;
 
 /// What the endpoints are made of.
@@ -39,6 +44,12 @@ pub struct Parts {
     pub rules: ChatRules,
     /// Where finished videos are.
     pub videos: Videos,
+    /// What a caller may know of itself and the account.
+    pub me: Me,
+    /// What a caller has spent.
+    pub spend: Spend,
+    /// `gateway.passthrough`.
+    pub further: Further,
     /// How far jobs are.
     pub jobs: Jobs,
     /// The page, or the fronted site.
@@ -80,6 +91,10 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::VideoStatus => video::status(&parts.jobs, &call).await,
                 Endpoint::VideoContent => video::content(&parts.videos, &parts.jobs, &call).await,
                 Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
+                Endpoint::Me => parts.me.of(&call.caller).await,
+                Endpoint::Usage => spend(&parts.spend, &call).await,
+                Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
+                Endpoint::Ask => further::ask(&parts.further, &call).await,
                 Endpoint::Healthz => Ok(admin::alive()),
                 Endpoint::Problem => problems::answer(call.head.uri.path()),
                 Endpoint::Page => return Ok(page(&parts.page, &call).await),
@@ -89,6 +104,11 @@ impl Service<Call<Bytes>> for Routes {
             ))
         })
     }
+}
+
+/// `GET /bff/usage`
+async fn spend(spend: &Spend, call: &Call<Bytes>) -> Result<Answer, Problem> {
+    spend.of(&call.caller, validate::since(call.head.uri.query())?).await
 }
 
 async fn page(page: &page::Page, call: &Call<Bytes>) -> Answer {

@@ -13,6 +13,7 @@ use super::Refused;
 use super::Reservation;
 use super::Row;
 use super::Scope;
+use super::Spending;
 use super::Spent;
 use super::Unavailable;
 
@@ -52,6 +53,10 @@ impl Ledger for Broken {
     }
 
     fn rows(&self, _: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn spending(&self, _: String, _: Duration) -> Answer<'_, Result<Vec<Spending>, Unavailable>> {
         self.refuse()
     }
 

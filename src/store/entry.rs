@@ -307,6 +307,21 @@ pub struct Row {
     pub state: State,
 }
 
+/// What a caller spent on one day on one model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spending {
+    /// The UTC day in which it counts: days since 1970-01-01.
+    pub day: u64,
+    /// What was bought.
+    pub service: Service,
+    /// Of which model.
+    pub model: String,
+    /// How many purchases.
+    pub count: u64,
+    /// Posted, set aside and unknown.
+    pub spent: Usd,
+}
+
 /// What the gateway's books said at a moment at which nothing was under way (contract 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {

@@ -20,6 +20,7 @@ use super::Reservation;
 use super::Room;
 use super::Row;
 use super::Scope;
+use super::Spending;
 use super::Spent;
 use super::Unavailable;
 use books::Books;
@@ -91,6 +92,14 @@ impl Ledger for Memory {
 
     fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
         Box::pin(ready(self.step(|books, _| Ok(books.rows(since)))))
+    }
+
+    fn spending(
+        &self,
+        caller: String,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<Spending>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.spending(&caller, since)))))
     }
 
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {

@@ -17,6 +17,7 @@ mod broken;
 mod budget;
 mod caller;
 mod entry;
+mod job;
 pub mod memory;
 mod period;
 mod room;
@@ -24,13 +25,16 @@ pub mod sqlite;
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use broken::Broken;
 pub use caller::Caller;
 pub use entry::{
     Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, Money,
-    OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spent, State, Twin,
+    OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State,
+    Twin,
 };
+pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
 pub use room::Room;
 
 /// What a verb answers, later.
@@ -64,7 +68,15 @@ pub trait Ledger: Send + Sync + 'static {
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>>;
 
     /// Purchases since a wall-clock time, oldest first, for reports.
-    fn rows(&self, since: std::time::Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>>;
+    fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>>;
+
+    /// What a caller has spent by UTC day, service and model since a wall-clock time, in this order;
+    /// what was voided counts nothing.
+    fn spending(
+        &self,
+        caller: String,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<Spending>, Unavailable>>;
 
     /// What a scope has spent, set aside or lost track of, in the current day and month.
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>>;
@@ -75,3 +87,43 @@ pub trait Ledger: Send + Sync + 'static {
     /// The latest such note.
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>>;
 }
+
+/// The log of what was sent to the gateway, so that a restart does not forget the window.
+pub trait WindowLog: Send + Sync + 'static {
+    /// A place in the window is taken; on return, a crash does not forget it. `at` is wall-clock time.
+    fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>>;
+
+    /// Notes, without waiting, that the reply or the failure came: the place is free one window later.
+    fn replied(&self, place: Place, at: Duration);
+
+    /// The places that were taken, or whose reply came, after `since`; what nobody knows the reply of
+    /// (a crash) counts as replied to when the store was opened.
+    fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>>;
+}
+
+/// The jobs that were ordered: whose they are, and the gateway's latest word on each.
+pub trait JobBook: Send + Sync + 'static {
+    /// A job was accepted; on return, a power cut does not forget it. One that is known stays as it is.
+    fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>>;
+
+    /// The gateway's latest word on a job.
+    fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>>;
+
+    /// One job.
+    fn job(&self, request_id: Arc<str>) -> Answer<'_, Result<Option<Job>, Unavailable>>;
+
+    /// All jobs that have not ended, oldest first.
+    fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>>;
+
+    /// A caller's latest jobs, newest first, at most `most`.
+    fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>>;
+
+    /// How long finished jobs of a model took, the latest first, at most `most`.
+    fn times(&self, model: Arc<str>, most: usize)
+    -> Answer<'_, Result<Vec<Duration>, Unavailable>>;
+}
+
+/// Everything that a server remembers.
+pub trait Store: Ledger + WindowLog + JobBook {}
+
+impl<T: Ledger + WindowLog + JobBook> Store for T {}

@@ -32,6 +32,7 @@ use super::Reservation;
 use super::Room;
 use super::Row;
 use super::Scope;
+use super::Spending;
 use super::Spent;
 use super::Unavailable;
 use books::Books;
@@ -209,6 +210,14 @@ impl Ledger for Sqlite {
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
         let clock = self.clock.clone();
         self.ask(Weight::Cheap, move |books| replies::forget(books, clock()))
+    }
+
+    fn spending(
+        &self,
+        caller: String,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<Spending>, Unavailable>> {
+        report::spending(self.path.clone(), caller, since)
     }
 
     fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {

@@ -90,7 +90,14 @@ pub async fn ask<S>(gateway: S) -> Result<Listing, Error>
 where
     S: Service<Ask, Response = Reply, Error = Error>,
 {
-    let reply = gateway.oneshot(Ask::free(What::Billing)).await?;
+    read(&gateway.oneshot(Ask::free(What::Billing)).await?)
+}
+
+/// Reads the answer to such a question.
+///
+/// # Errors
+/// As [`ask`], of what the answer says.
+pub fn read(reply: &Reply) -> Result<Listing, Error> {
     match reply.status.is_success() {
         true => {
             serde_json::from_slice(&reply.body).map_err(|_error| Error::Unreadable(reply.status))

@@ -62,6 +62,7 @@ struct Targets {
     video: Uri,
     status: String,
     billing: Uri,
+    prefix: String,
 }
 
 impl Client {
@@ -84,6 +85,7 @@ impl Client {
                 video: target(wire::VIDEO)?,
                 status: format!("{prefix}{}", wire::VIDEO_STATUS),
                 billing: target(wire::API_KEYS)?,
+                prefix: prefix.to_owned(),
             },
             chat_timeout: settings.chat_timeout,
             video_timeout: settings.video_timeout,
@@ -136,8 +138,9 @@ impl Shared {
         // A pooled connection may prove dead before it takes a byte; a fresh one hardly ever does.
         let pooled = match attempt.ask.what {
             What::Chat(_) | What::VideoStatus { .. } | What::Billing => self.pool.take(),
-            // Three dollars are not put on a connection that the gateway may be closing.
-            What::Video(_) => None,
+            // Three dollars are not put on a connection that the gateway may be closing, nor is what
+            // may cost as much.
+            What::Video(_) | What::Other { .. } => None,
         };
         if let Some(connection) = pooled {
             let chosen = clock::now();
@@ -169,6 +172,11 @@ impl Shared {
             What::Chat(body) => (Method::POST, self.targets.chat.clone(), body.clone()),
             What::Video(body) => (Method::POST, self.targets.video.clone(), body.clone()),
             What::Billing => (Method::GET, self.targets.billing.clone(), Bytes::new()),
+            What::Other { method, path, body } => {
+                let target = format!("{}{path}", self.targets.prefix);
+                // The settings take no path that a target may not hold.
+                (method.clone(), target.parse().map_err(|_| Error::NotTaken)?, body.clone())
+            }
             What::VideoStatus { request_id } => {
                 let query: String =
                     url::form_urlencoded::byte_serialize(request_id.as_bytes()).collect();
@@ -195,7 +203,8 @@ impl Shared {
         let patience = match attempt.ask.what {
             What::Chat(_) => self.chat_timeout,
             What::Video(_) => self.video_timeout,
-            What::VideoStatus { .. } | What::Billing => READ_TIMEOUT,
+            What::Other { .. } if attempt.ask.what.is_purchase() => self.chat_timeout,
+            What::Other { .. } | What::VideoStatus { .. } | What::Billing => READ_TIMEOUT,
         };
         let whole = async {
             let response = match connection.try_send_request(request).await {

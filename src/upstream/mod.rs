@@ -19,6 +19,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Method;
 
 pub use error::Error;
 pub use reply::Reply;
@@ -30,12 +31,16 @@ pub struct Ask {
     pub what: What,
     /// Who has the last word before the first byte; nobody for what costs nothing.
     pub departure: Option<Arc<dyn Departure>>,
+    /// For whom it is asked: those who wait for the window take turns. Empty is tollgate itself.
+    pub caller: Arc<str>,
+    /// The place in the ring of the key to try first, if any.
+    pub prefer: Option<usize>,
 }
 
 impl Ask {
-    /// A question that costs nothing.
+    /// A question of tollgate's own, which costs nothing.
     pub fn free(what: What) -> Self {
-        Self { what, departure: None }
+        Self { what, departure: None, caller: "".into(), prefer: None }
     }
 }
 
@@ -44,6 +49,9 @@ impl Ask {
 pub trait Departure: Send + Sync {
     /// Lets it go, or not.
     fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>>;
+
+    /// Resolves when nobody waits for it any more.
+    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
 /// Why a purchase is not sent after all.
@@ -69,6 +77,15 @@ pub enum What {
     },
     /// Asks for keys, statistics and billing.
     Billing,
+    /// Asks or buys at an endpoint of `gateway.passthrough`, of which the contract says nothing.
+    Other {
+        /// `POST` buys; `GET` asks.
+        method: Method,
+        /// Its path, as the settings have it.
+        path: Box<str>,
+        /// Strict JSON; empty with `GET`.
+        body: Bytes,
+    },
 }
 
 impl What {
@@ -77,6 +94,7 @@ impl What {
         match self {
             Self::Chat(_) | Self::Video(_) => true,
             Self::VideoStatus { .. } | Self::Billing => false,
+            Self::Other { method, .. } => *method == Method::POST,
         }
     }
 }

@@ -14,7 +14,9 @@
 mod chat;
 mod image_url;
 mod json;
+mod passthrough;
 mod rule;
+mod since;
 mod status;
 mod text;
 mod video;
@@ -25,6 +27,8 @@ use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
+pub use passthrough::{no_query, passthrough};
+pub use since::{SinceQuery, since};
 pub use status::{StatusQuery, status};
 pub use video::video;
 
@@ -53,6 +57,8 @@ pub enum Paid {
     Chat,
     /// One video job (2.5).
     Video,
+    /// One call of an endpoint of `gateway.passthrough`.
+    Other,
 }
 
 /// A purchase as it will be sent.
@@ -60,9 +66,10 @@ pub enum Paid {
 pub struct Order {
     /// What is bought.
     pub paid: Paid,
-    /// The model that `body` names.
+    /// The model that `body` names; the path, where it is of an endpoint of `gateway.passthrough`.
     pub model: Box<str>,
-    /// The price of `model`, from the same row of the catalog that `model` was found in.
+    /// The price of `model`, from the same row of the catalog (or of the settings) that `model` was
+    /// found in.
     pub toll: Usd,
     /// The JSON that is sent: the same fields in the same order for the same request, without
     /// blanks between them.

@@ -34,11 +34,17 @@ pub(crate) struct Gate {
 impl Gate {
     /// Starts it in an empty folder, and waits until it says where it listens.
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with further settings, as variables.
+    pub(crate) fn start_with(settings: &[(&str, &str)]) -> Self {
         let folder = TempDir::with_prefix("tollgate-gate-").expect("a temporary folder");
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .env_clear()
             .envs(path())
             .envs(SETTINGS.iter().copied())
+            .envs(settings.iter().copied())
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -254,7 +254,7 @@ pub(crate) fn posted(cost: Usd) -> Option<Ending> {
     Some(Ending::Posted { cost, reply: None, keep: MINUTE })
 }
 
-pub(crate) fn line<'a>(out: &'a str, id: PurchaseId) -> &'a str {
+pub(crate) fn line(out: &str, id: PurchaseId) -> &str {
     let id = id.to_string();
     out.lines().find(|line| line.contains(&id)).unwrap_or_else(|| panic!("no {id} in {out}"))
 }

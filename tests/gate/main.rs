@@ -14,5 +14,6 @@ mod nothing_is_sent_before_its_toll;
 mod operations;
 mod patience;
 mod support;
+mod the_account;
 mod the_key_never_leaves;
 mod unknown_is_spent;

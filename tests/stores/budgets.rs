@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, Limit, Limits, OverBudget, Refused, Reservation};
+use tollgate::store::{Ending, Limit, Limits, OverBudget, Refused, Reservation, Service};
 
 use crate::desk::*;
 
@@ -18,6 +18,7 @@ on_every_backend!(
     a_late_end_counts_where_its_toll_was_set_aside,
     a_clock_that_jumps_back_opens_no_period,
     an_amount_that_cannot_be_counted_is_refused,
+    spending_is_summed_by_day_service_and_model_for_one_caller,
 );
 
 fn within(limits: Limits, toll: Usd) -> Reservation {
@@ -158,4 +159,42 @@ async fn an_amount_that_cannot_be_counted_is_refused(desk: Desk) {
     assert_eq!(desk.total().await.day, most);
     desk.settle(id, Ending::Voided).await;
     assert_eq!(desk.total().await.day, Usd::ZERO);
+}
+
+async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) {
+    let of = |caller: &str, service, model: &str, toll| Reservation {
+        service,
+        model: model.into(),
+        ..asked(caller, toll)
+    };
+    desk.buy(&of("ann", Service::Chat, "early", TOLL), "{}").await;
+    desk.pass(DAY);
+    let since = desk.now();
+    desk.buy(&of("bob", Service::Chat, "alpha", TOLL), "{}").await;
+    desk.buy(&of("ann", Service::Video, "reel", Usd::dollars(3)), "{}").await;
+    desk.buy(&of("ann", Service::Chat, "alpha", TOLL), "{}").await;
+    let dearer = desk.send(&of("ann", Service::Chat, "alpha", TOLL)).await;
+    desk.settle(dearer, posted(Usd::mills(9), "{}")).await;
+    let voided = desk.send(&of("ann", Service::Chat, "alpha", TOLL)).await;
+    desk.settle(voided, Ending::Voided).await;
+    desk.pass(DAY);
+    let unknown = desk.send(&of("ann", Service::Other, "/api/v1/search", TOLL)).await;
+    desk.settle(unknown, Ending::Unknown).await;
+    desk.reserve(&of("ann", Service::Chat, "alpha", TOLL)).await.unwrap();
+
+    let rows = bounded(desk.ledger.spending("ann".to_owned(), since)).await.unwrap();
+    let short: Vec<_> =
+        rows.iter().map(|row| (row.service, &*row.model, row.count, row.spent)).collect();
+    assert_eq!(
+        short,
+        [
+            (Service::Chat, "alpha", 2, Usd::mills(15)),
+            (Service::Video, "reel", 1, Usd::dollars(3)),
+            (Service::Chat, "alpha", 1, TOLL),
+            (Service::Other, "/api/v1/search", 1, TOLL),
+        ]
+    );
+    let day = START.as_secs() / DAY.as_secs();
+    assert_eq!(rows.iter().map(|row| row.day - day).collect::<Vec<_>>(), [1, 1, 2, 2]);
+    assert!(bounded(desk.ledger.spending("eve".to_owned(), since)).await.unwrap().is_empty());
 }

@@ -63,9 +63,13 @@ const ONE_FAULT: &[(&str, &str)] = &[
         "[gateway]\npassthrough = [{ path = '/api/v1/x', toll = '1' }]",
         "2:16: gateway.passthrough: expected a setting `method` in it",
     ),
+    (
+        "[gateway]\npassthrough = [{ method = 'GET', path = '/api/v1/x', toll = '0.01' }]",
+        "2:16: gateway.passthrough: expected toll = \"0\" for a GET",
+    ),
     ("[gateway]\npassthrough = [5]", "2:16: gateway.passthrough: expected a table"),
     (
-        "[[gateway.passthrough]]\nmethod = 'GET'\npath = '/api/v1/x'\ntoll = '0'\n[[gateway.passthrough]]\nmethod = 'GET'\npath = '/api/v1/x'\ntoll = '1'",
+        "[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\ntoll = '0'\n[[gateway.passthrough]]\nmethod = 'POST'\npath = '/api/v1/x'\ntoll = '1'",
         "5:1: gateway.passthrough: expected each method and path once",
     ),
     ("[access]\nmode = 'closed'", "2:8: access.mode: expected \"open\", \"members\" or \"jwt\""),

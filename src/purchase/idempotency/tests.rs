@@ -14,6 +14,7 @@ const SOON: Duration = Duration::from_secs(1);
 fn terms() -> Terms {
     Terms {
         limits: Limits::default(),
+        balance_floor: Usd::ZERO,
         dedupe_window: SOON,
         keep_chats: SOON,
         keep_videos: SOON,

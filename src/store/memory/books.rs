@@ -16,6 +16,7 @@ use crate::store::Reservation;
 use crate::store::Room;
 use crate::store::Row;
 use crate::store::Scope;
+use crate::store::Spending;
 use crate::store::Spent;
 use crate::store::State;
 use crate::store::Twin;
@@ -201,6 +202,23 @@ impl Books {
         for number in over {
             self.replies.drop(number);
         }
+    }
+
+    pub(super) fn spending(&self, caller: &str, since: Duration) -> Vec<Spending> {
+        let mut groups: BTreeMap<(u64, &str, &str), Spending> = BTreeMap::new();
+        let own = self.entries.values().filter(|entry| {
+            entry.row.caller == caller && entry.row.at >= since && entry.row.state != State::Voided
+        });
+        for Entry { row, today, .. } in own {
+            let (day, service, model) = (today.day, row.service, &*row.model);
+            let group = groups.entry((day, service.name(), model)).or_insert_with(|| {
+                let (model, spent) = (model.to_owned(), Usd::ZERO);
+                Spending { day, service, model, count: 0, spent }
+            });
+            group.count += 1;
+            group.spent = group.spent.checked_add(row.toll).unwrap_or(Usd::micros(u64::MAX));
+        }
+        groups.into_values().collect()
     }
 
     pub(super) fn rows(&self, since: Duration) -> Vec<Row> {

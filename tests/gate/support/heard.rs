@@ -16,6 +16,8 @@ const PRICES: &[(&str, u64)] = &[
     ("eta-5-mini", 3_000),
     ("theta-32b", 3_000),
     ("iota-5", 3_000),
+    // Added by a test's settings.
+    ("new-model", 10_000),
     ("video-e-gen4.5", 5_000_000),
     ("video-d-3.1", 5_000_000),
     ("video-a-2", 3_000_000),
@@ -25,6 +27,9 @@ const PRICES: &[(&str, u64)] = &[
     ("video-c-3-fast", 3_000_000),
     ("video-e-gen4-turbo", 3_000_000),
 ];
+
+/// The toll of the endpoint that tests let through, in micro-dollars.
+const SEARCH: u64 = 10_000;
 
 /// One request that the gateway read to its end.
 #[derive(Clone, Debug)]
@@ -63,6 +68,7 @@ pub(crate) fn price(method: &str, target: &str, body: &[u8]) -> u64 {
     let default = match (method, target) {
         ("POST", "/api/v1/chat" | "/v1/chat/completions") => "alpha-sonnet-4.5",
         ("POST", "/api/v1/video" | "/v1/videos") => "video-a-2",
+        ("POST", "/api/v1/search") => return SEARCH,
         _ => return 0,
     };
     let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();

@@ -78,6 +78,7 @@ async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: 
         metrics: Arc::clone(&metrics),
         ledger,
         running: tollgate::purchase::idempotency::Running::default(),
+        credit: tollgate::purchase::credit::Credit::default(),
         sandbox: None,
     };
     let app = App::new(config, own, &lasting).expect("the gate starts");

@@ -28,7 +28,8 @@ pub(crate) enum Welcome {
 type Greeting = Box<dyn Fn(usize) -> Welcome + Send + Sync>;
 type Answering = Box<dyn Fn(&Heard) -> Reply + Send + Sync>;
 
-/// What the gate asks for at its start. No script answers it, and it is not among what was heard.
+/// What the gate asks for at its start. Only the script of one with books answers it; with any other,
+/// it is not among what was heard.
 const BOOKS: &str = "/api/api-keys";
 const NO_BOOKS: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
@@ -52,6 +53,9 @@ struct Shared {
     next: AtomicUsize,
     connections: Mutex<Vec<Conversation>>,
     heard: Mutex<Vec<Heard>>,
+    shows_books: bool,
+    /// Questions for the books that were refused.
+    kept_back: AtomicUsize,
     charged: Mutex<Vec<Charge>>,
 }
 
@@ -75,13 +79,21 @@ impl Upstream {
         Self::with(1, |_| Welcome::Serve, answer)
     }
 
+    /// One that answers questions for its books, too; any other refuses them, and does not count them
+    /// among what it heard.
+    pub(crate) fn with_books(answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static) -> Self {
+        let upstream = Self::new(1, |_| Welcome::Serve, answer, true);
+        upstream.open();
+        upstream
+    }
+
     /// One with this many keys, that greets its `n`th connection (from 0) so.
     pub(crate) fn with(
         keys: usize,
         greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
         answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        let upstream = Self::closed(keys, greet, answer);
+        let upstream = Self::new(keys, greet, answer, false);
         upstream.open();
         upstream
     }
@@ -91,6 +103,15 @@ impl Upstream {
         keys: usize,
         greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
         answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(keys, greet, answer, false)
+    }
+
+    fn new(
+        keys: usize,
+        greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
+        answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+        shows_books: bool,
     ) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -103,6 +124,8 @@ impl Upstream {
             next: AtomicUsize::new(0),
             connections: Mutex::default(),
             heard: Mutex::default(),
+            shows_books,
+            kept_back: AtomicUsize::new(0),
             charged: Mutex::default(),
         });
         Self(Arc::new(Running { shared, address, socket, crowd: Mutex::default() }))
@@ -198,10 +221,11 @@ impl Upstream {
             assert!(self.canaries().iter().any(expected), "another authorization: {heard:?}");
             assert_eq!(count(&heard.bytes), 1, "the key is elsewhere, too: {heard:?}");
         }
+        let heard = self.requests() + self.0.shared.kept_back.load(Ordering::SeqCst);
         let received: usize = self.received().iter().map(|bytes| count(bytes)).sum();
-        assert!(received >= self.requests(), "{received} keys");
+        assert!(received >= heard, "{received} keys");
         // What was cut holds at most one key more per connection.
-        assert!(received <= self.requests() + self.connections(), "{received} keys");
+        assert!(received <= heard + self.connections(), "{received} keys");
     }
 }
 
@@ -264,7 +288,8 @@ fn converse(mut tap: Tap<'_>) {
         return end(tap, ending);
     }
     while let Some(heard) = hear(&mut tap) {
-        if heard.target == BOOKS {
+        if heard.target == BOOKS && !tap.shared.shows_books {
+            tap.shared.kept_back.fetch_add(1, Ordering::SeqCst);
             tap.stream.write_all(NO_BOOKS).ok();
             return end(tap, Ending::Fin);
         }
@@ -298,8 +323,8 @@ fn hear(tap: &mut Tap<'_>) -> Option<Heard> {
     let mut body = vec![0; length];
     tap.read_exact(&mut body).ok()?;
     let bytes = [head, body.clone()].concat();
-    let counts = usize::from(target != BOOKS);
-    let number = tap.shared.next.fetch_add(counts, Ordering::SeqCst);
+    let is_counted = target != BOOKS || tap.shared.shows_books;
+    let number = tap.shared.next.fetch_add(usize::from(is_counted), Ordering::SeqCst);
     Some(Heard { number, connection: tap.number, method, target, headers, body, bytes })
 }
 

@@ -1,0 +1,181 @@
+//! The account's books as the gateway tells them: asked for once for all who want to know, at most once
+//! a minute, and never in the way of a sale.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use moka::future::Cache;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceExt};
+use tracing::{info, warn};
+
+use crate::contract::wire::KEY_PREFIX;
+use crate::upstream::billing;
+use crate::upstream::billing::{Billing, KeyRow, RateLimit};
+use crate::upstream::{Ask, Error, Reply, What};
+
+/// The gateway is asked at most this often.
+const AT_MOST_EVERY: Duration = Duration::from_secs(60);
+/// So often it is asked anew while there are sales.
+const WHILE_USED: Duration = Duration::from_secs(300);
+/// Longer than this, nobody waits for the answer: what was known before is shown.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Called when a question goes out; what it returns is called with the answer.
+type Ears = Box<dyn Fn() -> Box<dyn FnOnce(&Billing) + Send> + Send + Sync>;
+type IsOurs = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// The account's books. Clones are the same ones.
+#[derive(Clone)]
+pub struct Books(Arc<Shared>);
+
+struct Shared {
+    gateway: BoxCloneSyncService<Ask, Reply, Error>,
+    /// Holds whether the latest question was answered.
+    asked: Cache<(), bool>,
+    is_stale: AtomicBool,
+    limit: watch::Sender<Option<RateLimit>>,
+    ears: Ears,
+    is_ours: IsOurs,
+    told: Mutex<HashSet<String>>,
+}
+
+impl Books {
+    /// Asks through `gateway`. `ears` is called when a question goes out, and what it returns with the
+    /// answer; `is_ours` says whether a key of the ring begins so.
+    pub fn new<S, E>(
+        gateway: S,
+        ears: impl Fn() -> E + Send + Sync + 'static,
+        is_ours: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Self
+    where
+        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+        S::Future: Send,
+        E: FnOnce(&Billing) + Send + 'static,
+    {
+        Self(Arc::new(Shared {
+            gateway: BoxCloneSyncService::new(gateway),
+            asked: Cache::builder().max_capacity(1).time_to_live(AT_MOST_EVERY).build(),
+            is_stale: AtomicBool::new(false),
+            limit: watch::Sender::new(None),
+            ears: Box::new(move || Box::new(ears())),
+            is_ours: Box::new(is_ours),
+            told: Mutex::default(),
+        }))
+    }
+
+    /// The account's rate limit (2.3), as soon as it is known and whenever it changes.
+    pub fn limit(&self) -> watch::Receiver<Option<RateLimit>> {
+        self.0.limit.subscribe()
+    }
+
+    /// Whether the gateway did not answer when it was asked last.
+    pub fn is_stale(&self) -> bool {
+        self.0.is_stale.load(Ordering::Relaxed)
+    }
+
+    /// Sees to it that what is known is at most a minute old, if the gateway answers soon.
+    pub async fn refresh(&self) {
+        let shared = Arc::clone(&self.0);
+        // In a task of its own: whoever asks first may hang up, and the others still wait for it.
+        let asking = tokio::spawn(async move { shared.look().await });
+        timeout(PATIENCE, asking).await.ok();
+    }
+
+    /// The gateway itself, however lately it was asked: what it answers is heard here, too.
+    pub fn gateway(
+        &self,
+    ) -> impl Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + use<> {
+        let shared = Arc::clone(&self.0);
+        tower::service_fn(move |asked: Ask| {
+            let shared = Arc::clone(&shared);
+            async move {
+                let (reply, is_read) = shared.ask(asked).await;
+                shared.asked.insert((), is_read).await;
+                reply
+            }
+        })
+    }
+
+    /// Asks at once, and then every few minutes while `was_used` says that there are sales; sooner
+    /// while the gateway does not answer. It ends when nobody else holds the books.
+    pub fn follow(
+        &self,
+        was_used: impl Fn() -> bool + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let books: Weak<Shared> = Arc::downgrade(&self.0);
+        async move {
+            loop {
+                let Some(shared) = books.upgrade() else { return };
+                let pause = match shared.look().await {
+                    true => WHILE_USED,
+                    false => AT_MOST_EVERY,
+                };
+                drop(shared);
+                sleep(pause).await;
+                while !was_used() && books.strong_count() > 0 {
+                    sleep(AT_MOST_EVERY).await;
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Whether the gateway has answered within the last minute.
+    async fn look(&self) -> bool {
+        self.asked.get_with((), async { self.ask(Ask::free(What::Billing)).await.1 }).await
+    }
+
+    /// The gateway's reply, and whether it could be read.
+    async fn ask(&self, asked: Ask) -> (Result<Reply, Error>, bool) {
+        let heard = (self.ears)();
+        let reply = self.gateway.clone().oneshot(asked).await;
+        let listing = reply.as_ref().ok().map(billing::read);
+        let is_read = matches!(listing, Some(Ok(_)));
+        if let Some(Ok(listing)) = listing {
+            heard(&listing.billing);
+            self.hand_on(listing.billing.rate_limit);
+            self.tell_revoked(&listing.keys);
+        } else {
+            info!("the account's books cannot be read; selling goes on");
+        }
+        self.is_stale.store(!is_read, Ordering::Relaxed);
+        (reply, is_read)
+    }
+
+    fn hand_on(&self, limit: RateLimit) {
+        self.limit.send_if_modified(|known| known.replace(limit) != Some(limit));
+    }
+
+    /// Names keys of the ring that the gateway lists as revoked, once each. A prefix that a working
+    /// key has, too, says nothing.
+    fn tell_revoked(&self, keys: &[KeyRow]) {
+        let works = |prefix: &str| {
+            keys.iter().any(|key| key.revoked_at.is_none() && shown(&key.key_prefix) == prefix)
+        };
+        for key in keys.iter().filter(|key| key.revoked_at.is_some()) {
+            let prefix = shown(&key.key_prefix);
+            if prefix.len() <= KEY_PREFIX.len() || works(prefix) || !(self.is_ours)(prefix) {
+                continue;
+            }
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.insert(prefix.to_owned()) {
+                let name = key.name.escape_debug();
+                warn!(%name, prefix, "a key of the ring is revoked; take it out of GATEWAY_API_KEY");
+            }
+        }
+    }
+}
+
+/// The prefix without what stands for the rest.
+fn shown(prefix: &str) -> &str {
+    prefix.trim_end_matches(['.', '…', '*'])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! One question for all who want to know, and what becomes of its answer.
+
+use std::sync::atomic::AtomicUsize;
+
+use bytes::Bytes;
+use http::StatusCode;
+use tower::service_fn;
+
+use super::*;
+
+fn listing(cents: u64, keys: &str) -> Bytes {
+    format!(
+        r#"{{"keys":[{keys}],"billing":{{"balanceCents":{cents},"rateLimit":{{"requests":60,"windowSeconds":60}},"usage":{{"chat":{{"count":0,"costCents":0}},"totalSpentCents":0}}}}}}"#
+    )
+    .into()
+}
+
+/// Books whose gateway answers its `n`th question (from 0) so; with the questions counted, and the
+/// balances heard.
+fn books(
+    answer: impl Fn(usize) -> Option<Bytes> + Clone + Send + Sync + 'static,
+) -> (Books, Arc<AtomicUsize>, Arc<Mutex<Vec<u64>>>) {
+    let (count, heard) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (counted, hears) = (Arc::clone(&count), Arc::clone(&heard));
+    let gateway = service_fn(move |_: Ask| {
+        let answer = answer(counted.fetch_add(1, Ordering::SeqCst));
+        async move {
+            tokio::task::yield_now().await;
+            let body = answer.ok_or(Error::NotTaken)?;
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+        }
+    });
+    let ears = move || {
+        let hears = Arc::clone(&hears);
+        move |billing: &Billing| hears.lock().unwrap().push(billing.balance_cents)
+    };
+    (Books::new(gateway, ears, |prefix| "svc_sk_ab12rest".starts_with(prefix)), count, heard)
+}
+
+#[tokio::test]
+async fn two_hundred_who_want_to_know_are_one_question() {
+    let (books, count, heard) = books(|_| Some(listing(4_210, "")));
+    futures_util::future::join_all((0..200).map(|_| books.refresh())).await;
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    assert_eq!(*heard.lock().unwrap(), [4_210]);
+    assert!(!books.is_stale());
+    let limit = *books.limit().borrow();
+    assert_eq!(limit, Some(RateLimit { requests: 60, window_seconds: 60 }));
+}
+
+#[tokio::test]
+async fn a_gateway_that_does_not_answer_is_not_asked_more_often_and_what_was_known_is_stale() {
+    let (books, count, heard) = books(|nth| (nth == 0).then(|| listing(4_210, "")));
+    books.refresh().await;
+    books.0.asked.invalidate(&()).await;
+    for _ in 0..10 {
+        books.refresh().await;
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+    assert!(books.is_stale());
+    assert_eq!(*heard.lock().unwrap(), [4_210]);
+    assert!(books.limit().borrow().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_gateway_that_hangs() {
+    let hangs = service_fn(|_: Ask| std::future::pending::<Result<Reply, Error>>());
+    let books = Books::new(hangs, || |_: &Billing| {}, |_| false);
+    timeout(Duration::from_secs(2), books.refresh()).await.expect("it is given up");
+}
+
+#[tokio::test]
+async fn who_follows_a_limit_is_told_of_changes_only() {
+    let (books, _, _) = books(|_| Some(listing(1, "")));
+    let mut limit = books.limit();
+    billing::ask(books.gateway()).await.unwrap();
+    assert!(limit.has_changed().unwrap());
+    limit.mark_unchanged();
+    billing::ask(books.gateway()).await.unwrap();
+    assert!(!limit.has_changed().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_books_are_followed_while_there_are_sales_and_as_long_as_they_are_held() {
+    let (books, count, _) = books(|_| Some(listing(1, "")));
+    let used = Arc::new(AtomicBool::new(false));
+    let is_used = Arc::clone(&used);
+    let following = tokio::spawn(books.follow(move || is_used.swap(false, Ordering::SeqCst)));
+    sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    used.store(true, Ordering::SeqCst);
+    books.0.asked.invalidate(&()).await;
+    sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+    drop(books);
+    timeout(Duration::from_secs(3_600), following).await.expect("it ends").unwrap();
+}
+
+#[tokio::test]
+async fn a_revoked_key_of_ours_is_told_once() {
+    let row = |name: &str, prefix: &str, revoked: bool| {
+        let revoked = if revoked { r#""2025-01-01T00:00:00Z""# } else { "null" };
+        format!(r#"{{"name":"{name}","keyPrefix":"{prefix}","revokedAt":{revoked}}}"#)
+    };
+    for (keys, told) in [
+        (vec![row("ours", "svc_sk_ab12", true)], &["svc_sk_ab12"][..]),
+        (
+            vec![row("ours", "svc_sk_ab12…", true), row("ours", "svc_sk_ab12", true)],
+            &["svc_sk_ab12"],
+        ),
+        (vec![row("ours", "svc_sk_ab12", false), row("theirs", "svc_sk_cd34", true)], &[]),
+        (vec![row("says nothing", "svc_sk_", true)], &[]),
+        (vec![row("one of two", "svc_sk_ab", true), row("the other", "svc_sk_ab", false)], &[]),
+    ] {
+        let answer = listing(1, &keys.join(","));
+        let (books, _, _) = books(move |_| Some(answer.clone()));
+        billing::ask(books.gateway()).await.unwrap();
+        billing::ask(books.gateway()).await.unwrap();
+        let names = books.0.told.lock().unwrap().iter().cloned().collect::<Vec<_>>();
+        assert_eq!(names, told);
+    }
+}

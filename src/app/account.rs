@@ -1,0 +1,91 @@
+//! Builds what callers may know of themselves and of the account.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use tower::Service;
+
+use super::{Lasting, terms};
+use crate::account::billing::Books;
+use crate::account::further::Further;
+use crate::account::me;
+use crate::account::me::{Allowance, Balance, Me, Sources};
+use crate::account::spend::Spend;
+use crate::config::{Config, Key, Mode, Target};
+use crate::contract::money::Usd;
+use crate::downstream::rate::{Allowed, Limiter};
+use crate::downstream::route;
+use crate::purchase::credit::{Credit, Left};
+use crate::store::Caller;
+use crate::upstream::billing::Billing;
+use crate::upstream::{Ask, Error, Reply};
+
+/// The account's books; what they say of the balance is what `credit` sells against.
+pub(super) fn books<S>(gateway: S, credit: Credit, keys: &[Key]) -> Books
+where
+    S: Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + Send + Sync + 'static,
+{
+    let ears = move || {
+        let (credit, mark) = (credit.clone(), credit.mark());
+        move |billing: &Billing| {
+            let balance = Usd::cents(billing.balance_cents);
+            credit.learnt(mark, balance.unwrap_or(Usd::micros(u64::MAX)));
+        }
+    };
+    let keys = keys.to_vec();
+    Books::new(gateway, ears, move |prefix| keys.iter().any(|key| key.expose().starts_with(prefix)))
+}
+
+pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Arc<Limiter>) -> Me {
+    let facts = me::Facts {
+        mode: match config.gateway.target {
+            Target::Sandbox => "sandbox",
+            Target::Live { .. } => "live",
+        },
+        access: match config.access.mode {
+            Mode::Open => "open",
+            Mode::Members => "members",
+            Mode::Jwt { .. } => "jwt",
+        },
+        shows_balance: knows_callers(config),
+        budgets: terms(config).limits,
+    };
+    let (limiter, credit) = (Arc::clone(limiter), lasting.credit.clone());
+    let sources = Sources {
+        allowance: Box::new(move |caller: &Caller| {
+            let Allowed { requests, period, burst, left, reset_seconds } = limiter.allowed(caller);
+            Allowance { requests, seconds: period.as_secs(), burst, left, reset_seconds }
+        }),
+        balance: Box::new(move || {
+            credit.left().map(|Left { amount, as_of }| Balance { amount, as_of })
+        }),
+        wait: Box::new(|| Duration::ZERO),
+    };
+    Me::new(facts, sources, books.clone(), Arc::clone(&lasting.ledger) as _)
+}
+
+pub(super) fn spend(config: &Config, lasting: &Lasting) -> Spend {
+    Spend::new(Arc::clone(&lasting.ledger) as _, knows_callers(config))
+}
+
+pub(super) fn further<S>(config: &Config, gateway: S) -> Further
+where
+    S: Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + Send + Sync + 'static,
+{
+    let sold = config.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
+    let tolls: HashMap<_, _> = sold.map(|one| (one.path.clone(), one.toll)).collect();
+    Further::new(gateway, tolls)
+}
+
+/// The rows that `gateway.passthrough` adds.
+pub(super) fn rows(config: &Config) -> Arc<[route::Further]> {
+    let rows = config.gateway.passthrough.iter().cloned();
+    rows.map(|one| route::Further { method: one.method, path: one.path }).collect()
+}
+
+/// In open mode, an address is an identity among this machine's own users at most.
+fn knows_callers(config: &Config) -> bool {
+    config.access.mode != Mode::Open || config.is_private()
+}

@@ -1,0 +1,243 @@
+//! Sells nothing that the account's balance does not cover.
+//!
+//! Invariant: what is sold against a balance is never more than what it covers. A toll that was under
+//! way while the gateway was asked counts as not yet in its answer, whichever way round it was.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::{Purchase, Receipt};
+use crate::clock;
+use crate::contract::money::Usd;
+use crate::contract::video::VideoAccepted;
+use crate::problem::{Charged, INSUFFICIENT_CREDIT, Problem};
+use crate::validate::Paid;
+
+const CENT: u64 = 10_000;
+
+/// What is known of the account's balance, shared by every core. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Credit {
+    state: Arc<Mutex<State>>,
+    was_used: Arc<AtomicBool>,
+}
+
+/// Decisions only: nothing in here asks anybody.
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Known>,
+    /// Tolls under way.
+    set_aside: u64,
+    /// All that was ever spent in this process, in micro-dollars: it also tells moments apart.
+    spent: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    balance: Usd,
+    /// What had been spent when it was certainly in this balance.
+    since: Mark,
+    as_of: Duration,
+}
+
+/// A moment in the account's spending. Taken before the gateway is asked, it says what its answer has
+/// certainly counted: all that had ended by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark(u64);
+
+/// What is left to be sold against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The last known balance, less what was set aside or spent since.
+    pub amount: Usd,
+    /// When the gateway said so: wall-clock time since the Unix epoch.
+    pub as_of: Duration,
+}
+
+impl Credit {
+    /// Now, to be handed to [`learnt`](Self::learnt) with what the gateway answers.
+    pub fn mark(&self) -> Mark {
+        Mark(self.lock().spent)
+    }
+
+    /// The gateway answered a question that was asked at `mark`.
+    pub fn learnt(&self, mark: Mark, balance: Usd) {
+        self.lock().learnt(mark, balance, clock::wall());
+    }
+
+    /// What is left, where anything is known.
+    pub fn left(&self) -> Option<Left> {
+        self.lock().left()
+    }
+
+    /// Whether anything was sold since this was asked last.
+    pub fn was_used(&self) -> bool {
+        self.was_used.swap(false, Ordering::Relaxed)
+    }
+
+    /// Sets a toll aside, or says what is left where it and the floor are not covered.
+    fn set_aside(&self, toll: Usd, floor: Usd) -> Result<Aside, Left> {
+        self.was_used.store(true, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.set_aside(toll, floor)?;
+        let mark = Mark(state.spent);
+        drop(state);
+        Ok(Aside { credit: self.clone(), toll, mark, cost: Some(toll) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn left(&self) -> Option<Left> {
+        let Known { balance, since: Mark(since), as_of } = self.known?;
+        let gone = self.spent.saturating_sub(since).saturating_add(self.set_aside);
+        Some(Left { amount: balance.saturating_sub(Usd::micros(gone)), as_of })
+    }
+
+    fn set_aside(&mut self, toll: Usd, floor: Usd) -> Result<(), Left> {
+        let short = |left: &Left| toll.checked_add(floor).is_none_or(|sum| left.amount < sum);
+        match self.left().filter(short) {
+            Some(left) => Err(left),
+            None => {
+                self.set_aside = self.set_aside.saturating_add(toll.as_micros());
+                Ok(())
+            }
+        }
+    }
+
+    fn settle(&mut self, toll: Usd, cost: Usd) {
+        self.set_aside = self.set_aside.saturating_sub(toll.as_micros());
+        self.spent = self.spent.saturating_add(cost.as_micros());
+    }
+
+    /// An answer that is older than what is known says nothing new.
+    fn learnt(&mut self, mark: Mark, balance: Usd, as_of: Duration) {
+        if self.known.is_none_or(|known| known.since <= mark) {
+            self.known = Some(Known { balance, since: mark, as_of });
+        }
+    }
+
+    /// A purchase that began at `mark` ended, and its reply says what is left. Guess: its own charge is in
+    /// that, and all that had ended before it was sent.
+    fn settle_with(&mut self, toll: Usd, cost: Usd, mark: Mark, balance: Usd, as_of: Duration) {
+        self.settle(toll, cost);
+        // Its own cost is in the balance. Of all others, what had ended when it began.
+        self.learnt(Mark(mark.0.saturating_add(cost.as_micros())), balance, as_of);
+    }
+}
+
+/// A toll that is set aside. Dropped with nothing else known, it counts as spent.
+struct Aside {
+    credit: Credit,
+    toll: Usd,
+    mark: Mark,
+    cost: Option<Usd>,
+}
+
+impl Aside {
+    fn settle(mut self, cost: Usd, balance: Option<Usd>) {
+        match balance {
+            None => self.cost = Some(cost),
+            Some(balance) => {
+                let as_of = clock::wall();
+                let mut state = self.credit.lock();
+                state.settle_with(self.toll, cost, self.mark, balance, as_of);
+                drop(state);
+                self.cost = None;
+            }
+        }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if let Some(cost) = self.cost {
+            self.credit.lock().settle(self.toll, cost);
+        }
+    }
+}
+
+/// See the file's documentation.
+#[derive(Clone, Debug)]
+pub struct Covered<S> {
+    inner: S,
+    credit: Credit,
+    floor: Usd,
+}
+
+/// Refuses what `credit` does not cover without going below `floor`. It lies within `budget`, which
+/// recognises repeats: what was bought before is answered, whatever is left.
+pub fn layer<S>(credit: Credit, floor: Usd) -> impl Layer<S, Service = Covered<S>> + Clone {
+    layer_fn(move |inner| Covered { inner, credit: credit.clone(), floor })
+}
+
+impl<S> Service<Purchase> for Covered<S>
+where
+    S: Service<Purchase, Response = Receipt, Error = Problem> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Receipt;
+    type Error = Problem;
+    type Future = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Problem>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, purchase: Purchase) -> Self::Future {
+        let (paid, toll) = (purchase.order.get().paid, purchase.order.get().toll);
+        let aside = match self.credit.set_aside(toll, self.floor) {
+            Ok(aside) => aside,
+            Err(left) => {
+                let problem = refusal(left.amount, toll, self.floor);
+                return Box::pin(std::future::ready(Err(problem)));
+            }
+        };
+        let bought = self.inner.call(purchase);
+        Box::pin(async move {
+            let outcome = bought.await;
+            match &outcome {
+                Ok(receipt) => aside.settle(receipt.toll, balance(paid, receipt)),
+                Err(problem) => match problem.charge() {
+                    Charged::No => aside.settle(Usd::ZERO, None),
+                    Charged::Yes | Charged::Unknown => aside.settle(toll, None),
+                },
+            }
+            outcome
+        })
+    }
+}
+
+/// The credit that is left after a video, as its reply says (2.5).
+fn balance(paid: Paid, receipt: &Receipt) -> Option<Usd> {
+    if paid != Paid::Video || !receipt.status.is_success() {
+        return None;
+    }
+    let accepted: VideoAccepted<'_> = serde_json::from_slice(&receipt.body).ok()?;
+    accepted.balance()
+}
+
+fn refusal(left: Usd, toll: Usd, floor: Usd) -> Problem {
+    let whole_cents = Usd::micros(left.as_micros() / CENT * CENT);
+    let floor = match floor {
+        Usd::ZERO => String::new(),
+        floor => format!(", and {} of it is not to be touched", floor.short()),
+    };
+    Problem::new(&INSUFFICIENT_CREDIT).detail(format!(
+        "this costs {}; the account has {} left{floor}; who runs this service has to add credit",
+        toll.short(),
+        whole_cents.short(),
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! What the store holds of jobs and of the gateway's window.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use crate::contract::money::Usd;
+
+/// One request that went to the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place(pub Uuid);
+
+/// A place in the window as the log has it. Times are wall-clock time since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenPlace {
+    /// When it was taken.
+    pub at: Duration,
+    /// When its reply or failure came.
+    pub replied: Duration,
+}
+
+/// Which key of the account made a job: a hash of the key, so that it can be told among the keys of a
+/// later ring and tells nothing itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyId(pub [u8; 8]);
+
+/// A video that was ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// The gateway's name for it (contract 2.5).
+    pub request_id: Arc<str>,
+    /// Whose it is, as [`super::Caller`] is written.
+    pub owner: Arc<str>,
+    /// The key that it was ordered with, where that is known.
+    pub key: Option<KeyId>,
+    /// The model that makes it.
+    pub model: Arc<str>,
+    /// What it cost.
+    pub toll: Usd,
+    /// When it was accepted: wall-clock time since the Unix epoch.
+    pub at: Duration,
+    /// The gateway's latest word on it.
+    pub latest: Option<Word>,
+}
+
+/// What the gateway said of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// When: wall-clock time since the Unix epoch.
+    pub at: Duration,
+    /// The status body, unchanged.
+    pub body: Bytes,
+    /// What the words of `[jobs]` make of it.
+    pub state: JobState,
+}
+
+/// Where a job is, as far as its status body can be read (a guess: see `jobs::reading`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// Not at an end that we know.
+    Open,
+    /// There is a video.
+    Finished,
+    /// There will be none.
+    Failed,
+}
