@@ -1,4 +1,5 @@
-//! Picks the key for each ask: the first that the gateway is not known to refuse.
+//! Picks the key for each ask: the one that it prefers, else the first that the gateway is not known
+//! to refuse.
 //!
 //! A 401 is taken to be free (a guess that the contract's rules for keys suggest: 5.8, 5.9), so the
 //! same ask goes on with the next key. A refused key is parked and probed again later, ever less
@@ -50,6 +51,11 @@ impl Ring {
             *until = now + *next_park;
         }
         Some(place)
+    }
+
+    /// Whether this key is there, and nobody has refused it.
+    fn is_good(&self, place: usize) -> bool {
+        matches!(self.keys.get(place), Some(State::Good))
     }
 
     fn refused(&mut self, place: usize, now: Instant) {
@@ -109,11 +115,18 @@ where
         };
         Box::pin(async move {
             let mut from = 0;
+            let mut prefer = ask.prefer;
             loop {
                 let mut picked = None;
-                decide(&mut |ring| picked = ring.pick(from, clock::now()));
+                decide(&mut |ring| {
+                    let preferred = prefer.take().filter(|place| ring.is_good(*place));
+                    picked = preferred.or_else(|| {
+                        let picked = ring.pick(from, clock::now())?;
+                        from = picked + 1;
+                        Some(picked)
+                    });
+                });
                 let Some(key) = picked else { return Err(Error::NoKeyLeft) };
-                from = key + 1;
                 std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
                 let outcome = inner.call(Attempt { ask: ask.clone(), key }).await;
                 match outcome {
