@@ -25,6 +25,7 @@ use crate::downstream::rate::Limiter;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::purchase;
+use crate::purchase::accepted::Desk;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{Purchase, Receipt, Terms};
 use crate::store::Ledger;
@@ -83,6 +84,8 @@ pub struct Counter {
     pub ledger: Arc<dyn Ledger>,
     /// The purchases that are under way.
     pub running: Running,
+    /// Where accepted jobs go.
+    pub desk: Desk,
     /// From the settings.
     pub terms: Terms,
     /// What operators see.
@@ -99,12 +102,13 @@ where
     S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    use purchase::{budget, detached, idempotency, send};
-    let Counter { ledger, running, terms, metrics } = counter.clone();
+    use purchase::{accepted, budget, detached, idempotency, send};
+    let Counter { ledger, running, desk, terms, metrics } = counter.clone();
     let stack = ServiceBuilder::new()
         .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
         .layer(budget::layer(ledger, terms)) //                        its toll is set aside, then settled
+        .layer(accepted::layer(desk)) //                               a video's job is written down
         .layer(send::layer(metrics)) //                                order → ask, reply → receipt
         .service(gateway);
     BoxCloneSyncService::new(stack)

@@ -113,6 +113,7 @@ pub struct Problem {
     retry_after: Option<u64>,
     allow: Option<HeaderValue>,
     replayed: bool,
+    about: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -127,6 +128,9 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<String>,
     charged: Charged,
+    /// The job that it is about, where a reader could not tell otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
     errors: &'a [Fault],
 }
@@ -142,6 +146,7 @@ impl Problem {
             retry_after: None,
             allow: None,
             replayed: false,
+            about: None,
         }
     }
 
@@ -195,6 +200,18 @@ impl Problem {
         self
     }
 
+    /// Names the job that it is about: one stream tells of many.
+    #[must_use]
+    pub fn about(mut self, job: &str) -> Self {
+        self.about = Some(job.into());
+        self
+    }
+
+    /// When to come back, where it says so.
+    pub fn wait(&self) -> Option<Duration> {
+        self.retry_after.map(Duration::from_secs)
+    }
+
     /// Whether money moved.
     pub fn charge(&self) -> Charged {
         self.charged
@@ -210,8 +227,8 @@ impl Problem {
         &self.faults
     }
 
-    /// The answer, as `application/problem+json`. `request_id` names the request in logs.
-    pub fn into_response(self, request_id: &str) -> Response<Full<Bytes>> {
+    /// The document. `request_id` names the request in logs; it may be empty.
+    pub fn document(&self, request_id: &str) -> Bytes {
         let document = Document {
             uri: format!("/problems/{}", self.kind.code),
             title: self.kind.title,
@@ -220,11 +237,16 @@ impl Problem {
             detail: &self.detail,
             instance: (!request_id.is_empty()).then(|| format!("/requests/{request_id}")),
             charged: self.charged,
+            request_id: self.about.as_deref(),
             errors: &self.faults,
         };
         // Strings and numbers only: this cannot fail, and an empty body would still carry the status.
-        let body = serde_json::to_vec(&document).unwrap_or_default();
-        let mut response = Response::new(Full::from(body));
+        serde_json::to_vec(&document).unwrap_or_default().into()
+    }
+
+    /// The answer, as `application/problem+json`. `request_id` names the request in logs.
+    pub fn into_response(self, request_id: &str) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::from(self.document(request_id)));
         *response.status_mut() = self.kind.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -21,15 +21,17 @@ use tracing::{error, info, warn};
 use super::check::{budgets, callers, gateway};
 use super::{Exit, Loaded, load, log, refuse};
 use crate::app;
-use crate::app::{App, Current, Lasting};
+use crate::app::{App, Current, Lasting, Remembered};
 use crate::config::{Config, Store, Target};
 use crate::downstream::caller::{Introduced, Peer};
+use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::purchase::idempotency::Running;
 use crate::routes::admin::Admin;
+use crate::sandbox::Sandbox;
 use crate::server;
+use crate::store::Broken;
 use crate::store::sqlite::OpenError;
-use crate::store::{Broken, Ledger};
 
 /// How often callers who are gone are forgotten.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
@@ -63,12 +65,15 @@ pub fn serve(
     let behind = runtime()?;
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
     let signals = behind.block_on(async { Signals::new() })?;
-    let ledger = open_ledger(&config.store)?;
-    let lasting = behind.block_on(start_sandbox(&config, ledger))?;
+    let shutdown = CancellationToken::new();
+    let store = open_store(&config.store)?;
+    let jobs = Jobs::new(store.book, behind.handle().clone(), shutdown.clone());
+    let (metrics, running) = (Arc::new(Metrics::default()), Running::default());
+    let sandbox = behind.block_on(start_sandbox(&config))?;
+    let lasting = Lasting { metrics, ledger: store.ledger, running, jobs, sandbox };
     let own = own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
-    let shutdown = CancellationToken::new();
     let cores = start_cores(&app, &listeners, &shutdown)?;
     announce(app.config(), &listeners, &admin, out)?;
     // The cores have their own handles: with these open, too, the kernel would go on taking
@@ -103,15 +108,15 @@ fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// The ledger that purchases are written in. One that cannot be used stops sales, not the rest.
-fn open_ledger(store: &Store) -> io::Result<Arc<dyn Ledger>> {
+/// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.
+fn open_store(store: &Store) -> io::Result<Remembered> {
     match store {
         Store::Memory => Ok(app::memory()),
         Store::Sqlite(path) => match app::sqlite(path) {
-            Ok(ledger) => Ok(ledger),
+            Ok(store) => Ok(store),
             Err(OpenError::Unusable(reason)) => {
                 error!("nothing can be bought: {reason}");
-                Ok(Arc::new(Broken(reason)))
+                Ok(Remembered::by(Arc::new(Broken(reason))))
             }
             Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
         },
@@ -121,19 +126,17 @@ fn open_ledger(store: &Store) -> io::Result<Arc<dyn Ledger>> {
 }
 
 /// The sandbox listens on a free port of its own, like the gateway that it stands for.
-async fn start_sandbox(config: &Config, ledger: Arc<dyn Ledger>) -> io::Result<Lasting> {
-    let metrics = Arc::new(Metrics::default());
-    let sandbox = match config.gateway.target {
-        Target::Live { .. } => None,
+async fn start_sandbox(config: &Config) -> io::Result<Option<(Sandbox, SocketAddr)>> {
+    match config.gateway.target {
+        Target::Live { .. } => Ok(None),
         Target::Sandbox => {
             let sandbox = app::sandbox(config);
             let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
             let address = listener.local_addr()?;
             tokio::spawn(sandbox.clone().serve(listener, std::future::pending()));
-            Some((sandbox, address))
+            Ok(Some((sandbox, address)))
         }
-    };
-    Ok(Lasting { metrics, ledger, running: Running::default(), sandbox })
+    }
 }
 
 /// The addresses under which callers reach us; all of the machine's where we listen on all.

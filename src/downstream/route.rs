@@ -21,6 +21,10 @@ pub enum Endpoint {
     Video,
     /// How far a job is.
     VideoStatus,
+    /// What becomes of jobs, as it happens.
+    Events,
+    /// The caller's jobs.
+    Jobs,
     /// A finished video.
     VideoContent,
     /// The price list.
@@ -86,6 +90,8 @@ pub const ROUTES: &[Route] = &[
     Route { method: Method::POST, path: Path::Exact("/api/v1/video"),        endpoint: Endpoint::Video,       class: Class::Paid, takes: Takes::VideoJson },
     Route { method: Method::GET,  path: Path::Exact("/api/v1/video/status"), endpoint: Endpoint::VideoStatus, class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/video/content"),   endpoint: Endpoint::VideoContent, class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/events"),          endpoint: Endpoint::Events,      class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/jobs"),            endpoint: Endpoint::Jobs,        class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing },

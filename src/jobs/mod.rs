@@ -93,7 +93,9 @@ impl Jobs {
             async move {
                 match shared.book.open_jobs().await {
                     Ok(jobs) => jobs.into_iter().for_each(|job| drop(shared.start(job))),
-                    Err(error) => error!(%error, "open jobs are not picked up again until asked for"),
+                    Err(error) => {
+                        error!(%error, "open jobs are not picked up again until asked for")
+                    }
                 }
             },
             &self.0.runtime,
@@ -142,6 +144,16 @@ impl Jobs {
             true => Watching::open(&self.0, self.0.start(job), caller),
             false => Ok(Watching::ended(job)),
         }
+    }
+
+    /// A job with the latest word on it, without waiting for one.
+    ///
+    /// # Errors
+    /// As [`Jobs::watch`].
+    pub async fn look(&self, request_id: &str, caller: &Caller) -> Result<Job, Problem> {
+        let mut watching = self.watch(request_id, caller).await?;
+        let latest = watching.news().word;
+        Ok(Job { latest, ..watching.job().clone() })
     }
 
     /// The caller's latest jobs, newest first, with the latest words.
@@ -294,9 +306,7 @@ impl Watching {
                 return Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(1)));
             }
         };
-        news.word.ok_or_else(|| {
-            news.trouble.unwrap_or_else(|| Problem::new(&GATEWAY_UNREACHABLE))
-        })
+        news.word.ok_or_else(|| news.trouble.unwrap_or_else(|| Problem::new(&GATEWAY_UNREACHABLE)))
     }
 }
 
@@ -321,3 +331,6 @@ impl fmt::Debug for Watching {
         f.debug_struct("Watching").field("job", &self.job.request_id).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -116,12 +116,16 @@ mod tests {
         for times in [vec![], seconds(&[1]), seconds(&[3_000])] {
             let gaps = gaps(Pace::new(times, Duration::ZERO, clock::now()), true, true);
             assert_eq!(gaps[0], Duration::ZERO);
-            assert!(gaps[1..].iter().all(|gap| (2 * SECOND..=5 * SECOND).contains(gap)), "{gaps:?}");
+            assert!(
+                gaps[1..].iter().all(|gap| (2 * SECOND..=5 * SECOND).contains(gap)),
+                "{gaps:?}"
+            );
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_watching_it_is_asked_for_soon_then_sparsely_then_around_its_time_then_ever_less() {
+    async fn nobody_watching_it_is_asked_for_soon_then_sparsely_then_around_its_time_then_ever_less()
+     {
         let pace = Pace::new(seconds(&[90, 100, 3_000]), Duration::ZERO, clock::now());
         let gaps = gaps(pace, false, true);
         assert!(gaps[0] <= 2 * SECOND, "the first within two seconds");

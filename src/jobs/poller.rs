@@ -75,9 +75,12 @@ async fn ask(setup: &Setup, job: &Job) -> Result<Word, Problem> {
 
 /// Those who watch hear it when the store has it.
 async fn heard(shared: &Shared, watched: &Watched, word: Word) {
-    let is_new = watched.news.borrow().word.as_ref().is_none_or(|before| {
-        (before.state, &before.body) != (word.state, &word.body)
-    });
+    let is_new = watched
+        .news
+        .borrow()
+        .word
+        .as_ref()
+        .is_none_or(|before| (before.state, &before.body) != (word.state, &word.body));
     let request_id = &watched.job.request_id;
     if is_new {
         let noted = shared.book.heard(Arc::clone(request_id), word.clone()).await;

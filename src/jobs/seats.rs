@@ -21,15 +21,17 @@ impl Seats {
     /// One more stream, until the seat is dropped.
     pub(super) fn take(&self, caller: &Caller) -> Result<Seat, Problem> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = |kind, detail: String| {
-            Err(Problem::new(kind).detail(detail).retry_after(COME_BACK))
-        };
+        let refused =
+            |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(COME_BACK));
         if taken.values().sum::<usize>() >= OF_ALL {
             return refused(&OVERLOADED, format!("at most {OF_ALL} event streams at a time"));
         }
         let own = taken.entry(caller.clone()).or_default();
         if *own >= OF_A_CALLER {
-            return refused(&RATE_LIMITED, format!("at most {OF_A_CALLER} event streams of a caller"));
+            return refused(
+                &RATE_LIMITED,
+                format!("at most {OF_A_CALLER} event streams of a caller"),
+            );
         }
         *own += 1;
         Ok(Seat { seats: self.clone(), caller: caller.clone() })
@@ -68,9 +70,11 @@ mod tests {
         let seats = Seats::default();
         let mut taken: Vec<_> = (0..8).map(|_| seats.take(&caller(0)).unwrap()).collect();
         assert_eq!(seats.take(&caller(0)).unwrap_err().kind().code, "rate_limited");
-        taken.extend((1..125).flat_map(|one| (0..8).map(move |_| one)).map(|one| {
-            seats.take(&caller(one)).unwrap()
-        }));
+        taken.extend(
+            (1..125)
+                .flat_map(|one| (0..8).map(move |_| one))
+                .map(|one| seats.take(&caller(one)).unwrap()),
+        );
         assert_eq!(seats.take(&caller(500)).unwrap_err().kind().code, "overloaded");
         taken.pop();
         taken.push(seats.take(&caller(500)).unwrap());

@@ -24,7 +24,7 @@ pub struct News {
     /// Why the latest poll brought none.
     pub trouble: Option<Problem>,
     /// Polls so far.
-    pub(super) polls: u64,
+    pub polls: u64,
 }
 
 impl News {

@@ -13,6 +13,7 @@
 
 mod chat;
 mod image_url;
+mod job_ids;
 mod json;
 mod rule;
 mod status;
@@ -25,6 +26,7 @@ use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
+pub use job_ids::{JobIds, job_ids};
 pub use status::{StatusQuery, status};
 pub use video::video;
 

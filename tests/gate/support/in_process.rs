@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use tollgate::app::{App, Lasting};
 use tollgate::config::{Config, Environment, Source};
 use tollgate::downstream::caller::{Introduced, Peer};
+use tollgate::jobs::Jobs;
 use tollgate::metrics::Metrics;
 use tollgate::routes::admin::Admin;
 use tollgate::server;
@@ -68,9 +69,12 @@ impl InProcess {
 async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
     let own = vec![page.local_addr().unwrap().ip()];
     let metrics = Arc::new(Metrics::default());
+    let store = tollgate::app::memory();
+    let jobs = Jobs::new(store.book, runtime::Handle::current(), shutdown.clone());
     let lasting = Lasting {
         metrics: Arc::clone(&metrics),
-        ledger: tollgate::app::memory(),
+        ledger: store.ledger,
+        jobs,
         running: tollgate::purchase::idempotency::Running::default(),
         sandbox: None,
     };
