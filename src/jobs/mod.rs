@@ -37,8 +37,6 @@ pub use crate::store::{Job, JobState, Word};
 
 /// How long somebody who asks waits for the first word on a job.
 const FIRST_WORD: Duration = Duration::from_secs(10);
-/// Jobs that one question may be about.
-pub const MOST_AT_ONCE: usize = 50;
 /// A caller's jobs that are listed, the latest first.
 const MOST_LISTED: usize = 200;
 

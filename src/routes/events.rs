@@ -16,7 +16,7 @@ use http_body_util::StreamBody;
 
 use crate::answer::{Answer, Body, BoxError};
 use crate::downstream::Call;
-use crate::jobs::{Jobs, MOST_AT_ONCE, Watching};
+use crate::jobs::{Jobs, Watching};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::validate;
 use flow::Flow;
@@ -26,14 +26,14 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 
 /// Streams what becomes of the named jobs, or of all open jobs of the caller.
 pub(super) async fn stream(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    let named = validate::job_ids(call.head.uri.query(), MOST_AT_ONCE)?.into_inner().request_ids;
+    let named = validate::job_ids(call.head.uri.query())?.into_inner().request_ids;
     let request_ids = match named.is_empty() {
         false => named,
         true => match jobs.own(&call.caller).await {
             Ok(own) => own
                 .iter()
                 .filter(|job| job.is_open())
-                .take(MOST_AT_ONCE)
+                .take(validate::MOST_JOBS)
                 .map(|job| (&*job.request_id).into())
                 .collect(),
             Err(problem) => return once(call, problem),

@@ -9,7 +9,7 @@ use crate::answer;
 use crate::answer::Answer;
 use crate::clock;
 use crate::downstream::Call;
-use crate::jobs::{Job, Jobs, MOST_AT_ONCE, Word};
+use crate::jobs::{Job, Jobs, Word};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::validate;
 
@@ -57,7 +57,7 @@ fn raw(body: &Bytes) -> Option<Box<RawValue>> {
 }
 
 pub(super) async fn list(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    let named = validate::job_ids(call.head.uri.query(), MOST_AT_ONCE)?.into_inner().request_ids;
+    let named = validate::job_ids(call.head.uri.query())?.into_inner().request_ids;
     let listed = match named.is_empty() {
         true => jobs.own(&call.caller).await?,
         false => some(jobs, call, &named).await?,

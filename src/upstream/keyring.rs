@@ -147,7 +147,43 @@ where
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http::StatusCode;
+    use tower::{ServiceExt, service_fn};
+
     use super::*;
+    use crate::upstream::What;
+
+    /// The keys that were tried for an ask that prefers one, where the gateway refuses these.
+    async fn tried(
+        ring: &Arc<Mutex<Ring>>,
+        prefer: usize,
+        refuses: &'static [usize],
+    ) -> Vec<usize> {
+        let tried = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&tried);
+        let gateway = service_fn(move |Attempt { key, .. }: Attempt| {
+            seen.lock().unwrap().push(key);
+            let reply = Reply { status: StatusCode::OK, is_json: true, body: Bytes::new(), key };
+            let refused = refuses.contains(&key);
+            async move { if refused { Err(Error::KeyRefused { key }) } else { Ok(reply) } }
+        });
+        let ask = Ask { prefer: Some(prefer), ..Ask::free(What::Billing) };
+        layer(Arc::clone(ring)).layer(gateway).oneshot(ask).await.ok();
+        let tried = tried.lock().unwrap();
+        tried.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_preferred_key_is_tried_first_while_it_is_good_and_then_any_other() {
+        let ring = Arc::new(Mutex::new(Ring::new(3)));
+        assert_eq!(tried(&ring, 2, &[]).await, [2]);
+        assert_eq!(tried(&ring, 7, &[]).await, [0]);
+        assert_eq!(tried(&ring, 1, &[1]).await, [1, 0]);
+        assert_eq!(tried(&ring, 1, &[1]).await, [0], "it is parked");
+        assert_eq!(tried(&ring, 2, &[0, 1, 2]).await, [2, 0]);
+        assert_eq!(ring.lock().unwrap().good(), 0);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_key_is_parked_probed_once_and_taken_back() {

@@ -1,6 +1,6 @@
 //! The query of whatever is about several jobs: any number of `request_id`, up to a bound.
 
-use super::rule::Faults;
+use super::rule::{Faults, Rule};
 use super::status::{decoded, status};
 use super::{Checked, StatusQuery};
 use crate::problem::Problem;
@@ -12,11 +12,14 @@ pub struct JobIds {
     pub request_ids: Vec<Box<str>>,
 }
 
-/// Reads and judges the query, without its `?`. It may name `most` jobs.
+/// The most jobs that one question may be about.
+pub const MOST_JOBS: usize = 50;
+
+/// Reads and judges the query, without its `?`.
 ///
 /// # Errors
 /// 422 `invalid_request` with every fault; its pointers name the parameters.
-pub fn job_ids(query: Option<&str>, most: usize) -> Result<Checked<JobIds>, Problem> {
+pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
     let mut faults = Faults::default();
     let mut request_ids: Vec<Box<str>> = Vec::new();
     let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
@@ -34,23 +37,30 @@ pub fn job_ids(query: Option<&str>, most: usize) -> Result<Checked<JobIds>, Prob
                 }
             }
         }
-        if request_ids.len() > most {
-            faults.push("/request_id", "too_many", format!("expected at most {most} jobs"));
+        if request_ids.len() > MOST_JOBS {
             break;
         }
     }
+    faults.judge(RULES, &request_ids, &"");
     match faults.is_empty() {
         true => Ok(Checked(JobIds { request_ids })),
         false => Err(faults.into_problem()),
     }
 }
 
+#[rustfmt::skip]
+const RULES: &[Rule<Vec<Box<str>>>] = &[
+    Rule { pointer: "/request_id", code: "too_many", broken: |ids| {
+        (ids.len() > MOST_JOBS).then(|| format!("expected at most {MOST_JOBS} jobs"))
+    } },
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn ids(query: Option<&str>) -> Vec<String> {
-        let checked = job_ids(query, 3).expect("no fault").into_inner();
+        let checked = job_ids(query).expect("no fault").into_inner();
         checked.request_ids.iter().map(ToString::to_string).collect()
     }
 
@@ -63,15 +73,16 @@ mod tests {
 
     #[test]
     fn every_fault_is_named() {
+        let many: String = (0..60).map(|number| format!("request_id={number}&")).collect();
         for (query, expected) in [
             ("request_id=a&x=1", &[("/x", "unknown_parameter")][..]),
             (
                 "request_id=&request_id=a+b",
                 &[("/request_id", "empty"), ("/request_id", "bad_character")],
             ),
-            ("request_id=1&request_id=2&request_id=3&request_id=4", &[("/request_id", "too_many")]),
+            (&many, &[("/request_id", "too_many")]),
         ] {
-            let problem = job_ids(Some(query), 3).expect_err(query);
+            let problem = job_ids(Some(query)).expect_err(query);
             let faults: Vec<_> =
                 problem.faults().iter().map(|fault| (&*fault.pointer, fault.code)).collect();
             assert_eq!(faults, expected, "{query}");

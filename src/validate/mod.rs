@@ -26,7 +26,7 @@ use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
-pub use job_ids::{JobIds, job_ids};
+pub use job_ids::{JobIds, MOST_JOBS, job_ids};
 pub use status::{StatusQuery, status};
 pub use video::video;
 

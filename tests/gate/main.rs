@@ -9,6 +9,7 @@ mod limits;
 mod nothing_bought_is_lost;
 mod nothing_invalid_is_forwarded;
 mod nothing_is_bought_twice;
+mod one_poll_for_all;
 mod operations;
 mod patience;
 mod support;

@@ -170,6 +170,22 @@ impl Gate {
         self.process().signal(signal);
     }
 
+    /// Kills the process, and starts it anew in its folder.
+    pub(crate) fn restart(&mut self) {
+        let Running::Apart(process) = &mut self.running else {
+            panic!("not a process: Gate::binary starts one")
+        };
+        process.kill();
+        let printed = process.printed();
+        for key in self.upstream.canaries() {
+            key.assert_absent("what was printed or logged", printed.as_bytes());
+        }
+        let own = environment(&self.upstream);
+        let own: Vec<_> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        *process = Process::start(self.folder.path(), &own);
+        (self.page, self.admin) = (process.address("page"), process.address("admin"));
+    }
+
     /// Waits for the process's end.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         match &mut self.running {
