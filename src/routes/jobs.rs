@@ -1,86 +1,30 @@
-//! `GET /bff/jobs`: the caller's own jobs, or those that it names, each with the latest word on it.
+//! `GET /bff/jobs` and `GET /bff/events`
 
 use bytes::Bytes;
-use http::StatusCode;
-use serde::Serialize;
-use serde_json::value::RawValue;
+use http::header::HeaderName;
 
-use crate::answer;
+use crate::account::events;
+use crate::account::events::Listener;
+use crate::account::jobs;
 use crate::answer::Answer;
-use crate::clock;
 use crate::downstream::Call;
-use crate::jobs::{Job, Jobs, Word};
-use crate::problem::{JOB_NOT_FOUND, Problem};
+use crate::jobs::Jobs;
+use crate::problem::Problem;
 use crate::validate;
 
-#[derive(Serialize)]
-struct List<'a> {
-    jobs: Vec<Row<'a>>,
-}
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-#[derive(Serialize)]
-struct Row<'a> {
-    model: &'a str,
-    toll: String,
-    toll_micros: u64,
-    ordered_at: String,
-    #[serde(flatten)]
-    status: Status<'a>,
-}
-
-/// How far a job is, as lists and events tell it.
-#[derive(Serialize)]
-pub(super) struct Status<'a> {
-    request_id: &'a str,
-    /// `open`, `finished` or `failed`, by the words of `[jobs]`.
-    state: &'static str,
-    /// When the gateway said so; `null` before it said anything.
-    at: Option<String>,
-    /// The gateway's status body, unchanged.
-    status: Option<Box<RawValue>>,
-}
-
-impl<'a> Status<'a> {
-    pub(super) fn new(request_id: &'a str, word: Option<&Word>) -> Self {
-        Self {
-            request_id,
-            state: word.map_or("open", |word| word.state.name()),
-            at: word.map(|word| clock::iso8601(word.at)),
-            status: word.and_then(|word| raw(&word.body)),
-        }
-    }
-}
-
-/// The body as it came. It was found to be JSON when it did.
-fn raw(body: &Bytes) -> Option<Box<RawValue>> {
-    serde_json::from_str(&String::from_utf8_lossy(body)).ok()
-}
-
+/// The jobs that the query names, or the caller's own.
 pub(super) async fn list(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    let named = validate::job_ids(call.head.uri.query())?.into_inner().request_ids;
-    let listed = match named.is_empty() {
-        true => jobs.own(&call.caller).await?,
-        false => some(jobs, call, &named).await?,
-    };
-    let rows = listed.iter().map(|job| Row {
-        model: &job.model,
-        toll: job.toll.to_string(),
-        toll_micros: job.toll.as_micros(),
-        ordered_at: clock::iso8601(job.at),
-        status: Status::new(&job.request_id, job.latest.as_ref()),
-    });
-    Ok(answer::json(StatusCode::OK, &List { jobs: rows.collect() }))
+    let named = validate::job_ids(call.head.uri.query())?;
+    jobs::list(jobs, &call.caller, named).await
 }
 
-/// Those of the named jobs that there are, in the order in which they are named.
-async fn some(jobs: &Jobs, call: &Call<Bytes>, named: &[Box<str>]) -> Result<Vec<Job>, Problem> {
-    let mut found = Vec::with_capacity(named.len());
-    for request_id in named {
-        match jobs.look(request_id, &call.caller).await {
-            Ok(job) => found.push(job),
-            Err(problem) if problem.kind() == &JOB_NOT_FOUND => {}
-            Err(problem) => return Err(problem),
-        }
-    }
-    Ok(found)
+/// What becomes of them, as it happens.
+pub(super) async fn events(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Problem> {
+    let named = validate::job_ids(call.head.uri.query())?;
+    let last = call.head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    let last_event_id = last.unwrap_or_default();
+    let listener = Listener { caller: &call.caller, last_event_id, id: call.id.as_str() };
+    events::stream(jobs, listener, named).await
 }

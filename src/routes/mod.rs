@@ -5,7 +5,6 @@ pub mod assets;
 pub mod catalog;
 mod chat;
 mod claim;
-mod events;
 pub mod file;
 mod jobs;
 pub mod page;
@@ -81,7 +80,7 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Video => video::buy(&parts.rules.catalog, purchases, &call).await,
                 Endpoint::VideoStatus => video::status(&parts.jobs, &call).await,
                 Endpoint::VideoContent => video::content(&parts.videos, &parts.jobs, &call).await,
-                Endpoint::Events => events::stream(&parts.jobs, &call).await,
+                Endpoint::Events => jobs::events(&parts.jobs, &call).await,
                 Endpoint::Jobs => jobs::list(&parts.jobs, &call).await,
                 Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
                 Endpoint::Healthz => Ok(admin::alive()),

@@ -15,56 +15,74 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 
 use crate::answer::{Answer, Body, BoxError};
-use crate::downstream::Call;
 use crate::jobs::{Jobs, Watching};
 use crate::problem::{JOB_NOT_FOUND, Problem};
+use crate::store::Caller;
 use crate::validate;
+use crate::validate::{Checked, JobIds};
 use flow::Flow;
 
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Streams what becomes of the named jobs, or of all open jobs of the caller.
-pub(super) async fn stream(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    let named = validate::job_ids(call.head.uri.query())?.into_inner().request_ids;
+/// Who wants to be told of what.
+#[derive(Clone, Copy, Debug)]
+pub struct Listener<'a> {
+    /// Who asks.
+    pub caller: &'a Caller,
+    /// `Last-Event-ID`, or nothing.
+    pub last_event_id: &'a str,
+    /// The request's name in logs.
+    pub id: &'a str,
+}
+
+/// Streams what becomes of the named jobs, or, where none is named, of all open jobs of the caller.
+///
+/// # Errors
+/// `job_not_found`, when there is none of those that are named; `invalid_request`, when jobs have to
+/// be named.
+pub async fn stream(
+    jobs: &Jobs,
+    listener: Listener<'_>,
+    named: Checked<JobIds>,
+) -> Result<Answer, Problem> {
+    let Listener { caller, last_event_id, id } = listener;
+    let named = named.into_inner().request_ids;
     let request_ids = match named.is_empty() {
         false => named,
-        true => match jobs.own(&call.caller).await {
+        true => match jobs.own(caller).await {
             Ok(own) => own
                 .iter()
                 .filter(|job| job.is_open())
                 .take(validate::MOST_JOBS)
                 .map(|job| (&*job.request_id).into())
                 .collect(),
-            Err(problem) => return once(call, problem),
+            Err(problem) => return once(id, problem),
         },
     };
-    let seat = match jobs.seat(&call.caller) {
+    let seat = match jobs.seat(caller) {
         Ok(seat) => seat,
-        Err(problem) => return once(call, problem),
+        Err(problem) => return once(id, problem),
     };
     let mut watched: Vec<Watching> = Vec::with_capacity(request_ids.len());
     let mut missing = Vec::new();
     for request_id in &request_ids {
-        match jobs.watch(request_id, &call.caller).await {
+        match jobs.watch(request_id, caller).await {
             Ok(watching) => watched.push(watching),
             Err(problem) if problem.kind() == &JOB_NOT_FOUND => {
                 missing.push(problem.about(request_id));
             }
-            Err(problem) => return once(call, problem),
+            Err(problem) => return once(id, problem),
         }
     }
     if watched.is_empty() && !missing.is_empty() {
         return Err(Problem::new(&JOB_NOT_FOUND));
     }
-    let last = call.head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
-    let flow = Flow::new(watched, last.unwrap_or_default(), jobs.stopped(), seat);
+    let flow = Flow::new(watched, last_event_id, jobs.stopped(), seat);
     if missing.is_empty() && flow.has_nothing_to_tell() {
         let mut nothing = Answer::new(Body::empty());
         *nothing.status_mut() = StatusCode::NO_CONTENT;
         return Ok(nothing);
     }
-    let id = call.id.as_str();
     let flow = flow.after(missing.into_iter().map(|problem| problem.document(id)));
     Ok(answer(Body::stream(StreamBody::new(stream::unfold(flow, |mut flow| async {
         let part = flow.next().await?;
@@ -73,9 +91,9 @@ pub(super) async fn stream(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Pr
 }
 
 /// The whole of a stream that says why there is none. What will not change by itself is a refusal.
-fn once(call: &Call<Bytes>, problem: Problem) -> Result<Answer, Problem> {
+fn once(id: &str, problem: Problem) -> Result<Answer, Problem> {
     let Some(wait) = problem.wait() else { return Err(problem) };
-    let document = problem.document(call.id.as_str());
+    let document = problem.document(id);
     let parts = [frame::retry(wait), frame::event("problem", None, &document)];
     Ok(answer(Body::from(Bytes::from(parts.concat()))))
 }

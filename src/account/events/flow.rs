@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::frame;
 use super::told;
 use super::told::Mark;
+use crate::account::jobs::Status;
 use crate::clock;
 use crate::clock::Instant;
 use crate::jobs::Watching;
 use crate::jobs::seats::Seat;
-use crate::routes::jobs::Status;
 
 /// How soon a browser is to connect again.
 const RETRY: Duration = Duration::from_secs(3);
