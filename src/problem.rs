@@ -111,7 +111,7 @@ pub struct Problem {
     charged: Charged,
     faults: Vec<Fault>,
     retry_after: Option<u64>,
-    allow: Option<HeaderValue>,
+    allow: Option<Box<HeaderValue>>,
     replayed: bool,
     about: Option<Box<str>>,
 }
@@ -182,7 +182,7 @@ impl Problem {
     /// The methods that the path takes, for a 405.
     #[must_use]
     pub fn allow(mut self, methods: &str) -> Self {
-        self.allow = HeaderValue::from_str(methods).ok();
+        self.allow = HeaderValue::from_str(methods).ok().map(Box::new);
         self
     }
 
@@ -255,7 +255,7 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Some(methods) = self.allow {
-            headers.insert(ALLOW, methods);
+            headers.insert(ALLOW, *methods);
         }
         if self.replayed {
             headers.insert(REPLAYED, HeaderValue::from_static("true"));

@@ -130,16 +130,17 @@ impl Jobs {
     /// # Errors
     /// `job_not_found`, or that the store cannot be asked.
     pub async fn watch(&self, request_id: &str, caller: &Caller) -> Result<Watching, Problem> {
-        let polled = self.0.polled().get(request_id).map(Watched::join);
+        // Who may not see a job must not even wake its poller.
+        let see = |watched: &Arc<Watched>| may_see(caller, &watched.job).then(|| watched.join());
+        let polled = self.0.polled().get(request_id).map(see);
+        let not_found = || Problem::new(&JOB_NOT_FOUND);
         if let Some(watcher) = polled {
-            return Watching::open(&self.0, watcher, caller);
+            return watcher.map(|watcher| Watching::open(&self.0, watcher)).ok_or_else(not_found);
         }
         let found = self.0.book.job(request_id.into()).await.map_err(unavailable)?;
-        let Some(job) = found.filter(|job| may_see(caller, job)) else {
-            return Err(Problem::new(&JOB_NOT_FOUND));
-        };
+        let job = found.filter(|job| may_see(caller, job)).ok_or_else(not_found)?;
         match job.is_open() {
-            true => Watching::open(&self.0, self.0.start(job), caller),
+            true => Ok(Watching::open(&self.0, self.0.start(job))),
             false => Ok(Watching::ended(job)),
         }
     }
@@ -253,15 +254,11 @@ pub struct Watching {
 }
 
 impl Watching {
-    fn open(shared: &Arc<Shared>, watcher: Watcher, caller: &Caller) -> Result<Self, Problem> {
+    fn open(shared: &Arc<Shared>, watcher: Watcher) -> Self {
         let watched = Arc::clone(watcher.job());
         let held = Some((watcher, Arc::clone(shared)));
         let (news, stop) = (watched.news.subscribe(), shared.stop.clone());
-        let watching = Self { job: watched.job.clone(), news, held, stop };
-        match may_see(caller, &watching.job) {
-            true => Ok(watching),
-            false => Err(Problem::new(&JOB_NOT_FOUND)),
-        }
+        Self { job: watched.job.clone(), news, held, stop }
     }
 
     fn ended(job: Job) -> Self {
