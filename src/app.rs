@@ -17,6 +17,7 @@ use http::Request;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tower::Service;
+use tower::util::BoxCloneSyncService;
 use url::Url;
 
 use crate::account::billing::Books;
@@ -28,11 +29,14 @@ use crate::config::{Config, Key, Target};
 use crate::downstream;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::jobs;
 use crate::jobs::Jobs;
+use crate::jobs::reading;
 use crate::metrics::Metrics;
 use crate::pipeline;
 use crate::pipeline::{Counter, Gate, Public};
 use crate::purchase::Terms;
+use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::routes::catalog::{self, Facts, Words};
@@ -43,7 +47,7 @@ use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::memory::Memory;
 use crate::store::sqlite::{OpenError, Sqlite};
-use crate::store::{Ledger, Limits, Money};
+use crate::store::{JobBook, KeyId, Ledger, Limits, Money};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
@@ -65,6 +69,8 @@ pub struct Lasting {
     pub running: Running,
     /// What the account's balance covers.
     pub credit: Credit,
+    /// The jobs and who watches them.
+    pub jobs: Jobs,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
@@ -101,6 +107,13 @@ impl App {
         let limiter = Arc::new(Limiter::new(&config.limits));
         let books = account::books(polls.clone(), lasting.credit.clone(), &gateway.keys);
         let origins = media_origins(&config, lasting);
+        let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
+        lasting.jobs.follow(jobs::Setup {
+            gateway: BoxCloneSyncService::new(polls.clone()),
+            keys: Arc::clone(&keys),
+            words: words(&config),
+            is_public: config.server.listen.iter().any(|at| !at.ip().to_canonical().is_loopback()),
+        });
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
             catalog: catalog::render(&config.catalog, &facts(&config, origins)),
@@ -111,8 +124,8 @@ impl App {
             me: account::me(&config, &books, lasting, &limiter),
             spend: account::spend(&config, lasting),
             further: account::further(&config, polls.clone()),
-            jobs: Jobs::new(polls, TaskTracker::new()),
-            videos: Videos::new(media, config.jobs.result.clone()),
+            jobs: lasting.jobs.clone(),
+            videos: Videos::new(media, words(&config)),
             page: page(&config),
         };
         let gate = Gate {
@@ -132,6 +145,7 @@ impl App {
             ledger: Arc::clone(&lasting.ledger),
             running: lasting.running.clone(),
             credit: lasting.credit.clone(),
+            desk: desk(&lasting.jobs, keys),
             terms: terms(&config),
             metrics: Arc::clone(&metrics),
         };
@@ -249,17 +263,33 @@ impl<B> Service<Request<B>> for Current<B> {
     }
 }
 
-/// A ledger that ends with the process.
-pub fn memory() -> Arc<dyn Ledger> {
-    Arc::new(Memory::new(Arc::new(clock::wall)))
+/// What a server remembers, by what it is asked for.
+#[derive(Clone)]
+pub struct Remembered {
+    /// Every purchase.
+    pub ledger: Arc<dyn Ledger>,
+    /// Every job.
+    pub book: Arc<dyn JobBook>,
 }
 
-/// A ledger in a file, to sell from.
+impl Remembered {
+    /// All of it in one place.
+    pub fn by<T: Ledger + JobBook>(store: Arc<T>) -> Self {
+        Self { ledger: Arc::clone(&store) as _, book: store }
+    }
+}
+
+/// A store that ends with the process.
+pub fn memory() -> Remembered {
+    Remembered::by(Arc::new(Memory::new(Arc::new(clock::wall))))
+}
+
+/// A store in a file, to sell from.
 ///
 /// # Errors
 /// Another server has it, or it cannot be used.
-pub fn sqlite(path: &Path, money: Money) -> Result<Arc<dyn Ledger>, OpenError> {
-    Ok(Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money)?))
+pub fn sqlite(path: &Path, money: Money) -> Result<Remembered, OpenError> {
+    Ok(Remembered::by(Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money)?)))
 }
 
 /// A sandbox as the settings want it.
@@ -313,6 +343,16 @@ pub fn terms(config: &Config) -> Terms {
         keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),
         patience: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
     }
+}
+
+fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
+    let (book, jobs) = (jobs.book(), jobs.clone());
+    Desk { book, keys, tell: Arc::new(move |job| jobs.accepted(job)) }
+}
+
+fn words(config: &Config) -> reading::Words {
+    let crate::config::Jobs { finished, failed, result } = config.jobs.clone();
+    reading::Words { finished, failed, result }
 }
 
 fn facts(config: &Config, media_origins: Vec<String>) -> Facts {

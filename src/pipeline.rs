@@ -26,6 +26,7 @@ use crate::downstream::route::Further;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::purchase;
+use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{Purchase, Receipt, Terms};
@@ -89,6 +90,8 @@ pub struct Counter {
     pub running: Running,
     /// What the account's balance covers.
     pub credit: Credit,
+    /// Where accepted jobs go.
+    pub desk: Desk,
     /// From the settings.
     pub terms: Terms,
     /// What operators see.
@@ -105,13 +108,14 @@ where
     S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    use purchase::{budget, credit, detached, idempotency, send};
-    let Counter { ledger, running, credit, terms, metrics } = counter.clone();
+    use purchase::{accepted, budget, credit, detached, idempotency, send};
+    let Counter { ledger, running, credit, desk, terms, metrics } = counter.clone();
     let stack = ServiceBuilder::new()
         .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
         .layer(budget::layer(ledger, terms)) //                        its toll is set aside, then settled
         .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
+        .layer(accepted::layer(desk)) //                               a video's job is written down
         .layer(send::layer(metrics)) //                                order → ask, reply → receipt
         .service(gateway);
     BoxCloneSyncService::new(stack)

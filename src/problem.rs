@@ -110,8 +110,9 @@ pub struct Problem {
     charged: Charged,
     faults: Vec<Fault>,
     retry_after: Option<u64>,
-    allow: Option<HeaderValue>,
+    allow: Option<Box<HeaderValue>>,
     replayed: bool,
+    about: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -126,6 +127,9 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<String>,
     charged: Charged,
+    /// The job that it is about, where a reader could not tell otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
     errors: &'a [Fault],
 }
@@ -141,6 +145,7 @@ impl Problem {
             retry_after: None,
             allow: None,
             replayed: false,
+            about: None,
         }
     }
 
@@ -176,7 +181,7 @@ impl Problem {
     /// The methods that the path takes, for a 405.
     #[must_use]
     pub fn allow(mut self, methods: &str) -> Self {
-        self.allow = HeaderValue::from_str(methods).ok();
+        self.allow = HeaderValue::from_str(methods).ok().map(Box::new);
         self
     }
 
@@ -194,6 +199,18 @@ impl Problem {
         self
     }
 
+    /// Names the job that it is about: one stream tells of many.
+    #[must_use]
+    pub fn about(mut self, job: &str) -> Self {
+        self.about = Some(job.into());
+        self
+    }
+
+    /// When to come back, where it says so.
+    pub fn wait(&self) -> Option<Duration> {
+        self.retry_after.map(Duration::from_secs)
+    }
+
     /// Whether money moved.
     pub fn charge(&self) -> Charged {
         self.charged
@@ -209,8 +226,8 @@ impl Problem {
         &self.faults
     }
 
-    /// The answer, as `application/problem+json`. `request_id` names the request in logs.
-    pub fn into_response(self, request_id: &str) -> Response<Bytes> {
+    /// The document. `request_id` names the request in logs; it may be empty.
+    pub fn document(&self, request_id: &str) -> Bytes {
         let document = Document {
             uri: format!("/problems/{}", self.kind.code),
             title: self.kind.title,
@@ -219,11 +236,16 @@ impl Problem {
             detail: &self.detail,
             instance: (!request_id.is_empty()).then(|| format!("/requests/{request_id}")),
             charged: self.charged,
+            request_id: self.about.as_deref(),
             errors: &self.faults,
         };
         // Strings and numbers only: this cannot fail, and an empty body would still carry the status.
-        let body = serde_json::to_vec(&document).unwrap_or_default();
-        let mut response = Response::new(Bytes::from(body));
+        serde_json::to_vec(&document).unwrap_or_default().into()
+    }
+
+    /// The answer, as `application/problem+json`. `request_id` names the request in logs.
+    pub fn into_response(self, request_id: &str) -> Response<Bytes> {
+        let mut response = Response::new(self.document(request_id));
         *response.status_mut() = self.kind.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -232,7 +254,7 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Some(methods) = self.allow {
-            headers.insert(ALLOW, methods);
+            headers.insert(ALLOW, *methods);
         }
         if self.replayed {
             headers.insert(REPLAYED, HeaderValue::from_static("true"));

@@ -5,6 +5,7 @@ import { price } from './catalog.js';
 import { announce, button, byId, clock, element } from './dom.js';
 import { sentence } from './problems.js';
 import { jobs } from './store.js';
+import { follow } from './stream.js';
 
 /** Seconds between two looks: soon at first, then patiently. */
 const FIRST = 2, LONGEST = 10, GROWTH = 1.4;
@@ -19,6 +20,7 @@ export async function startJobs(jobWords, { reuse }) {
   words = jobWords;
   whenReused = reuse;
   for (const job of (await jobs.all()).sort((one, other) => one.at - other.at)) show(job);
+  watchOpen();
   setInterval(() => cards.forEach(({ job, elapsed }) => {
     if (job.open) elapsed.textContent = clock(Date.now() - job.at);
   }), 1000);
@@ -34,6 +36,7 @@ export async function takeIn({ reply, payload, tollMicros, at }) {
   };
   await jobs.put(job);
   show(job);
+  watchOpen();
 }
 
 /**
@@ -75,6 +78,7 @@ function show(job) {
     cards.get(id)?.item.remove();
     cards.delete(id);
     job.open = false;
+    watchOpen();
     byId('jobs-empty').hidden = byId('jobs').children.length > 0;
     await jobs.delete(id);
     byId('jobs-heading').focus();
@@ -90,29 +94,62 @@ function show(job) {
   byId('jobs-empty').hidden = true;
   elapsed.textContent = job.open ? clock(Date.now() - job.at) : job.took ? `took ${clock(job.took)}` : '';
   draw(job);
-  if (job.open) void watch(job);
+}
+
+/** One stream tells of all open jobs; where there is none, each is looked after on its own. */
+function watchOpen() {
+  const open = [...cards.values()].map(({ job }) => job).filter((job) => job.open && !job.polled);
+  follow(open.map(({ id }) => id), {
+    told: (id, body) => change(id, (job) => heard(job, body)),
+    failed: (id, problem) => change(id, (job) => stumbled(job, problem)),
+    lost: () => open.forEach((job) => void poll(job)),
+  });
+}
+
+/** Something is known of a job that may have been removed meanwhile. */
+async function change(id, apply) {
+  const job = cards.get(id)?.job;
+  if (!job?.open) return;
+  apply(job);
+  await keep(job);
+  if (!job.open) watchOpen();
 }
 
 /** Looks after one job until it has ended or is removed. */
-async function watch(job) {
+async function poll(job) {
+  if (job.polled) return;
+  job.polled = true;
   for (let wait = FIRST; job.open; wait = Math.min(LONGEST, wait * GROWTH)) {
     let longer = 0;
     try {
-      job.body = await read(`/api/v1/video/status?request_id=${encodeURIComponent(job.id)}`);
-      job.trouble = null;
-      end(job, understand(job.body, words));
+      heard(job, await read(`/api/v1/video/status?request_id=${encodeURIComponent(job.id)}`));
     } catch (problem) {
-      const gone = problem instanceof Refusal && problem.charged === 'no' && problem.status >= 400
-        && problem.status < 500 && ![408, 409, 429].includes(problem.status);
-      job.trouble = gone ? sentence(problem) : `${sentence(problem)} The video goes on; looking again soon.`;
-      if (gone) job.open = false;
+      stumbled(job, problem);
       longer = problem.retryAfter ?? 0;
     }
     if (!cards.has(job.id)) return;
-    await jobs.put(job);
-    draw(job);
+    await keep(job);
     if (job.open) await rest(Math.max(wait, longer));
   }
+}
+
+function heard(job, body) {
+  job.body = body;
+  job.trouble = null;
+  end(job, understand(body, words));
+}
+
+function stumbled(job, problem) {
+  const gone = problem instanceof Refusal && problem.charged === 'no' && problem.status >= 400
+    && problem.status < 500 && ![408, 409, 429].includes(problem.status);
+  job.trouble = gone ? sentence(problem) : `${sentence(problem)} The video goes on; looking again soon.`;
+  if (gone) job.open = false;
+}
+
+async function keep(job) {
+  const { polled, ...kept } = job;
+  await jobs.put(kept);
+  if (cards.has(job.id)) draw(job);
 }
 
 function end(job, { phase }) {

@@ -6,35 +6,31 @@ use http::{HeaderValue, Method, StatusCode};
 
 use crate::answer;
 use crate::answer::{Answer, Body};
-use crate::jobs::Jobs;
-use crate::jobs::reading::text_at;
+use crate::jobs::reading::Words;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::upstream::media::Media;
-use crate::validate::{Checked, StatusQuery};
 
 /// Where finished videos are found, and where they may be fetched from.
 #[derive(Clone, Debug)]
 pub struct Videos {
     media: Media,
-    result: Vec<String>,
+    words: Words,
 }
 
 impl Videos {
-    /// `result`: JSON pointers into the status body (`jobs.result`).
-    pub fn new(media: Media, result: Vec<String>) -> Self {
-        Self { media, result }
+    /// `words`: how a status body is read.
+    pub fn new(media: Media, words: Words) -> Self {
+        Self { media, words }
     }
 
-    /// The video of a job, or the range of it that was asked for.
+    /// The video of the job with this status body, or the range of it that was asked for.
     pub async fn content(
         &self,
-        jobs: &Jobs,
-        query: Checked<StatusQuery>,
+        status: &[u8],
         method: Method,
         range: Option<&HeaderValue>,
     ) -> Result<Answer, Problem> {
-        let status = jobs.status(query).await?;
-        let address = text_at(&status.body, &self.result).ok_or_else(|| {
+        let address = self.words.address(status).ok_or_else(|| {
             Problem::new(&NOT_FOUND).detail("the job's status names no video yet")
         })?;
         let address = self.media.allowed(&address).ok_or_else(|| {

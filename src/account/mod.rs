@@ -2,7 +2,9 @@
 
 pub mod billing;
 pub mod books;
+pub mod events;
 pub mod further;
+pub mod jobs;
 pub mod me;
 pub mod media;
 pub mod reconcile;

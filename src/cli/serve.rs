@@ -22,16 +22,18 @@ use super::check::{budgets, callers, gateway};
 use super::reload::Reload;
 use super::{Exit, Loaded, log};
 use crate::app;
-use crate::app::{App, Current, Lasting};
+use crate::app::{App, Current, Lasting, Remembered};
 use crate::config::{Config, Store, Target};
 use crate::downstream::caller::{Introduced, Peer};
+use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::routes::admin::Admin;
+use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::sqlite::OpenError;
-use crate::store::{Broken, Ledger, Money};
+use crate::store::{Broken, Money};
 
 /// How often callers who are gone are forgotten.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
@@ -65,12 +67,22 @@ pub fn serve(
     let behind = runtime()?;
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
     let signals = behind.block_on(async { Signals::new() })?;
-    let ledger = open_ledger(&config)?;
-    let lasting = behind.block_on(start_sandbox(&config, ledger))?;
+    let shutdown = CancellationToken::new();
+    let store = open_store(&config)?;
+    let jobs = Jobs::new(store.book, behind.handle().clone(), shutdown.clone());
+    let (metrics, running) = (Arc::new(Metrics::default()), Running::default());
+    let sandbox = behind.block_on(start_sandbox(&config))?;
+    let lasting = Lasting {
+        metrics,
+        ledger: store.ledger,
+        running,
+        credit: Credit::default(),
+        jobs,
+        sandbox,
+    };
     let own = own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
-    let shutdown = CancellationToken::new();
     let cores = start_cores(&app, &listeners, &shutdown)?;
     announce(app.config(), &listeners, &admin, out)?;
     // The cores have their own handles: with these open, too, the kernel would go on taking
@@ -106,8 +118,8 @@ fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// The ledger that purchases are written in. One that cannot be used stops sales, not the rest.
-fn open_ledger(config: &Config) -> io::Result<Arc<dyn Ledger>> {
+/// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.
+fn open_store(config: &Config) -> io::Result<Remembered> {
     let money = match config.gateway.target {
         Target::Sandbox => Money::Play,
         Target::Live { .. } => Money::Real,
@@ -115,10 +127,10 @@ fn open_ledger(config: &Config) -> io::Result<Arc<dyn Ledger>> {
     match &config.store {
         Store::Memory => Ok(app::memory()),
         Store::Sqlite(path) => match app::sqlite(path, money) {
-            Ok(ledger) => Ok(ledger),
+            Ok(store) => Ok(store),
             Err(OpenError::Unusable(reason)) => {
                 error!("nothing can be bought: {reason}");
-                Ok(Arc::new(Broken(reason)))
+                Ok(Remembered::by(Arc::new(Broken(reason))))
             }
             Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
         },
@@ -128,19 +140,17 @@ fn open_ledger(config: &Config) -> io::Result<Arc<dyn Ledger>> {
 }
 
 /// The sandbox listens on a free port of its own, like the gateway that it stands for.
-async fn start_sandbox(config: &Config, ledger: Arc<dyn Ledger>) -> io::Result<Lasting> {
-    let metrics = Arc::new(Metrics::default());
-    let sandbox = match config.gateway.target {
-        Target::Live { .. } => None,
+async fn start_sandbox(config: &Config) -> io::Result<Option<(Sandbox, SocketAddr)>> {
+    match config.gateway.target {
+        Target::Live { .. } => Ok(None),
         Target::Sandbox => {
             let sandbox = app::sandbox(config);
             let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
             let address = listener.local_addr()?;
             tokio::spawn(sandbox.clone().serve(listener, std::future::pending()));
-            Some((sandbox, address))
+            Ok(Some((sandbox, address)))
         }
-    };
-    Ok(Lasting { metrics, ledger, running: Running::default(), credit: Credit::default(), sandbox })
+    }
 }
 
 /// The addresses under which callers reach us; all of the machine's where we listen on all.

@@ -22,6 +22,10 @@ pub enum Endpoint {
     Video,
     /// How far a job is.
     VideoStatus,
+    /// What becomes of jobs, as it happens.
+    Events,
+    /// The caller's jobs.
+    Jobs,
     /// A finished video.
     VideoContent,
     /// The price list.
@@ -95,6 +99,8 @@ pub const ROUTES: &[Route] = &[
     Route { method: Method::POST, path: Path::Exact("/api/v1/video"),        endpoint: Endpoint::Video,       class: Class::Paid, takes: Takes::VideoJson },
     Route { method: Method::GET,  path: Path::Exact("/api/v1/video/status"), endpoint: Endpoint::VideoStatus, class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/video/content"),   endpoint: Endpoint::VideoContent, class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/events"),          endpoint: Endpoint::Events,      class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/jobs"),            endpoint: Endpoint::Jobs,        class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing },

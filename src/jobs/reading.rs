@@ -5,6 +5,100 @@ use std::fmt;
 
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use url::Url;
+
+use crate::store::JobState;
+
+/// The words of `[jobs]`.
+#[derive(Clone, Debug, Default)]
+pub struct Words {
+    /// Values of its state in any case of letters, when there is a video.
+    pub finished: Vec<String>,
+    /// The same, when there will be none.
+    pub failed: Vec<String>,
+    /// JSON pointers to the video's address.
+    pub result: Vec<String>,
+}
+
+/// What a status body says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The text of its field `status`, or else `state`; names in any case of letters.
+    pub word: Option<String>,
+    /// What that means. A word that nobody knows means that the job goes on: it is never called
+    /// failed for being strange.
+    pub state: JobState,
+    /// Where the video is: http or https.
+    pub address: Option<String>,
+}
+
+impl Words {
+    /// Reads a status body. One that names no state, but an address, is one of a finished job.
+    pub fn read(&self, body: &[u8]) -> Reading {
+        let word = STATE_FIELDS.iter().find_map(|name| field(body, name));
+        let address = self.address(body);
+        let is = |words: &[String]| {
+            let lower = word.as_ref().map(|word| word.to_lowercase());
+            lower.is_some_and(|word| words.iter().any(|known| known.to_lowercase() == word))
+        };
+        let state = if is(&self.finished) || (word.is_none() && address.is_some()) {
+            JobState::Finished
+        } else if is(&self.failed) {
+            JobState::Failed
+        } else {
+            JobState::Open
+        };
+        Reading { word, state, address }
+    }
+
+    /// The first web address that one of the pointers leads to.
+    pub fn address(&self, body: &[u8]) -> Option<String> {
+        let is_web = |text: &String| {
+            Url::parse(text).is_ok_and(|address| matches!(address.scheme(), "http" | "https"))
+        };
+        let at = |pointer| text_at(body, std::slice::from_ref(pointer));
+        self.result.iter().find_map(|pointer| at(pointer).filter(is_web))
+    }
+}
+
+/// Guess: one of these fields of the body tells the state.
+const STATE_FIELDS: &[&str] = &["status", "state"];
+
+fn field(body: &[u8], name: &str) -> Option<String> {
+    Field(name).deserialize(&mut serde_json::Deserializer::from_slice(body)).ok().flatten()
+}
+
+/// The text of a field of the outermost object.
+struct Field<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for Field<'_> {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Option<String>, D::Error> {
+        json.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Field<'_> {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<String>, A::Error> {
+        let mut found = None;
+        while let Some(name) = map.next_key::<String>()? {
+            match found.is_none() && name.eq_ignore_ascii_case(self.0) {
+                true => found = map.next_value_seed(At(&[]))?,
+                false => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
 
 /// The text at the first of `pointers` (RFC 6901) that leads to one.
 pub fn text_at(body: &[u8], pointers: &[String]) -> Option<String> {
@@ -116,5 +210,38 @@ mod tests {
             assert_eq!(text_at(body, &pointers).as_deref(), found, "{pointers:?}");
         }
         assert_eq!(text_at(b"not json", &["/s".to_owned()]), None);
+    }
+
+    fn words() -> Words {
+        let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Words {
+            finished: list(&["completed", "Done"]),
+            failed: list(&["failed"]),
+            result: list(&["/url", "/output/0"]),
+        }
+    }
+
+    #[test]
+    fn a_body_is_read_by_the_words_of_the_settings_and_never_failed_for_being_strange() {
+        for (body, state, word) in [
+            (r#"{"status":"completed"}"#, JobState::Finished, Some("completed")),
+            (r#"{"Status":"DONE","url":"https://x/a.mp4"}"#, JobState::Finished, Some("DONE")),
+            (r#"{"STATE":"Failed"}"#, JobState::Failed, Some("Failed")),
+            (r#"{"state":"failed","status":"rendering"}"#, JobState::Open, Some("rendering")),
+            (r#"{"state":"completed","status":7}"#, JobState::Finished, Some("completed")),
+            (r#"{"url":"https://x/a.mp4"}"#, JobState::Finished, None),
+            (r#"{"output":["http://x/a.mp4"]}"#, JobState::Finished, None),
+            (r#"{"status":"queued","url":"https://x/a.mp4"}"#, JobState::Open, Some("queued")),
+            (r#"{"url":"soon"}"#, JobState::Open, None),
+            (r#"{"url":"javascript:alert(1)"}"#, JobState::Open, None),
+            (r#"{"inner":{"status":"failed"}}"#, JobState::Open, None),
+            (r#"{"status":"exploded"}"#, JobState::Open, Some("exploded")),
+            ("{}", JobState::Open, None),
+            ("[\"failed\"]", JobState::Open, None),
+            ("\u{feff}nonsense", JobState::Open, None),
+        ] {
+            let reading = words().read(body.as_bytes());
+            assert_eq!((reading.state, reading.word.as_deref()), (state, word), "{body}");
+        }
     }
 }

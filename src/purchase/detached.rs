@@ -82,6 +82,7 @@ mod tests {
             is_json: true,
             body: Bytes::new(),
             toll: Usd::dollars(3),
+            key: None,
             is_replay: false,
             delivery: None,
         }

@@ -187,7 +187,7 @@ where
                 let delivery = matches!(purchase.claim, Claim::Likeness { .. })
                     .then(|| Delivery { ledger: Arc::clone(&self.ledger), id });
                 let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-                Ok(Receipt { status, is_json, body, toll, is_replay: true, delivery })
+                Ok(Receipt { status, is_json, body, toll, key: None, is_replay: true, delivery })
             }
             (State::Posted, None) => Err(Problem::new(&OUTCOME_UNKNOWN)
                 .charged(Charged::Yes)

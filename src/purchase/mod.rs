@@ -1,5 +1,6 @@
 //! From a checked order to a receipt. Everything here is typed; no HTTP request comes this far.
 
+pub mod accepted;
 pub mod budget;
 pub mod credit;
 pub mod detached;
@@ -102,6 +103,8 @@ pub struct Receipt {
     pub body: Bytes,
     /// What it cost; nothing for a refusal. A replay repeats it and is not charged again.
     pub toll: Usd,
+    /// The place in the ring of the key that it was bought with; `None` for a replay.
+    pub key: Option<usize>,
     /// Whether it is the answer of an earlier or running purchase, given again.
     pub is_replay: bool,
     /// To be told when the caller took the body to its end.

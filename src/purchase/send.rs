@@ -70,6 +70,7 @@ where
                     status: reply.status,
                     is_json: reply.is_json,
                     toll: cost(purchase.order.get(), &reply),
+                    key: Some(reply.key),
                     body: reply.body,
                     is_replay: false,
                     delivery: None,

@@ -44,6 +44,7 @@ pub const ROWS: &[Row] = rows! {
     "purchase.js"   SCRIPT true
     "store.js"      SCRIPT true
     "jobs.js"       SCRIPT false
+    "stream.js"     SCRIPT false
     "video.js"      SCRIPT false
 };
 

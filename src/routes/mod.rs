@@ -7,6 +7,7 @@ mod chat;
 mod claim;
 pub mod file;
 mod further;
+mod jobs;
 pub mod page;
 mod problems;
 mod receipt;
@@ -90,6 +91,8 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Video => video::buy(&parts.rules.catalog, purchases, &call).await,
                 Endpoint::VideoStatus => video::status(&parts.jobs, &call).await,
                 Endpoint::VideoContent => video::content(&parts.videos, &parts.jobs, &call).await,
+                Endpoint::Events => jobs::events(&parts.jobs, &call).await,
+                Endpoint::Jobs => jobs::list(&parts.jobs, &call).await,
                 Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
                 Endpoint::Me => parts.me.of(&call.caller).await,
                 Endpoint::Usage => spend(&parts.spend, &call).await,

@@ -1,6 +1,7 @@
 //! `POST /api/v1/video`, `GET /api/v1/video/status` and `GET /bff/video/content`
 
 use bytes::Bytes;
+use http::StatusCode;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
@@ -29,8 +30,8 @@ pub(super) async fn buy(
 /// The gateway's latest word on a job; its body passes unchanged.
 pub(super) async fn status(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Problem> {
     let query = validate::status(call.head.uri.query())?;
-    let reply = jobs.status(query).await?;
-    Ok(receipt::passed_on(reply.status, reply.is_json, reply.body))
+    let word = jobs.status(&query.get().request_id, &call.caller).await?;
+    Ok(receipt::passed_on(StatusCode::OK, true, word.body))
 }
 
 /// A finished video, from our own origin.
@@ -40,6 +41,7 @@ pub(super) async fn content(
     call: &Call<Bytes>,
 ) -> Result<Answer, Problem> {
     let query = validate::status(call.head.uri.query())?;
+    let word = jobs.status(&query.get().request_id, &call.caller).await?;
     let range = call.head.headers.get(http::header::RANGE);
-    videos.content(jobs, query, call.head.method.clone(), range).await
+    videos.content(&word.body, call.head.method.clone(), range).await
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::Answer;
 use super::Checkpoint;
 use super::Ending;
+use super::Job;
+use super::JobBook;
 use super::Ledger;
 use super::PurchaseId;
 use super::Refused;
@@ -16,6 +18,7 @@ use super::Scope;
 use super::Spending;
 use super::Spent;
 use super::Unavailable;
+use super::Word;
 
 /// Answers every verb with [`Unavailable`] and this reason.
 #[derive(Clone, Debug)]
@@ -69,6 +72,32 @@ impl Ledger for Broken {
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
+        self.refuse()
+    }
+}
+
+impl JobBook for Broken {
+    fn accept<'a>(&'a self, _: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn heard(&self, _: Arc<str>, _: Word) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn job(&self, _: Arc<str>) -> Answer<'_, Result<Option<Job>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn jobs_of(&self, _: Arc<str>, _: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn times(&self, _: Arc<str>, _: usize) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
         self.refuse()
     }
 }

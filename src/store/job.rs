@@ -45,6 +45,13 @@ pub struct Job {
     pub latest: Option<Word>,
 }
 
+impl Job {
+    /// Whether it has not ended, as far as we know.
+    pub fn is_open(&self) -> bool {
+        self.latest.as_ref().is_none_or(|word| word.state == JobState::Open)
+    }
+}
+
 /// What the gateway said of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
@@ -65,4 +72,18 @@ pub enum JobState {
     Finished,
     /// There will be none.
     Failed,
+}
+
+impl JobState {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Open, Self::Finished, Self::Failed];
+
+    /// As the store and the answers write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+        }
+    }
 }

@@ -2,10 +2,12 @@
 //! what every backend does.
 
 mod books;
+mod jobs;
 mod replies;
 
 use std::fmt;
 use std::future::ready;
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use super::Answer;
 use super::Checkpoint;
 use super::Clock;
 use super::Ending;
+use super::Job;
+use super::JobBook;
 use super::Ledger;
 use super::PurchaseId;
 use super::Refused;
@@ -23,11 +27,14 @@ use super::Scope;
 use super::Spending;
 use super::Spent;
 use super::Unavailable;
+use super::Word;
 use books::Books;
+use jobs::Jobs;
 
 /// A ledger that ends with the process. Every verb is done when it is called: nothing runs beside it.
 pub struct Memory {
     books: Mutex<Books>,
+    jobs: Mutex<Jobs>,
     clock: Clock,
 }
 
@@ -39,7 +46,7 @@ impl Memory {
 
     /// The same, with other bounds.
     pub fn with_room(clock: Clock, room: Room) -> Self {
-        Self { books: Mutex::new(Books::new(room)), clock }
+        Self { books: Mutex::new(Books::new(room)), jobs: Mutex::default(), clock }
     }
 
     fn step<T>(
@@ -49,6 +56,15 @@ impl Memory {
         // A step that panicked may have left half of itself: nothing is guessed from then on.
         let poisoned = |_| Unavailable("a step of the ledger broke".into());
         step(&mut *self.books.lock().map_err(poisoned)?, (self.clock)())
+    }
+
+    fn of_jobs<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut Jobs) -> T,
+    ) -> Answer<'static, Result<T, Unavailable>> {
+        let poisoned = |_| Unavailable("a step of the jobs broke".into());
+        let answer = self.jobs.lock().map(|mut jobs| step(&mut jobs)).map_err(poisoned);
+        Box::pin(ready(answer))
     }
 }
 
@@ -112,5 +128,35 @@ impl Ledger for Memory {
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
         Box::pin(ready(self.step(|books, _| Ok(books.last_check()))))
+    }
+}
+
+impl JobBook for Memory {
+    fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
+        self.of_jobs(|jobs| jobs.accept(job))
+    }
+
+    fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {
+        self.of_jobs(|jobs| jobs.heard(&request_id, word))
+    }
+
+    fn job(&self, request_id: Arc<str>) -> Answer<'_, Result<Option<Job>, Unavailable>> {
+        self.of_jobs(|jobs| jobs.job(&request_id))
+    }
+
+    fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.of_jobs(|jobs| jobs.open())
+    }
+
+    fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.of_jobs(|jobs| jobs.of(&owner, most))
+    }
+
+    fn times(
+        &self,
+        model: Arc<str>,
+        most: usize,
+    ) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
+        self.of_jobs(|jobs| jobs.times(&model, most))
     }
 }

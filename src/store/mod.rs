@@ -103,10 +103,11 @@ pub trait WindowLog: Send + Sync + 'static {
 
 /// The jobs that were ordered: whose they are, and the gateway's latest word on each.
 pub trait JobBook: Send + Sync + 'static {
-    /// A job was accepted; on return, a power cut does not forget it. One that is known stays as it is.
+    /// A job was accepted; on return, a power cut does not forget it. One that is known stays as it is,
+    /// and a word comes by [`heard`](Self::heard) alone.
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>>;
 
-    /// The gateway's latest word on a job.
+    /// The gateway's latest word on a job. On one that has ended, or is not known, it changes nothing.
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>>;
 
     /// One job.

@@ -5,6 +5,7 @@ mod claim;
 mod column;
 mod counters;
 mod fault;
+mod jobs;
 mod lock;
 mod open;
 mod replies;
@@ -16,6 +17,7 @@ mod writer;
 use std::fmt;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -24,6 +26,8 @@ use super::Answer;
 use super::Checkpoint;
 use super::Clock;
 use super::Ending;
+use super::Job;
+use super::JobBook;
 use super::Ledger;
 use super::Money;
 use super::PurchaseId;
@@ -35,6 +39,7 @@ use super::Scope;
 use super::Spending;
 use super::Spent;
 use super::Unavailable;
+use super::Word;
 use books::Books;
 use fault::Fault;
 use lock::Lock;
@@ -235,5 +240,37 @@ impl Ledger for Sqlite {
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
         self.ask(Weight::Cheap, |books| books.last_check())
+    }
+}
+
+impl JobBook for Sqlite {
+    fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
+        let job = job.clone();
+        self.ask(Weight::Dear, move |books| jobs::accept(&books.connection, &job))
+    }
+
+    fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {
+        // What a power cut forgets is asked for again.
+        self.ask(Weight::Cheap, move |books| jobs::heard(&books.connection, &request_id, &word))
+    }
+
+    fn job(&self, request_id: Arc<str>) -> Answer<'_, Result<Option<Job>, Unavailable>> {
+        self.ask(Weight::Cheap, move |books| jobs::job(&books.connection, &request_id))
+    }
+
+    fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.ask(Weight::Cheap, |books| jobs::open(&books.connection))
+    }
+
+    fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.ask(Weight::Cheap, move |books| jobs::of(&books.connection, &owner, most))
+    }
+
+    fn times(
+        &self,
+        model: Arc<str>,
+        most: usize,
+    ) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
+        self.ask(Weight::Cheap, move |books| jobs::times(&books.connection, &model, most))
     }
 }

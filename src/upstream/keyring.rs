@@ -1,4 +1,5 @@
-//! Picks the key for each ask: the first that the gateway is not known to refuse.
+//! Picks the key for each ask: the one that it prefers, else the first that the gateway is not known
+//! to refuse.
 //!
 //! A 401 is taken to be free (a guess that the contract's rules for keys suggest: 5.8, 5.9), so the
 //! same ask goes on with the next key. A refused key is parked and probed again later, ever less
@@ -50,6 +51,11 @@ impl Ring {
             *until = now + *next_park;
         }
         Some(place)
+    }
+
+    /// Whether this key is there, and nobody has refused it.
+    fn is_good(&self, place: usize) -> bool {
+        matches!(self.keys.get(place), Some(State::Good))
     }
 
     fn refused(&mut self, place: usize, now: Instant) {
@@ -109,11 +115,18 @@ where
         };
         Box::pin(async move {
             let mut from = 0;
+            let mut prefer = ask.prefer;
             loop {
                 let mut picked = None;
-                decide(&mut |ring| picked = ring.pick(from, clock::now()));
+                decide(&mut |ring| {
+                    let preferred = prefer.take().filter(|place| ring.is_good(*place));
+                    picked = preferred.or_else(|| {
+                        let picked = ring.pick(from, clock::now())?;
+                        from = picked + 1;
+                        Some(picked)
+                    });
+                });
                 let Some(key) = picked else { return Err(Error::NoKeyLeft) };
-                from = key + 1;
                 std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
                 let outcome = inner.call(Attempt { ask: ask.clone(), key }).await;
                 match outcome {
@@ -134,7 +147,43 @@ where
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http::StatusCode;
+    use tower::{ServiceExt, service_fn};
+
     use super::*;
+    use crate::upstream::What;
+
+    /// The keys that were tried for an ask that prefers one, where the gateway refuses these.
+    async fn tried(
+        ring: &Arc<Mutex<Ring>>,
+        prefer: usize,
+        refuses: &'static [usize],
+    ) -> Vec<usize> {
+        let tried = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&tried);
+        let gateway = service_fn(move |Attempt { key, .. }: Attempt| {
+            seen.lock().unwrap().push(key);
+            let reply = Reply { status: StatusCode::OK, is_json: true, body: Bytes::new(), key };
+            let refused = refuses.contains(&key);
+            async move { if refused { Err(Error::KeyRefused { key }) } else { Ok(reply) } }
+        });
+        let ask = Ask { prefer: Some(prefer), ..Ask::free(What::Billing) };
+        layer(Arc::clone(ring)).layer(gateway).oneshot(ask).await.ok();
+        let tried = tried.lock().unwrap();
+        tried.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_preferred_key_is_tried_first_while_it_is_good_and_then_any_other() {
+        let ring = Arc::new(Mutex::new(Ring::new(3)));
+        assert_eq!(tried(&ring, 2, &[]).await, [2]);
+        assert_eq!(tried(&ring, 7, &[]).await, [0]);
+        assert_eq!(tried(&ring, 1, &[1]).await, [1, 0]);
+        assert_eq!(tried(&ring, 1, &[1]).await, [0], "it is parked");
+        assert_eq!(tried(&ring, 2, &[0, 1, 2]).await, [2, 0]);
+        assert_eq!(ring.lock().unwrap().good(), 0);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_key_is_parked_probed_once_and_taken_back() {

@@ -13,6 +13,7 @@
 
 mod chat;
 mod image_url;
+mod job_ids;
 mod json;
 mod passthrough;
 mod rule;
@@ -27,6 +28,7 @@ use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
+pub use job_ids::{JobIds, MOST_JOBS, job_ids};
 pub use passthrough::{no_query, passthrough};
 pub use since::{SinceQuery, since};
 pub use status::{StatusQuery, status};

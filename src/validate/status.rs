@@ -97,7 +97,7 @@ impl Draft {
 
 /// `text` with its percent-encoding and its `+` undone as forms write them; `None` where a `%` is not
 /// followed by two hexadecimal digits, which readers make different things of.
-fn decoded(text: &str) -> Option<Vec<u8>> {
+pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     let digit = |bytes: &mut std::str::Bytes<'_>| {

@@ -47,6 +47,15 @@ fn a_video_is_bought_in_two_steps_and_plays() {
     page.wait_until("document.querySelector('video')?.readyState >= 2");
     page.evaluate("document.querySelector('video').play()");
     page.wait_until("document.querySelector('video').currentTime > 0");
+    let id = page
+        .evaluate("new URL(document.querySelector('video').src).searchParams.get('request_id')");
+    let id = id.as_str().expect("an id");
+    let asked = |path| page.times_asked(&format!("GET {}{path}?request_id={id}", gate.origin));
+    assert_eq!(
+        (asked("/bff/events"), asked("/api/v1/video/status")),
+        (1, 0),
+        "one stream, no poll"
+    );
     page.screenshot("video");
 }
 

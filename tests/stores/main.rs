@@ -8,5 +8,6 @@ mod damage;
 mod desk;
 mod disk;
 mod endings;
+mod jobs;
 mod model;
 mod restart;

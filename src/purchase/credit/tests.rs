@@ -228,6 +228,7 @@ fn receipt(status: u16, toll: Usd, body: &'static str) -> Receipt {
         toll,
         is_replay: false,
         delivery: None,
+        key: None,
     }
 }
 

@@ -36,6 +36,7 @@ fn receipt() -> Receipt {
         toll: Usd::dollars(3),
         is_replay: false,
         delivery: None,
+        key: None,
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn service(row: &Row<'_>, column: usize) -> Result<Service> {
     named(row, column, &Service::ALL, Service::name)
 }
 
-fn named<T: Copy>(
+pub(super) fn named<T: Copy>(
     row: &Row<'_>,
     column: usize,
     all: &[T],

@@ -60,6 +60,23 @@ const MIGRATIONS: &[&str] = &["
         number INTEGER PRIMARY KEY CHECK (number = 1),
         kind   TEXT NOT NULL CHECK (kind IN ('play', 'real'))
     ) STRICT;
+    CREATE TABLE jobs (
+        number      INTEGER PRIMARY KEY,
+        request_id  TEXT NOT NULL UNIQUE,
+        owner       TEXT NOT NULL,
+        key         BLOB CHECK (length(key) = 8),
+        model       TEXT NOT NULL,
+        toll_micros INTEGER NOT NULL CHECK (toll_micros >= 0),
+        at          INTEGER NOT NULL,
+        heard_at    INTEGER,
+        body        BLOB,
+        state       TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'finished', 'failed')),
+        CHECK ((heard_at IS NULL) = (body IS NULL)),
+        CHECK (state = 'open' OR heard_at IS NOT NULL)
+    ) STRICT;
+    CREATE INDEX jobs_open ON jobs (number) WHERE state = 'open';
+    CREATE INDEX jobs_owner ON jobs (owner, number);
+    CREATE INDEX jobs_times ON jobs (model, heard_at) WHERE state = 'finished';
 
     CREATE TABLE checks (
         number        INTEGER PRIMARY KEY,

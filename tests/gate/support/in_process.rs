@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use tollgate::app::{App, Lasting};
 use tollgate::config::{Config, Environment, Source, Store};
 use tollgate::downstream::caller::{Introduced, Peer};
+use tollgate::jobs::Jobs;
 use tollgate::metrics::Metrics;
 use tollgate::routes::admin::Admin;
 use tollgate::server;
@@ -68,15 +69,17 @@ impl InProcess {
 async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
     let own = vec![page.local_addr().unwrap().ip()];
     let metrics = Arc::new(Metrics::default());
-    let ledger = match &config.store {
+    let store = match &config.store {
         Store::Memory => tollgate::app::memory(),
         Store::Sqlite(path) => tollgate::app::sqlite(path, tollgate::store::Money::Real)
             .expect("a ledger that can be used"),
         Store::Redis => panic!("no test has one"),
     };
+    let jobs = Jobs::new(store.book, runtime::Handle::current(), shutdown.clone());
     let lasting = Lasting {
         metrics: Arc::clone(&metrics),
-        ledger,
+        ledger: store.ledger,
+        jobs,
         running: tollgate::purchase::idempotency::Running::default(),
         credit: tollgate::purchase::credit::Credit::default(),
         sandbox: None,

@@ -1,0 +1,151 @@
+//! What one stream tells, in which order: a snapshot, then whatever changes, a sign of life in
+//! between, and its own end.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::select_all;
+use tokio::time::{sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::frame;
+use super::told;
+use super::told::Mark;
+use crate::account::jobs::Status;
+use crate::clock;
+use crate::clock::Instant;
+use crate::jobs::Watching;
+use crate::jobs::seats::Seat;
+
+/// How soon a browser is to connect again.
+const RETRY: Duration = Duration::from_secs(3);
+/// Between two signs of life.
+const BEAT: Duration = Duration::from_secs(15);
+/// How long a stream lasts; the browser goes on with another one.
+const LONGEST: Duration = Duration::from_secs(300);
+
+pub(super) struct Flow {
+    jobs: Vec<Followed>,
+    pending: VecDeque<Bytes>,
+    ends: Instant,
+    beat: Instant,
+    stop: CancellationToken,
+    is_over: bool,
+    _seat: Option<Seat>,
+}
+
+struct Followed {
+    watching: Watching,
+    told: Option<Mark>,
+    is_last: bool,
+    is_troubled: bool,
+}
+
+impl Flow {
+    /// A stream about these jobs, for a browser that was told what its last event's id says.
+    pub(super) fn new(
+        watched: Vec<Watching>,
+        last_event_id: &str,
+        stop: CancellationToken,
+        seat: impl Into<Option<Seat>>,
+    ) -> Self {
+        let known = told::read(last_event_id);
+        let jobs = watched.into_iter().map(|mut watching| {
+            let news = watching.news();
+            let mark = told::mark(&watching.job().request_id, &news);
+            let told = mark.filter(|mark| known.contains(mark));
+            Followed { watching, told, is_last: news.is_last(), is_troubled: false }
+        });
+        let now = clock::now();
+        let mut flow = Self {
+            jobs: jobs.collect(),
+            pending: VecDeque::from([frame::retry(RETRY)]),
+            ends: now + LONGEST,
+            beat: now + BEAT,
+            stop,
+            is_over: false,
+            _seat: seat.into(),
+        };
+        for job in 0..flow.jobs.len() {
+            flow.tell(job, true);
+        }
+        flow
+    }
+
+    /// Whether the browser knows all that there is, and there will be no more.
+    pub(super) fn has_nothing_to_tell(&self) -> bool {
+        self.pending.len() == 1 && self.is_finished()
+    }
+
+    /// The same stream, with these problems told as well.
+    pub(super) fn after(mut self, problems: impl Iterator<Item = Bytes>) -> Self {
+        self.pending.extend(problems.map(|document| frame::event("problem", None, &document)));
+        self
+    }
+
+    /// The next bytes, or the end.
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(bytes) = self.pending.pop_front() {
+                return Some(bytes);
+            }
+            if self.is_over || self.is_finished() {
+                return None;
+            }
+            let changes = self.jobs.iter_mut().map(|job| Box::pin(job.watching.changed()));
+            let changed = async {
+                let ((), job, _) = select_all(changes).await;
+                job
+            };
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => self.is_over = true,
+                () = sleep_until(self.ends) => self.is_over = true,
+                changed = timeout_at(self.beat, changed) => match changed {
+                    Ok(job) => self.tell(job, false),
+                    Err(_elapsed) => {
+                        self.beat = clock::now() + BEAT;
+                        self.pending.push_back(frame::comment());
+                    }
+                },
+            }
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.jobs.iter().all(|job| job.is_last)
+    }
+
+    /// Tells what is new of a job. A snapshot also tells of a job on which there is no word yet.
+    fn tell(&mut self, place: usize, is_snapshot: bool) {
+        let Some(job) = self.jobs.get_mut(place) else { return };
+        let news = job.watching.news();
+        let request_id = job.watching.job().request_id.clone();
+        let mark = told::mark(&request_id, &news);
+        job.is_last = news.is_last();
+        let is_new = match &mark {
+            Some(_) => mark != job.told,
+            None => is_snapshot,
+        };
+        // Told once: that it lasts is no news.
+        let was_troubled = std::mem::replace(&mut job.is_troubled, news.trouble.is_some());
+        let trouble = news.trouble.filter(|_| !was_troubled);
+        if is_new {
+            job.told = mark;
+            let status = Status::new(&request_id, news.word.as_ref());
+            // Strings and JSON that was read before: this cannot fail.
+            let data = serde_json::to_vec(&status).unwrap_or_default();
+            let id = told::id(self.jobs.iter().filter_map(|job| job.told.as_ref()));
+            let id = Some(&*id).filter(|id| !id.is_empty());
+            self.pending.push_back(frame::event("job", id, &data));
+        }
+        if let Some(problem) = trouble {
+            let document = problem.about(&request_id).document("");
+            self.pending.push_back(frame::event("problem", None, &document));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::StatusCode;
+use tokio::time::sleep;
+use tower::service_fn;
+
+use super::*;
+use crate::clock;
+use crate::contract::money::Usd;
+use crate::store::memory::Memory;
+
+/// What the gateway says next; the last is said again and again. `None`: it cannot be reached.
+pub(crate) type Script = Vec<Option<(u16, &'static str)>>;
+
+const RUNNING: Option<(u16, &str)> = Some((200, r#"{"status":"running"}"#));
+const DONE: Option<(u16, &str)> = Some((200, r#"{"status":"completed"}"#));
+
+/// Jobs before a gateway that is scripted.
+pub(crate) struct Fake {
+    pub(crate) jobs: Jobs,
+    pub(crate) stop: CancellationToken,
+    book: Arc<Memory>,
+    asked: Arc<Mutex<Vec<Ask>>>,
+    polls: Arc<AtomicU64>,
+}
+
+impl Fake {
+    pub(crate) fn new(script: Script) -> Self {
+        Self::on(Arc::new(Memory::new(Arc::new(clock::wall))), script, Duration::ZERO)
+    }
+
+    fn on(book: Arc<Memory>, script: Script, takes: Duration) -> Self {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (polls, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
+        let script = Arc::new(Mutex::new(VecDeque::from(script)));
+        let (heard, count) = (Arc::clone(&asked), Arc::clone(&polls));
+        let gateway = service_fn(move |ask: Ask| {
+            heard.lock().unwrap().push(ask);
+            count.fetch_add(1, Ordering::SeqCst);
+            let mut script = script.lock().unwrap();
+            let next = if script.len() > 1 { script.pop_front() } else { script.front().copied() };
+            let reply = match next.flatten() {
+                Some((status, body)) => Ok(Reply {
+                    status: StatusCode::from_u16(status).unwrap(),
+                    is_json: true,
+                    body: Bytes::from_static(body.as_bytes()),
+                    key: 0,
+                }),
+                None => Err(Error::NotTaken),
+            };
+            async move {
+                sleep(takes).await;
+                reply
+            }
+        });
+        let jobs = Jobs::new(Arc::clone(&book) as _, Handle::current(), stop.clone());
+        jobs.follow(Setup {
+            gateway: BoxCloneSyncService::new(gateway),
+            keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
+            words: Words {
+                finished: vec!["completed".to_owned()],
+                failed: vec!["failed".to_owned()],
+                result: vec![],
+            },
+            is_public: false,
+        });
+        Self { jobs, stop, book, asked, polls }
+    }
+
+    /// Accepts a job as a purchase does.
+    pub(crate) async fn accept(&self, request_id: &str) {
+        let job = job(request_id);
+        self.book.accept(&job).await.unwrap();
+        self.jobs.accepted(job);
+    }
+
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::SeqCst)
+    }
+
+    async fn stored(&self, request_id: &str) -> Job {
+        self.book.job(request_id.into()).await.unwrap().unwrap()
+    }
+}
+
+pub(crate) fn caller() -> Caller {
+    Caller::Address([192, 0, 2, 1].into())
+}
+
+fn job(request_id: &str) -> Job {
+    Job {
+        request_id: request_id.into(),
+        owner: caller().to_string().into(),
+        key: Some(KeyId([2; 8])),
+        model: "video-a-2".into(),
+        toll: Usd::dollars(3),
+        at: clock::wall(),
+        latest: None,
+    }
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_nobody_ordered_is_not_found_and_the_gateway_not_asked() {
+    let fake = Fake::new(vec![RUNNING]);
+    let problem = fake.jobs.status("r", &caller()).await.unwrap_err();
+    assert_eq!(problem.kind().code, "job_not_found");
+    sleep(secs(600)).await;
+    assert_eq!(fake.polls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_hundred_who_watch_one_job_are_one_poll_an_interval() {
+    let fake = Fake::on(
+        Arc::new(Memory::new(Arc::new(clock::wall))),
+        vec![RUNNING],
+        Duration::from_millis(200),
+    );
+    fake.accept("r").await;
+    let ask = || async { fake.jobs.status("r", &caller()).await.unwrap().body };
+    let bodies = join_all((0..500).map(|_| ask())).await;
+    assert!(bodies.iter().all(|body| body == r#"{"status":"running"}"#));
+    assert_eq!(fake.polls(), 1);
+    for _ in 0..60 {
+        sleep(secs(1)).await;
+        join_all((0..500).map(|_| ask())).await;
+    }
+    assert!((12..=13).contains(&fake.polls()), "{} polls in a minute", fake.polls());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_poll_comes_within_two_seconds_unwatched_and_at_once_for_who_asks() {
+    let fake = Fake::new(vec![RUNNING]);
+    let start = clock::now();
+    fake.accept("a").await;
+    sleep(secs(2)).await;
+    assert_eq!(fake.polls(), 1);
+    fake.accept("b").await;
+    fake.jobs.status("b", &caller()).await.unwrap();
+    assert_eq!((fake.polls(), clock::now() - start), (2, secs(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_jobs_are_picked_up_by_the_next_server_and_ended_ones_are_not() {
+    let first = Fake::new(vec![DONE]);
+    first.accept("ended").await;
+    sleep(secs(2)).await;
+    first.stop.cancel();
+    first.book.accept(&job("open")).await.unwrap();
+    let second = Fake::on(Arc::clone(&first.book), vec![RUNNING, DONE], Duration::ZERO);
+    sleep(secs(2)).await;
+    assert_eq!((first.polls(), second.polls()), (1, 1));
+    sleep(secs(60)).await;
+    assert!(!second.stored("open").await.is_open());
+    let polls = second.polls();
+    for id in ["open", "ended"] {
+        assert_eq!(second.jobs.status(id, &caller()).await.unwrap().state, JobState::Finished);
+    }
+    sleep(secs(3_600)).await;
+    assert_eq!(second.polls(), polls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_asked_for_with_its_key_in_the_name_of_its_owner() {
+    let fake = Fake::new(vec![RUNNING]);
+    fake.accept("r").await;
+    sleep(secs(2)).await;
+    let asked = fake.asked.lock().unwrap();
+    assert_eq!((asked[0].prefer, &*asked[0].caller), (Some(1), "192.0.2.1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn trouble_keeps_the_last_word_and_never_ends_a_job() {
+    let fake = Fake::new(vec![RUNNING, None, Some((404, "{}")), Some((403, "{}")), None, DONE]);
+    fake.accept("r").await;
+    let word = fake.jobs.status("r", &caller()).await.unwrap();
+    for _ in 0..25 {
+        assert_eq!(fake.jobs.status("r", &caller()).await.unwrap(), word);
+        sleep(secs(1)).await;
+    }
+    assert!(fake.polls() >= 3);
+    sleep(secs(900)).await;
+    assert_eq!(fake.jobs.status("r", &caller()).await.unwrap().state, JobState::Finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_there_is_no_word_at_all_who_asks_is_told_so_in_time() {
+    let fake = Fake::new(vec![Some((404, "{}"))]);
+    fake.accept("r").await;
+    let problem = fake.jobs.status("r", &caller()).await.unwrap_err();
+    assert_eq!(problem.kind().code, "gateway_unreachable");
+
+    let slow = Fake::on(Arc::clone(&fake.book), vec![RUNNING], secs(60));
+    let start = clock::now();
+    let problem = slow.jobs.status("r", &caller()).await.unwrap_err();
+    assert_eq!((problem.kind().code, clock::now() - start), ("gateway_unreachable", secs(10)));
+    let asks = slow.jobs.clone();
+    let asking = tokio::spawn(async move { asks.status("r", &caller()).await });
+    sleep(secs(1)).await;
+    slow.stop.cancel();
+    assert_eq!(asking.await.unwrap().unwrap_err().kind().code, "draining");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_that_nobody_knows_is_passed_raw_and_asked_for_ever_more_slowly() {
+    let fake = Fake::new(vec![Some((200, r#"{"phase":"imploded","n":1.50}"#))]);
+    fake.accept("r").await;
+    let word = fake.jobs.status("r", &caller()).await.unwrap();
+    assert_eq!(
+        (&*word.body, word.state),
+        (&br#"{"phase":"imploded","n":1.50}"#[..], JobState::Open)
+    );
+    sleep(secs(86_400)).await;
+    assert!(fake.stored("r").await.is_open());
+    assert!(fake.polls() < 330, "{} polls in a day", fake.polls());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ended_job_stays_in_memory_only_while_it_is_watched() {
+    let fake = Fake::new(vec![DONE]);
+    fake.accept("alone").await;
+    fake.accept("watched").await;
+    let watching = fake.jobs.watch("watched", &caller()).await.unwrap();
+    sleep(secs(2)).await;
+    assert_eq!(fake.jobs.0.polled().keys().map(|id| &**id).collect::<Vec<_>>(), ["watched"]);
+    drop(watching);
+    assert!(fake.jobs.0.polled().is_empty());
+    assert!(fake.jobs.0.tasks.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callers_jobs_are_listed_with_the_latest_words_unless_others_could_be_the_caller() {
+    let fake = Fake::new(vec![RUNNING, DONE]);
+    fake.accept("a").await;
+    fake.accept("b").await;
+    let own = fake.jobs.own(&caller()).await.unwrap();
+    assert_eq!(own.iter().map(|job| &*job.request_id).collect::<Vec<_>>(), ["b", "a"]);
+    assert!(own.iter().all(Job::is_open));
+    sleep(secs(2)).await;
+    let own = fake.jobs.own(&caller()).await.unwrap();
+    assert!(!own[0].is_open() && own.iter().all(|job| job.latest.is_some()));
+    let other = Caller::Address([192, 0, 2, 2].into());
+    assert_eq!(fake.jobs.own(&other).await.unwrap(), []);
+
+    let setup = fake.jobs.0.setup.load_full().unwrap();
+    let (gateway, words) = (setup.gateway.clone(), setup.words.clone());
+    fake.jobs.follow(Setup { gateway, keys: Arc::from([]), words, is_public: true });
+    assert_eq!(fake.jobs.own(&caller()).await.unwrap_err().kind().code, "invalid_request");
+    fake.jobs.status("a", &other).await.expect("who knows its name may see it");
+}

@@ -1,0 +1,111 @@
+//! The jobs in the ledger's file: as steps inside a transaction that somebody else commits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::OptionalExtension;
+use rusqlite::Row;
+use rusqlite::ToSql;
+use rusqlite::params;
+
+use super::column;
+use super::column::nanos;
+use super::fault::Fault;
+use crate::store::Job;
+use crate::store::JobState;
+use crate::store::KeyId;
+use crate::store::Word;
+
+/// One that is known stays as it is.
+pub(super) fn accept(connection: &Connection, job: &Job) -> Result<(), Fault> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO jobs (request_id, owner, key, model, toll_micros, at)
+         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
+    )?;
+    insert.execute(params![
+        job.request_id,
+        job.owner,
+        job.key.map(|key| key.0),
+        job.model,
+        job.toll.as_micros(),
+        nanos(job.at),
+    ])?;
+    Ok(())
+}
+
+/// What has ended stays ended.
+pub(super) fn heard(connection: &Connection, request_id: &str, word: &Word) -> Result<(), Fault> {
+    let mut note = connection.prepare_cached(
+        "UPDATE jobs SET heard_at = ?, body = ?, state = ? WHERE request_id = ? AND state = 'open'",
+    )?;
+    note.execute(params![nanos(word.at), &word.body[..], word.state.name(), request_id])?;
+    Ok(())
+}
+
+pub(super) fn job(connection: &Connection, request_id: &str) -> Result<Option<Job>, Fault> {
+    let mut find = connection.prepare_cached(&select("WHERE request_id = ?"))?;
+    Ok(find.query_row([request_id], read).optional()?)
+}
+
+pub(super) fn open(connection: &Connection) -> Result<Vec<Job>, Fault> {
+    all(connection, &select("WHERE state = 'open' ORDER BY number"), &[])
+}
+
+pub(super) fn of(connection: &Connection, owner: &str, most: usize) -> Result<Vec<Job>, Fault> {
+    let latest = select("WHERE owner = ? ORDER BY number DESC LIMIT ?");
+    all(connection, &latest, &[&owner, &limit(most)])
+}
+
+pub(super) fn times(
+    connection: &Connection,
+    model: &str,
+    most: usize,
+) -> Result<Vec<Duration>, Fault> {
+    let mut find = connection.prepare_cached(
+        "SELECT at, heard_at FROM jobs WHERE model = ? AND state = 'finished'
+         ORDER BY heard_at DESC, number DESC LIMIT ?",
+    )?;
+    let times = find.query_map(params![model, limit(most)], |row| {
+        Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?))
+    })?;
+    Ok(times.collect::<rusqlite::Result<_>>()?)
+}
+
+fn select(which: &str) -> String {
+    format!(
+        "SELECT request_id, owner, key, model, toll_micros, at, heard_at, body, state
+         FROM jobs {which}"
+    )
+}
+
+fn all(connection: &Connection, query: &str, values: &[&dyn ToSql]) -> Result<Vec<Job>, Fault> {
+    let mut find = connection.prepare_cached(query)?;
+    Ok(find.query_map(values, read)?.collect::<rusqlite::Result<_>>()?)
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
+    let text = |column| Ok::<Arc<str>, rusqlite::Error>(row.get_ref(column)?.as_str()?.into());
+    let body: Option<Vec<u8>> = row.get(7)?;
+    let latest = match body {
+        Some(body) => Some(Word {
+            at: column::moment(row, 6)?,
+            body: body.into(),
+            state: column::named(row, 8, &JobState::ALL, JobState::name)?,
+        }),
+        None => None,
+    };
+    Ok(Job {
+        request_id: text(0)?,
+        owner: text(1)?,
+        key: row.get::<_, Option<[u8; 8]>>(2)?.map(KeyId),
+        model: text(3)?,
+        toll: column::money(row, 4)?,
+        at: column::moment(row, 5)?,
+        latest,
+    })
+}
+
+fn limit(most: usize) -> i64 {
+    i64::try_from(most).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,168 @@
+//! Every job is remembered with its owner, its key and the gateway's latest word.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::{Job, JobState, KeyId, Word};
+
+use crate::desk::*;
+
+fn job(request_id: &str, owner: &str) -> Job {
+    Job {
+        request_id: request_id.into(),
+        owner: owner.into(),
+        key: Some(KeyId(*b"\0key\xff\0\0\0")),
+        model: "video-a-2".into(),
+        toll: Usd::dollars(3),
+        at: START,
+        latest: None,
+    }
+}
+
+fn word(after: Duration, state: JobState) -> Word {
+    Word { at: START + after, body: format!("{{\n\"é\": {after:?}}}").into(), state }
+}
+
+impl Desk {
+    async fn accept(&self, job: &Job) {
+        bounded(self.book.accept(job)).await.expect("written down");
+    }
+
+    async fn hear(&self, request_id: &str, word: Word) {
+        bounded(self.book.heard(request_id.into(), word)).await.expect("noted");
+    }
+
+    async fn job(&self, request_id: &str) -> Option<Job> {
+        bounded(self.book.job(request_id.into())).await.expect("looked up")
+    }
+
+    async fn open(&self) -> Vec<Arc<str>> {
+        names(bounded(self.book.open_jobs()).await.expect("looked up"))
+    }
+
+    async fn jobs_of(&self, owner: &str, most: usize) -> Vec<Arc<str>> {
+        names(bounded(self.book.jobs_of(owner.into(), most)).await.expect("looked up"))
+    }
+
+    async fn times(&self, model: &str, most: usize) -> Vec<Duration> {
+        bounded(self.book.times(model.into(), most)).await.expect("looked up")
+    }
+}
+
+fn names(jobs: Vec<Job>) -> Vec<Arc<str>> {
+    jobs.into_iter().map(|job| job.request_id).collect()
+}
+
+fn list(names: &[&str]) -> Vec<Arc<str>> {
+    names.iter().map(|name| Arc::from(*name)).collect()
+}
+
+async fn a_job_is_found_as_it_was_accepted_and_no_other(desk: Desk) {
+    let accepted = job("r-1", "ann");
+    let keyless = Job { key: None, toll: Usd::ZERO, ..job("R-1", "") };
+    desk.accept(&accepted).await;
+    desk.accept(&keyless).await;
+    assert_eq!(desk.job("r-1").await, Some(accepted));
+    assert_eq!(desk.job("R-1").await, Some(keyless));
+    for other in ["", "r-", "r-11", "r%", "' OR 1=1"] {
+        assert_eq!(desk.job(other).await, None, "{other}");
+    }
+}
+
+async fn a_job_that_is_known_stays_as_it_is(desk: Desk) {
+    desk.accept(&job("r", "ann")).await;
+    desk.hear("r", word(SECOND, JobState::Open)).await;
+    let known = desk.job("r").await;
+    desk.accept(&job("r", "bob")).await;
+    assert_eq!(desk.job("r").await, known);
+    assert_eq!(desk.jobs_of("bob", 9).await, list(&[]));
+}
+
+async fn the_latest_word_is_kept_and_what_has_ended_stays_ended(desk: Desk) {
+    desk.accept(&job("r", "ann")).await;
+    for (after, state) in [(1, JobState::Open), (2, JobState::Open), (3, JobState::Failed)] {
+        let word = word(after * SECOND, state);
+        desk.hear("r", word.clone()).await;
+        assert_eq!(desk.job("r").await.unwrap().latest, Some(word));
+    }
+    desk.hear("r", word(4 * SECOND, JobState::Open)).await;
+    desk.hear("nobody's", word(SECOND, JobState::Finished)).await;
+    let latest = desk.job("r").await.unwrap().latest;
+    assert_eq!(latest, Some(word(3 * SECOND, JobState::Failed)));
+    assert_eq!(desk.job("nobody's").await, None);
+}
+
+async fn open_jobs_come_oldest_first_until_they_end(desk: Desk) {
+    for name in ["a", "b", "c", "d"] {
+        desk.accept(&job(name, "ann")).await;
+    }
+    desk.hear("a", word(SECOND, JobState::Finished)).await;
+    desk.hear("b", word(SECOND, JobState::Open)).await;
+    desk.hear("c", word(SECOND, JobState::Failed)).await;
+    assert_eq!(desk.open().await, list(&["b", "d"]));
+}
+
+async fn a_callers_jobs_come_newest_first(desk: Desk) {
+    for (name, owner) in [("a", "ann"), ("b", "bob"), ("c", "ann"), ("d", "ann")] {
+        desk.accept(&job(name, owner)).await;
+    }
+    desk.hear("c", word(SECOND, JobState::Finished)).await;
+    assert_eq!(desk.jobs_of("ann", 9).await, list(&["d", "c", "a"]));
+    assert_eq!(desk.jobs_of("ann", 2).await, list(&["d", "c"]));
+    assert_eq!(desk.jobs_of("ANN", 9).await, list(&[]));
+}
+
+async fn how_long_a_model_takes_is_told_by_what_it_finished(desk: Desk) {
+    for (name, took, state) in [
+        ("a", 40, JobState::Finished),
+        ("b", 50, JobState::Failed),
+        ("c", 60, JobState::Finished),
+        ("d", 70, JobState::Open),
+        ("e", 90, JobState::Finished),
+    ] {
+        desk.accept(&job(name, "ann")).await;
+        desk.hear(name, word(took * SECOND, state)).await;
+    }
+    desk.accept(&Job { model: "video-b".into(), ..job("f", "ann") }).await;
+    desk.hear("f", word(HOUR, JobState::Finished)).await;
+    assert_eq!(desk.times("video-a-2", 9).await, [90, 60, 40].map(|took| took * SECOND));
+    assert_eq!(desk.times("video-a-2", 2).await, [90, 60].map(|took| took * SECOND));
+    assert_eq!(desk.times("video-c", 2).await, []);
+}
+
+on_every_backend!(
+    a_job_is_found_as_it_was_accepted_and_no_other,
+    a_job_that_is_known_stays_as_it_is,
+    the_latest_word_is_kept_and_what_has_ended_stays_ended,
+    open_jobs_come_oldest_first_until_they_end,
+    a_callers_jobs_come_newest_first,
+    how_long_a_model_takes_is_told_by_what_it_finished,
+);
+
+#[tokio::test]
+async fn jobs_outlive_the_server_and_the_crash_of_one() {
+    let mut desk = Desk::on_disk(Default::default());
+    desk.accept(&job("a", "ann")).await;
+    desk.accept(&job("b", "ann")).await;
+    desk.hear("a", word(SECOND, JobState::Finished)).await;
+    desk.hear("b", word(SECOND, JobState::Open)).await;
+    let crashed = desk.path().with_file_name("crashed.db");
+    copy(&desk.path(), &crashed);
+    let known = (desk.job("a").await, desk.job("b").await);
+    desk.restart();
+    assert_eq!((desk.job("a").await, desk.job("b").await), known);
+
+    let left = tollgate::store::sqlite::Sqlite::serve(&crashed, desk.clock()).expect("it opens");
+    desk.book = Arc::new(left);
+    assert_eq!((desk.job("a").await, desk.job("b").await), known);
+    assert_eq!(desk.open().await, list(&["b"]));
+}
+
+#[tokio::test]
+async fn a_store_that_is_broken_says_so() {
+    let mut desk = Desk::on_disk(Default::default());
+    desk.stop();
+    assert!(desk.book.accept(&job("r", "ann")).await.is_err());
+    assert!(desk.book.job("r".into()).await.is_err() && desk.book.open_jobs().await.is_err());
+}
