@@ -10,12 +10,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
 use http::Request;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use url::Url;
 
+use crate::account::books;
 use crate::account::media::Videos;
 use crate::answer::Answer;
 use crate::clock;
@@ -38,9 +41,11 @@ use crate::server;
 use crate::store::memory::Memory;
 use crate::store::sqlite::{OpenError, Sqlite};
 use crate::store::{Ledger, Limits};
+use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
 use crate::upstream::media::Media;
+use crate::upstream::{Ask, Reply};
 use crate::validate::ChatRules;
 
 /// Videos are dear and slow: their replies are kept at least this long.
@@ -135,6 +140,18 @@ impl App {
         Ok(pipeline::downstream(&self.gate, routes))
     }
 
+    /// Notes the gateway's books in the ledger, for reconciliation; play money is never reconciled.
+    ///
+    /// # Errors
+    /// As [`App::new`].
+    pub fn note_books(&self) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+        let gateway = self.gateway.stack(&self.config, &self.metrics)?;
+        let ledger = Arc::clone(&self.counter.ledger);
+        let is_live = matches!(self.config.gateway.target, Target::Live { .. });
+        let noting = is_live.then(|| books::note(ledger, gateway));
+        Ok(OptionFuture::from(noting).map(|_| ()))
+    }
+
     /// Forgets callers who have not come for a while.
     pub fn tidy(&self) {
         self.gate.limiter.tidy();
@@ -162,12 +179,8 @@ impl Gateway {
         config: &Config,
         metrics: &Arc<Metrics>,
     ) -> io::Result<
-        impl Service<
-            crate::upstream::Ask,
-            Response = crate::upstream::Reply,
-            Error = crate::upstream::Error,
-            Future: Send,
-        > + Clone
+        impl Service<Ask, Response = Reply, Error = upstream::Error, Future: Send>
+        + Clone
         + Send
         + Sync
         + use<>,
@@ -247,7 +260,22 @@ fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
     }
 }
 
-fn terms(config: &Config) -> Terms {
+/// Asks the gateway at `base` with these keys, outside of any gate.
+///
+/// # Errors
+/// No trust anchors.
+pub fn asking(
+    settings: &crate::config::Gateway,
+    base: &Url,
+    keys: &[Key],
+) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
+    let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
+    let client = Client::new(base, keys, settings, Arc::new(Metrics::default()))?;
+    Ok(pipeline::gateway(settings.max_wait, ring, client))
+}
+
+/// What purchases are made under.
+pub fn terms(config: &Config) -> Terms {
     let (gateway, budget) = (&config.gateway, &config.budget);
     Terms {
         limits: Limits {

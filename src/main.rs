@@ -28,8 +28,14 @@ fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
     match (cli.command(), settings) {
         (Command::Check { online: false }, settings) => cli::check(&settings, out, err),
         (_, Err(faults)) => cli::refuse(&faults, err),
-        (Command::Check { online: true }, Ok(loaded)) => {
-            runtime.block_on(cli::online(&loaded.config, out, err))
+        (Command::Check { online: true }, settings) => {
+            runtime.block_on(cli::online(&settings, out, err))
+        }
+        (Command::Usage { since, by, format }, Ok(loaded)) => {
+            runtime.block_on(cli::usage(&loaded.config, (since, by, format), out, err))
+        }
+        (Command::Reconcile { dry_run }, Ok(loaded)) => {
+            runtime.block_on(cli::reconcile(&loaded.config, dry_run, out, err))
         }
         (Command::Serve, Ok(loaded)) => cli::serve(loaded, cli.config, out, err),
         (Command::Sandbox { listen }, Ok(loaded)) => {

@@ -7,7 +7,6 @@ use super::Exit;
 use super::Loaded;
 use super::refuse;
 use crate::config::Budget;
-use crate::config::Config;
 use crate::config::Fault;
 use crate::config::Mode;
 use crate::config::Spend;
@@ -40,19 +39,6 @@ pub fn check(
     }
     summary(loaded, out)?;
     Ok(Exit::Done)
-}
-
-/// Asks the gateway for balance, limits and key names.
-///
-/// # Errors
-/// That of writing.
-pub async fn online(
-    _config: &Config,
-    _out: &mut impl Write,
-    err: &mut impl Write,
-) -> io::Result<Exit> {
-    writeln!(err, "check --online is not available yet: this version does not ask the gateway")?;
-    Ok(Exit::Failed)
 }
 
 fn summary(loaded: &Loaded, out: &mut impl Write) -> io::Result<()> {

@@ -2,10 +2,14 @@
 
 mod check;
 mod harden;
+mod ledger;
 mod log;
+mod online;
+mod reconcile;
 mod sandbox;
 mod serve;
 mod settings;
+mod usage;
 
 use std::ffi::OsString;
 use std::io;
@@ -18,13 +22,18 @@ use clap::Parser;
 use clap::Subcommand;
 
 pub use check::check;
-pub use check::online;
 pub use harden::harden;
+pub use online::online;
+pub use reconcile::reconcile;
 pub use sandbox::sandbox;
 pub use serve::serve;
 pub use settings::Loaded;
 pub use settings::load;
 pub use settings::load_from;
+pub use usage::By;
+pub use usage::Format;
+pub use usage::Since;
+pub use usage::usage;
 
 use crate::config::Fault;
 use crate::config::blot;
@@ -51,6 +60,24 @@ pub enum Command {
         /// Asks the gateway for balance, limits and key names as well
         #[arg(long)]
         online: bool,
+    },
+    /// Says what was spent, from the ledger
+    Usage {
+        /// How far back: 24h, 7d, or from a UTC date on: 2026-11-01
+        #[arg(long, value_name = "TIME", default_value = "7d", value_parser = usage::since)]
+        since: Since,
+        /// What is added up in a row
+        #[arg(long, value_enum, default_value = "day")]
+        by: By,
+        /// How it is printed
+        #[arg(long, value_enum, default_value = "table")]
+        format: Format,
+    },
+    /// Settles unknown outcomes by the gateway's own counters, and says how far the books are apart
+    Reconcile {
+        /// Says it, and changes nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Runs the sandbox gateway alone
     Sandbox {

@@ -74,6 +74,7 @@ pub fn serve(
     // The cores have their own handles: with these open, too, the kernel would go on taking
     // connections that nobody serves while the rest drains.
     drop(listeners);
+    behind.spawn(app.note_books()?);
     let reload = Reload { config_path, own, lasting: lasting.clone() };
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::config::Config;
 use crate::config::Target;
 
 const CANARY: &str = "svc_sk_CANARY_0123456789";
@@ -230,8 +229,39 @@ fn a_variable_that_is_not_text_is_a_fault() {
 }
 
 #[tokio::test]
-async fn check_online_says_that_it_cannot_yet() {
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let exit = online(&Config::default(), &mut out, &mut err).await.expect("a Vec takes all");
-    assert_eq!((exit, out.is_empty(), err.is_empty()), (Exit::Failed, true, false));
+async fn check_online_has_nothing_to_ask_in_sandbox_mode_and_asks_nothing_where_check_refuses() {
+    let folder = folder(&[]);
+    for (variables, exit, says) in [
+        (&[][..], Exit::Done, "nothing to ask"),
+        (&[("TOLLGATE_LIMITS__BURST", "many")], Exit::Mistake, "TOLLGATE_LIMITS__BURST"),
+        (&[("TOLLGATE_ACCESS__MODE", "members")], Exit::Mistake, "access.mode"),
+    ] {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let loaded = load(folder.path(), variables);
+        assert_eq!(online(&loaded, &mut out, &mut err).await.expect("a Vec takes all"), exit);
+        out.append(&mut err);
+        let said = String::from_utf8(out).expect("text");
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn reports_are_asked_for_in_words() {
+    let (cli, ..) = read(&["usage"]);
+    let since = Since::Last(std::time::Duration::from_secs(7 * 86_400));
+    let usage = Command::Usage { since, by: By::Day, format: Format::Table };
+    assert_eq!(cli.map(|cli| cli.command()), Ok(usage));
+    let (cli, ..) = read(&["reconcile", "--dry-run"]);
+    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Reconcile { dry_run: true }));
+    for arguments in [
+        &["usage", "--since", "yesterday"][..],
+        &["usage", "--since", CANARY],
+        &["usage", "--by", "week"],
+        &["usage", "--format", "xml"],
+        &["reconcile", "--now"],
+    ] {
+        let (cli, out, err) = read(arguments);
+        assert_eq!((cli, out.as_str()), (Err(Exit::Mistake), ""), "{arguments:?}");
+        assert!(!err.contains("CANARY"), "{err}");
+    }
 }

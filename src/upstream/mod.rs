@@ -4,6 +4,7 @@
 //! caller's; nothing is sent twice, save after a refusal that is free (401, 429) or when the
 //! connection took no byte of it.
 
+pub mod billing;
 pub mod blot;
 pub mod client;
 mod connect;

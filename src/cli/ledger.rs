@@ -1,0 +1,29 @@
+//! Finds the ledger's file for the commands that work beside a running server.
+
+use std::path::Path;
+
+use crate::config::Config;
+use crate::config::Store;
+
+/// The file, or a sentence on why there is none to look into.
+pub(super) fn file(config: &Config) -> Result<&Path, String> {
+    let path = match &config.store {
+        Store::Sqlite(path) => path,
+        Store::Memory => {
+            return Err(
+                "store.url is \"memory\": what was bought is known to the running server alone, and \
+                 no ledger is on disk (in sandbox mode this is the default, as it is play money)"
+                    .to_owned(),
+            );
+        }
+        Store::Redis => return Err("store.url: this version keeps no ledger in redis".to_owned()),
+    };
+    match path.try_exists() {
+        Ok(true) => Ok(path),
+        Ok(false) => Err(format!(
+            "there is no ledger at {} (store.url): the server makes it at its first start",
+            path.display()
+        )),
+        Err(error) => Err(format!("the ledger at {} cannot be read: {error}", path.display())),
+    }
+}

@@ -1,0 +1,154 @@
+//! `tollgate check --online`: asks the gateway with each key, and prints what the account has.
+
+use std::io;
+use std::io::Write;
+
+use super::Exit;
+use super::Loaded;
+use super::check;
+use crate::app;
+use crate::config::Config;
+use crate::config::Fault;
+use crate::config::Key;
+use crate::config::Target;
+use crate::contract::money::Usd;
+use crate::contract::wire::KEY_PREFIX;
+use crate::upstream::Error;
+use crate::upstream::billing;
+use crate::upstream::billing::Counter;
+use crate::upstream::billing::KeyRow;
+use crate::upstream::billing::Listing;
+
+/// [`check`], and if all is well the balance, the rate limit, the usage and the keys as the gateway
+/// lists them. A key is only ever named by its place and by the prefix that the gateway makes public.
+///
+/// # Errors
+/// That of writing, and no trust anchors.
+pub async fn online(
+    loaded: &Result<Loaded, Vec<Fault>>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> io::Result<Exit> {
+    let exit = check(loaded, out, err)?;
+    match loaded {
+        Ok(Loaded { config, .. }) if exit == Exit::Done => ask(config, out, err).await,
+        Ok(_) | Err(_) => Ok(exit),
+    }
+}
+
+async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
+    let Target::Live { base_url, keys } = &config.gateway.target else {
+        writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
+        return Ok(Exit::Done);
+    };
+    let mut listing = None;
+    let mut accepted = Vec::with_capacity(keys.len());
+    for key in keys {
+        // A ring of its own for each, so that none stands in for another.
+        let gateway = app::asking(&config.gateway, base_url, std::slice::from_ref(key))?;
+        match billing::ask(gateway).await {
+            Ok(listed) => {
+                accepted.push(true);
+                listing = Some(listed);
+            }
+            Err(Error::NoKeyLeft | Error::KeyRefused { .. }) => accepted.push(false),
+            Err(error) => {
+                let place = accepted.len() + 1;
+                writeln!(err, "gateway.base_url: asked with key {place}: {error}")?;
+                return Ok(Exit::Failed);
+            }
+        }
+    }
+    let listed = listing.as_ref().map_or(&[][..], |listing| &listing.keys);
+    for (place, (key, accepted)) in (1..).zip(keys.iter().zip(&accepted)) {
+        let prefix = prefix(key, listed).map(|prefix| format!(" ({}…)", plain(prefix)));
+        let prefix = prefix.unwrap_or_default();
+        match accepted {
+            true => writeln!(out, "key {place}     accepted{prefix}")?,
+            false => writeln!(err, "key {place}{prefix}: the gateway refuses it")?,
+        }
+    }
+    if let Some(listing) = &listing {
+        print(listing, out)?;
+    }
+    Ok(if accepted.contains(&false) { Exit::Failed } else { Exit::Done })
+}
+
+/// The longest listed prefix that is one of this key, and not the whole of it.
+fn prefix<'a>(key: &Key, listed: &'a [KeyRow]) -> Option<&'a str> {
+    let prefixes = listed.iter().map(|row| row.key_prefix.trim_end_matches(['.', '…', '*']));
+    let fits = prefixes.filter(|prefix| {
+        prefix.len() > KEY_PREFIX.len()
+            && prefix.len() < key.expose().len()
+            && key.expose().starts_with(prefix)
+    });
+    fits.max_by_key(|prefix| prefix.len())
+}
+
+fn print(Listing { keys, billing }: &Listing, out: &mut impl Write) -> io::Result<()> {
+    let dollars = |cents| Usd::cents(cents).unwrap_or(Usd::micros(u64::MAX)).short();
+    let (limit, usage) = (billing.rate_limit, billing.usage);
+    writeln!(out, "balance   {}", dollars(billing.balance_cents))?;
+    writeln!(out, "limit     {} requests in {} s", limit.requests, limit.window_seconds)?;
+    let counters = [("chat", usage.chat), ("search", usage.search), ("images", usage.images)];
+    for (name, Counter { count, cost_cents }) in counters {
+        writeln!(out, "{name:<9} {count} calls, {}", dollars(cost_cents))?;
+    }
+    writeln!(out, "spent     {} in all", dollars(usage.total_spent_cents))?;
+    for row in keys {
+        let said = |word: &str, text: &Option<String>| {
+            text.as_ref().map(|text| format!(", {word} {}", plain(text))).unwrap_or_default()
+        };
+        let uses = row.usage_count.map(|count| format!(", {count} uses")).unwrap_or_default();
+        writeln!(
+            out,
+            "listed    {}…, {}{}{uses}{}{}",
+            plain(&row.key_prefix),
+            plain(&row.name),
+            said("created", &row.created_at),
+            said("last used", &row.last_used_at),
+            said("revoked", &row.revoked_at),
+        )?;
+    }
+    Ok(())
+}
+
+/// The gateway's words without what moves a terminal's cursor or turns its text around.
+fn plain(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_named_by_what_the_gateway_lists_of_it_and_never_whole() {
+        let row = |prefix: &str| KeyRow {
+            name: "a key".to_owned(),
+            key_prefix: prefix.to_owned(),
+            created_at: None,
+            last_used_at: None,
+            revoked_at: None,
+            usage_count: None,
+        };
+        let key = Key::new("svc_sk_abcdefgh".to_owned());
+        for (listed, named) in [
+            (&["svc_sk_abcd"][..], Some("svc_sk_abcd")),
+            (&["svc_sk_abcd..."], Some("svc_sk_abcd")),
+            (&["svc_sk_ab", "svc_sk_abc", "svc_sk_x"], Some("svc_sk_abc")),
+            (&["svc_sk_abcdefgh"], None),
+            (&["svc_sk_", "", "svc_sk_b", "svc_sk_abcdefghi"], None),
+            (&[], None),
+        ] {
+            let listed: Vec<_> = listed.iter().map(|prefix| row(prefix)).collect();
+            assert_eq!(prefix(&key, &listed), named, "{listed:?}");
+        }
+    }
+
+    #[test]
+    fn the_gateways_words_move_no_cursor() {
+        assert_eq!(plain("a\u{1b}[31mb\r\n\u{202e}c é"), "a[31mbc é");
+    }
+}

@@ -1,0 +1,184 @@
+//! Asks for the account's own books: its keys, its balance, its rate limit, what was spent.
+
+use serde::Deserialize;
+use tower::{Service, ServiceExt};
+
+use super::{Ask, Error, Reply, What};
+
+/// The answer to `GET /api/api-keys` (contract 2.1 to 2.3). Fields that the contract does not show
+/// are passed over.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Listing {
+    /// Every key of the account, revoked ones included.
+    pub keys: Vec<KeyRow>,
+    /// What the account has and has spent.
+    pub billing: Billing,
+}
+
+/// A key as the gateway lists it, never in full (2.1).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRow {
+    /// Its label.
+    pub name: String,
+    /// Its public leading part.
+    pub key_prefix: String,
+    /// ISO 8601.
+    pub created_at: Option<String>,
+    /// ISO 8601; none where it was never used.
+    pub last_used_at: Option<String>,
+    /// ISO 8601; none while it works.
+    pub revoked_at: Option<String>,
+    /// How often it was used.
+    pub usage_count: Option<u64>,
+}
+
+/// The billing summary (2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Billing {
+    /// The balance, in cents: a chat of $0.003 may not show in it.
+    pub balance_cents: u64,
+    /// The account's rate limit.
+    pub rate_limit: RateLimit,
+    /// What was spent.
+    pub usage: Usage,
+}
+
+/// So many requests in any window so long (2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RateLimit {
+    /// Requests per window.
+    pub requests: u64,
+    /// The window's length.
+    pub window_seconds: u64,
+}
+
+/// What was spent, by kind (2.3). Videos have no counter: they show in the total alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    /// Chats.
+    pub chat: Counter,
+    /// Searches, where the account has any.
+    #[serde(default)]
+    pub search: Counter,
+    /// Images, where the account has any.
+    #[serde(default)]
+    pub images: Counter,
+    /// Everything, in cents, whatever credit was bought in between.
+    pub total_spent_cents: u64,
+}
+
+/// One kind of call (2.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counter {
+    /// How many.
+    pub count: u64,
+    /// What they cost together, in cents.
+    pub cost_cents: u64,
+}
+
+/// Asks the gateway; it costs nothing but a place in the account's window.
+///
+/// # Errors
+/// As any question's; [`Error::Unreadable`] where a field is missing or of another type than the
+/// contract says, [`Error::Status`] for a refusal.
+pub async fn ask<S>(gateway: S) -> Result<Listing, Error>
+where
+    S: Service<Ask, Response = Reply, Error = Error>,
+{
+    let reply = gateway.oneshot(Ask::free(What::Billing)).await?;
+    match reply.status.is_success() {
+        true => {
+            serde_json::from_slice(&reply.body).map_err(|_error| Error::Unreadable(reply.status))
+        }
+        false => Err(Error::Status(reply.status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::StatusCode;
+    use tower::service_fn;
+
+    use super::*;
+
+    const REFERENCE: &str = r#"{
+        "keys": [
+            {"id": "k1", "name": "production", "keyPrefix": "svc_sk_ab12", "createdAt": "2025-01-01T00:00:00Z",
+             "lastUsedAt": null, "usageCount": 7, "scopes": ["chat"]},
+            {"id": "k2", "name": "old", "keyPrefix": "svc_sk_cd34", "createdAt": "2024-01-01T00:00:00Z",
+             "lastUsedAt": "2024-02-01T00:00:00Z", "revokedAt": "2024-03-01T00:00:00Z", "usageCount": 1}
+        ],
+        "stats": {"activeKeys": 1, "totalUsage": 8},
+        "billing": {
+            "hasCredits": true, "balanceCents": 4210, "balanceFormatted": "$42.10",
+            "rateLimit": {"requests": 60, "windowSeconds": 60},
+            "usage": {
+                "chat": {"count": 3, "costCents": 1}, "search": {"count": 0, "costCents": 0},
+                "images": {"count": 0, "costCents": 0}, "totalSpentCents": 790
+            }
+        }
+    }"#;
+
+    async fn asked(status: StatusCode, body: &str) -> Result<Listing, Error> {
+        let reply =
+            Reply { status, is_json: true, body: Bytes::copy_from_slice(body.as_bytes()), key: 0 };
+        ask(service_fn(move |asked: Ask| {
+            assert!(matches!(asked.what, What::Billing) && asked.departure.is_none());
+            let reply = reply.clone();
+            async move { Ok(reply) }
+        }))
+        .await
+    }
+
+    #[tokio::test]
+    async fn the_books_are_read_as_the_contract_shows_them() {
+        let Listing { keys, billing } = asked(StatusCode::OK, REFERENCE).await.unwrap();
+        let shown: Vec<_> =
+            keys.iter().map(|key| (&*key.name, &*key.key_prefix, key.usage_count)).collect();
+        assert_eq!(
+            shown,
+            [("production", "svc_sk_ab12", Some(7)), ("old", "svc_sk_cd34", Some(1))]
+        );
+        assert_eq!(keys[0].revoked_at, None);
+        assert_eq!(keys[1].revoked_at.as_deref(), Some("2024-03-01T00:00:00Z"));
+        assert_eq!(billing.balance_cents, 4_210);
+        assert_eq!(billing.rate_limit, RateLimit { requests: 60, window_seconds: 60 });
+        assert_eq!(billing.usage.chat, Counter { count: 3, cost_cents: 1 });
+        assert_eq!(billing.usage.total_spent_cents, 790);
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_or_of_another_type_is_not_guessed() {
+        for (from, to) in [
+            ("\"balanceCents\": 4210", "\"balanceCents\": \"4210\""),
+            ("\"balanceCents\": 4210", "\"balanceCents\": 42.1"),
+            ("\"balanceCents\": 4210", "\"balanceCents\": -1"),
+            ("\"balanceCents\": 4210", "\"balanceCents\": null"),
+            ("\"balanceCents\": 4210", "\"balance\": 4210"),
+            ("\"balanceCents\": 4210", "\"balanceCents\": 1, \"balanceCents\": 4210"),
+            ("\"count\": 3", "\"count\": true"),
+            ("\"totalSpentCents\": 790", "\"spent\": 790"),
+            ("\"windowSeconds\": 60", "\"windowSeconds\": [60]"),
+            ("\"name\": \"old\"", "\"name\": 1"),
+            ("\"keyPrefix\": \"svc_sk_cd34\"", "\"key\": \"x\""),
+            ("\"billing\"", "\"bill\""),
+            ("\"keys\"", "\"key\""),
+        ] {
+            assert!(REFERENCE.contains(from), "{from}");
+            let outcome = asked(StatusCode::OK, &REFERENCE.replace(from, to)).await;
+            assert!(matches!(outcome, Err(Error::Unreadable(_))), "{to}: {outcome:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_no_listing() {
+        let outcome = asked(StatusCode::FORBIDDEN, REFERENCE).await;
+        assert!(matches!(outcome, Err(Error::Status(StatusCode::FORBIDDEN))), "{outcome:?}");
+    }
+}
