@@ -8,13 +8,16 @@ use super::Answer;
 use super::Checkpoint;
 use super::Ending;
 use super::Ledger;
+use super::Place;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
 use super::Row;
 use super::Scope;
 use super::Spent;
+use super::TakenPlace;
 use super::Unavailable;
+use super::WindowLog;
 
 /// Answers every verb with [`Unavailable`] and this reason.
 #[derive(Clone, Debug)]
@@ -64,6 +67,20 @@ impl Ledger for Broken {
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
+        self.refuse()
+    }
+}
+
+impl WindowLog for Broken {
+    fn took(&self, _: Place, _: Duration) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn replied(&self, _: Place, _: Duration) {}
+
+    fn unsent(&self, _: Place) {}
+
+    fn places(&self, _: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         self.refuse()
     }
 }

@@ -3,6 +3,7 @@
 
 mod books;
 mod replies;
+mod window;
 
 use std::fmt;
 use std::future::ready;
@@ -23,10 +24,12 @@ use super::Scope;
 use super::Spent;
 use super::Unavailable;
 use books::Books;
+use window::Places;
 
 /// A ledger that ends with the process. Every verb is done when it is called: nothing runs beside it.
 pub struct Memory {
     books: Mutex<Books>,
+    places: Mutex<Places>,
     clock: Clock,
 }
 
@@ -38,7 +41,7 @@ impl Memory {
 
     /// The same, with other bounds.
     pub fn with_room(clock: Clock, room: Room) -> Self {
-        Self { books: Mutex::new(Books::new(room)), clock }
+        Self { books: Mutex::new(Books::new(room)), places: Mutex::default(), clock }
     }
 
     fn step<T>(

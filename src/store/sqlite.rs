@@ -11,6 +11,7 @@ mod replies;
 mod report;
 mod schema;
 mod step;
+mod window;
 mod writer;
 
 use std::fmt;
@@ -70,7 +71,11 @@ impl Sqlite {
         open::make(path)?;
         let books = Books::new(open::open(path, Purpose::Serve, room)?, room);
         let unusable = |fault: Fault| OpenError::unusable(path, fault.unavailable());
-        books.transact(|books| books.recover(clock())).map_err(unusable)?;
+        let recover = |books: &Books| {
+            books.recover(clock())?;
+            window::recover(books, clock())
+        };
+        books.transact(recover).map_err(unusable)?;
         lock.sign().map_err(|error| OpenError::unusable(path, error))?;
         Self::start(path, clock, books, Access::Write, Some(lock))
     }

@@ -12,7 +12,7 @@ use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
     Broken, Claim, Clock, Earlier, Ending, Identity, KeptReply, Ledger, Limits, PurchaseId,
-    Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin,
+    Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin, WindowLog,
 };
 
 /// 2025-11-20, noon.
@@ -24,6 +24,7 @@ pub(crate) const TOLL: Usd = Usd::mills(6);
 
 pub(crate) struct Desk {
     pub(crate) ledger: Arc<dyn Ledger>,
+    pub(crate) places: Arc<dyn WindowLog>,
     time: Arc<Mutex<Duration>>,
     folder: Option<TempDir>,
 }
@@ -31,14 +32,16 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) fn in_memory(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
-        Self { ledger: Arc::new(Memory::with_room(clock(&time), room)), time, folder: None }
+        let store = Arc::new(Memory::with_room(clock(&time), room));
+        Self { ledger: store.clone(), places: store, time, folder: None }
     }
 
     pub(crate) fn on_disk(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
         let folder = tempfile::tempdir().expect("a folder");
-        let ledger = Sqlite::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
-        Self { ledger: Arc::new(ledger.expect("a new ledger")), time, folder: Some(folder) }
+        let store = Sqlite::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
+        let store = Arc::new(store.expect("a new ledger"));
+        Self { ledger: store.clone(), places: store, time, folder: Some(folder) }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -56,12 +59,14 @@ impl Desk {
 
     pub(crate) fn restart_with(&mut self, room: Room) {
         self.stop();
-        let ledger = Sqlite::serve_within(&self.path(), self.clock(), room);
-        self.ledger = Arc::new(ledger.expect("it opens again"));
+        let store = Sqlite::serve_within(&self.path(), self.clock(), room);
+        let store = Arc::new(store.expect("it opens again"));
+        (self.ledger, self.places) = (store.clone(), store);
     }
 
     pub(crate) fn stop(&mut self) {
-        self.ledger = Arc::new(Broken("stopped".into()));
+        let store = Arc::new(Broken("stopped".into()));
+        (self.ledger, self.places) = (store.clone(), store);
     }
 
     pub(crate) fn now(&self) -> Duration {

@@ -10,3 +10,4 @@ mod disk;
 mod endings;
 mod model;
 mod restart;
+mod window;
