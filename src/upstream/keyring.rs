@@ -108,14 +108,14 @@ where
             decision(&mut ring.lock().unwrap_or_else(PoisonError::into_inner));
         };
         Box::pin(async move {
-            let mut from = 0;
+            let (mut from, since) = (0, clock::now());
             loop {
                 let mut picked = None;
                 decide(&mut |ring| picked = ring.pick(from, clock::now()));
                 let Some(key) = picked else { return Err(Error::NoKeyLeft) };
                 from = key + 1;
                 std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
-                let outcome = inner.call(Attempt { ask: ask.clone(), key }).await;
+                let outcome = inner.call(Attempt { ask: ask.clone(), key, since }).await;
                 match outcome {
                     Err(Error::KeyRefused { .. }) => {
                         decide(&mut |ring| ring.refused(key, clock::now()));

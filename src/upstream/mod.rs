@@ -11,14 +11,16 @@ mod connect;
 mod error;
 pub mod keyring;
 pub mod media;
-pub mod patience;
 mod pool;
 mod reply;
+pub mod window;
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+use crate::clock::Instant;
 
 pub use error::Error;
 pub use reply::Reply;
@@ -95,4 +97,6 @@ pub struct Attempt {
     pub ask: Ask,
     /// The key's place in the ring.
     pub key: usize,
+    /// When it was first asked, with whichever key.
+    pub since: Instant,
 }
