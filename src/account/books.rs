@@ -33,7 +33,9 @@ pub struct Look {
 #[derive(Debug, thiserror::Error)]
 pub enum Blocked {
     /// Something is being bought.
-    #[error("purchases are under way; try again")]
+    #[error(
+        "purchases are under way; try again (what a crash left so ends at the server's next start)"
+    )]
     UnderWay,
     /// The gateway did not say.
     #[error("the gateway's books cannot be read: {0}")]

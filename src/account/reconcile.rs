@@ -8,17 +8,19 @@
 //! Guesses: the counters cover the account's whole life, a charge shows in them at once, and one that
 //! has not come within [`SETTLES_WITHIN`] never comes.
 
-use std::collections::BTreeMap;
-use std::fmt;
+mod sums;
+mod words;
+
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::store::Checkpoint;
 use crate::store::PurchaseId;
 use crate::store::Row;
 use crate::store::Service;
 use crate::store::State;
+use sums::Sums;
 
 /// How long after it began a purchase may still be charged. Guess: the contract names no deadline;
 /// giving a toll back frees its key, so it had better be long.
@@ -27,8 +29,6 @@ pub const SETTLES_WITHIN: Duration = Duration::from_secs(300);
 /// Two differences of amounts that are rounded to cents, in any way, are off by less than this.
 const ROUNDING: i128 = 20_000;
 const CENT: i128 = 10_000;
-/// Combinations of videos that are tried.
-const MOST_TRIES: u32 = 100_000;
 
 /// What can be said of every unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,59 +203,6 @@ fn left_for_videos(since: &[&Row], delta: Delta) -> (i128, i128) {
     (beyond_chats - videos - others, slack)
 }
 
-/// How many choices make a sum between two bounds, both excluded.
-enum Sums {
-    None,
-    One(Vec<u64>),
-    Many,
-}
-
-impl Sums {
-    /// A choice takes of each kind (price, how many there are) any number.
-    fn of(kinds: &[(i128, u64)], above: i128, below: i128) -> Self {
-        let mut search = Search { kinds, found: Vec::new(), tries: MOST_TRIES };
-        search.extend(&mut Vec::new(), above, below);
-        match (search.tries, search.found.len()) {
-            (0, _) => Self::Many,
-            (_, 0) => Self::None,
-            (_, 1) => Self::One(search.found.swap_remove(0)),
-            (_, _) => Self::Many,
-        }
-    }
-}
-
-struct Search<'a> {
-    kinds: &'a [(i128, u64)],
-    found: Vec<Vec<u64>>,
-    tries: u32,
-}
-
-impl Search<'_> {
-    fn extend(&mut self, chosen: &mut Vec<u64>, above: i128, below: i128) {
-        let Some(&(price, there)) = self.kinds.get(chosen.len()) else {
-            if above < 0 && 0 < below {
-                self.found.push(chosen.clone());
-            }
-            return;
-        };
-        let others = self.kinds.iter().skip(chosen.len() + 1);
-        let most_of_others: i128 = others.map(|(price, there)| price * i128::from(*there)).sum();
-        for number in 0..=there {
-            let taken = price * i128::from(number);
-            if taken >= below || self.found.len() > 1 || self.tries == 0 {
-                return;
-            }
-            if taken + most_of_others <= above {
-                continue;
-            }
-            self.tries -= 1;
-            chosen.push(number);
-            self.extend(chosen, above - taken, below - taken);
-            chosen.pop();
-        }
-    }
-}
-
 /// A verdict in the making.
 #[derive(Default)]
 struct Draft {
@@ -285,9 +232,8 @@ impl Draft {
 
     fn finish(self, before: &Checkpoint, now: &Checkpoint, since: &[&Row]) -> Verdict {
         let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
-        let is_unknown = |row: &&&Row| row.state == State::Unknown;
-        let is_undecided =
-            |row: &&&Row| is_unknown(row) && self.undecided.iter().any(|(id, _)| *id == row.id);
+        let undecided: HashSet<PurchaseId> = self.undecided.iter().map(|(id, _)| *id).collect();
+        let is_undecided = |row: &&&Row| undecided.contains(&row.id);
         let booked = since.iter().filter(|row| row.state == State::Posted).map(|row| row.toll);
         let charged = self.settled.iter().filter_map(|settled| settled.charged);
         let spent = now.spent_cents.checked_sub(before.spent_cents);
@@ -339,58 +285,6 @@ fn micros(amount: Usd) -> i128 {
 /// An amount that was summed up; never negative, and at most what can be written.
 fn usd(micros: i128) -> Usd {
     Usd::micros(u64::try_from(micros.max(0)).unwrap_or(u64::MAX))
-}
-
-impl fmt::Display for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Count(count) => write!(f, "by the count: {count}"),
-            Self::Spending(amount) => write!(
-                f,
-                "by the spending: beyond chats and what is posted here, {} was spent",
-                amount.short()
-            ),
-        }
-    }
-}
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { counted, posted, unknown } = self;
-        write!(f, "the gateway counted {counted}, {posted} posted and {unknown} unknown here")
-    }
-}
-
-impl fmt::Display for Doubt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Older(checkpoint) => {
-                write!(f, "it is older than the last checkpoint, {}", iso8601(*checkpoint))
-            }
-            Self::Young => write!(
-                f,
-                "not charged so far, and it may be yet: ask again when it is {} minutes old",
-                SETTLES_WITHIN.as_secs() / 60
-            ),
-            Self::WentBack => f.write_str("a counter of the gateway is lower than it was"),
-            Self::Miscounted(count) if count.counted < count.posted => {
-                write!(f, "the gateway counts fewer chats than were posted: {count}")
-            }
-            Self::Miscounted(count) => {
-                write!(f, "somebody else uses the account: {count}")
-            }
-            Self::WhichOne { charged, of } => {
-                write!(f, "{charged} of {of} alike were charged, and nothing says which")
-            }
-            Self::NoSum => f.write_str(
-                "no choice of the unknown videos costs what was spent: somebody else uses the account",
-            ),
-            Self::ManySums => {
-                f.write_str("more than one choice of the unknown videos costs what was spent")
-            }
-            Self::Uncounted => f.write_str("nothing at the gateway counts this kind of purchase"),
-        }
-    }
 }
 
 #[cfg(test)]

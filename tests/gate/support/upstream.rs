@@ -27,6 +27,10 @@ pub(crate) enum Welcome {
 type Greeting = Box<dyn Fn(usize) -> Welcome + Send + Sync>;
 type Answering = Box<dyn Fn(&Heard) -> Reply + Send + Sync>;
 
+/// What the gate asks for at its start. No script answers it, and it is not among what was heard.
+const BOOKS: &str = "/api/api-keys";
+const NO_BOOKS: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
 /// A running scripted gateway. Clones are the same one; it ends with the last.
 #[derive(Clone)]
 pub(crate) struct Upstream(Arc<Running>);
@@ -203,6 +207,10 @@ fn converse(mut tap: Tap<'_>) {
         return end(tap, ending);
     }
     while let Some(heard) = hear(&mut tap) {
+        if heard.target == BOOKS {
+            tap.stream.write_all(NO_BOOKS).ok();
+            return end(tap, Ending::Fin);
+        }
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {
             lock(&tap.shared.charged).push(heard.price());
@@ -231,7 +239,8 @@ fn hear(tap: &mut Tap<'_>) -> Option<Heard> {
     let mut body = vec![0; length];
     tap.read_exact(&mut body).ok()?;
     let bytes = [head, body.clone()].concat();
-    let number = tap.shared.next.fetch_add(1, Ordering::SeqCst);
+    let counts = usize::from(target != BOOKS);
+    let number = tap.shared.next.fetch_add(counts, Ordering::SeqCst);
     Some(Heard { number, connection: tap.number, method, target, headers, body, bytes })
 }
 

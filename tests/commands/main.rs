@@ -1,0 +1,7 @@
+//! What `usage`, `reconcile` and `check --online` print and change, by the real binary before a sandbox.
+#![cfg(test)]
+
+mod desk;
+mod online;
+mod reconcile;
+mod usage;

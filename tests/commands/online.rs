@@ -1,0 +1,32 @@
+//! `tollgate check --online` shows the account, and of a key no more than the gateway makes public.
+
+use crate::desk::{Desk, KEY};
+
+/// What the sandbox lists of it.
+const PREFIX: &str = "svc_sk_CANARY_01234";
+
+#[test]
+fn check_online_prints_what_the_account_has_and_names_a_refused_key_by_its_public_prefix() {
+    let desk = Desk::open();
+    desk.charge_chat();
+    desk.charge_video("video-a-2");
+    let out = desk.done(&["check", "--online"]);
+    for says in [
+        "key 1     accepted (svc_sk_CANARY_01234",
+        "key 2     accepted",
+        "balance   $46.99",
+        "limit     60 requests in 60 s",
+        "chat      1 calls, $0.00",
+        "spent     $3.00 in all",
+        PREFIX,
+        "sandbox 0",
+    ] {
+        assert!(out.contains(says), "{says}: {out}");
+    }
+    assert!(desk.sandbox.revoke(KEY));
+    let ended = desk.run(&["check", "--online"], &[]);
+    assert_eq!(ended.code, Some(1), "{}", ended.said());
+    assert!(ended.err.starts_with("key 1 (svc_sk_CANARY_"), "{}", ended.err);
+    assert!(ended.err.contains("refuses it") && ended.out.contains("key 2     accepted"));
+    assert!(ended.out.contains("revoked 20"), "{}", ended.out);
+}

@@ -1,0 +1,150 @@
+//! `tollgate reconcile` settles what it can tell, says why, and leaves the rest.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tollgate::store::State;
+
+use crate::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, post, posted};
+
+#[test]
+fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
+    let desk = Desk::with_ledger();
+    let out = desk.done(&["reconcile", "--dry-run"]);
+    assert!(out.contains("first checkpoint"), "{out}");
+    assert_eq!(desk.checked(), None);
+    let out = desk.done(&["reconcile"]);
+    assert!(out.contains("first checkpoint"), "{out}");
+    let first = desk.checked().expect("it is noted");
+
+    desk.charge_chat();
+    let chat = desk.lose(CHAT, Duration::ZERO);
+    let before = desk.rows();
+    let told = "the gateway counted 1, 0 posted and 1 unknown here";
+    let out = desk.done(&["reconcile", "--dry-run"]);
+    assert!(line(&out, chat).starts_with("charged") && line(&out, chat).contains(told), "{out}");
+    assert!(out.contains("dry run"), "{out}");
+    assert_eq!((desk.rows(), desk.checked()), (before, Some(first)));
+
+    let server = desk.server();
+    let out = desk.done(&["reconcile"]);
+    drop(server);
+    assert!(line(&out, chat).contains("by the count") && line(&out, chat).contains(told), "{out}");
+    assert!(out.contains("drift      none"), "{out}");
+    assert_eq!(desk.state(chat), State::Posted);
+    assert!(desk.checked().expect("noted").at > first.at);
+    let out = desk.done(&["reconcile"]);
+    assert!(out.contains("unknown    none") && out.contains("drift      none"), "{out}");
+}
+
+#[test]
+fn a_video_is_told_by_what_was_spent() {
+    let desk = Desk::with_ledger();
+    desk.checkpoint(60 * MINUTE);
+    let cheap = desk.lose(VIDEO, 30 * MINUTE);
+    let dear = desk.lose(DEAR, 30 * MINUTE);
+    let chat = desk.lose(CHAT, 30 * MINUTE);
+    desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 30 * MINUTE);
+    desk.charge_chat();
+    desk.charge_video("video-d-3.1");
+    let out = desk.done(&["reconcile"]);
+    assert!(line(&out, dear).starts_with("charged"), "{out}");
+    assert!(line(&out, dear).contains("by the spending"), "{out}");
+    assert!(line(&out, cheap).starts_with("free"), "{out}");
+    assert!(line(&out, chat).starts_with("free") && line(&out, chat).contains("count"), "{out}");
+    assert_eq!(
+        [dear, cheap, chat].map(|id| desk.state(id)),
+        [State::Posted, State::Voided, State::Voided]
+    );
+    assert!(out.contains("drift      none") && out.contains("a new checkpoint"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_told_stays_unknown_with_its_reason() {
+    let desk = Desk::with_ledger();
+    let older = desk.lose(VIDEO, 90 * MINUTE);
+    desk.checkpoint(60 * MINUTE);
+    let chats = [desk.lose(CHAT, 30 * MINUTE), desk.lose(CHAT, 30 * MINUTE)];
+    desk.charge_chat();
+    let out = desk.done(&["reconcile"]);
+    assert!(line(&out, older).contains("older than the last checkpoint"), "{out}");
+    for chat in chats {
+        assert!(line(&out, chat).starts_with("unknown"), "{out}");
+        assert!(line(&out, chat).contains("1 of 2 alike were charged"), "{out}");
+    }
+
+    // Somebody else's chat: from now on nobody can say whose was charged.
+    let young = desk.lose(CHAT, Duration::ZERO);
+    desk.charge_chat();
+    desk.charge_chat();
+    let out = desk.done(&["reconcile", "--dry-run"]);
+    assert!(line(&out, young).contains("somebody else uses the account"), "{out}");
+    assert!(desk.rows().iter().all(|row| row.state == State::Unknown));
+}
+
+#[test]
+fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
+    let desk = Desk::with_ledger();
+    desk.checkpoint(60 * MINUTE);
+    let before = desk.checked();
+    let chat = desk.lose(CHAT, MINUTE);
+    let out = desk.done(&["reconcile"]);
+    assert!(line(&out, chat).contains("it may be yet"), "{out}");
+    assert!(out.contains("the checkpoint stays"), "{out}");
+    assert_eq!((desk.state(chat), desk.checked()), (State::Unknown, before));
+    desk.charge_chat();
+    assert!(line(&desk.done(&["reconcile"]), chat).starts_with("charged"));
+}
+
+#[test]
+fn what_a_running_server_lost_is_told_and_known_there_at_once() {
+    let desk = Desk::open();
+    let server = desk.serve();
+    // It notes the gateway's books in the background.
+    let noted = (0..2_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        desk.checked().is_some()
+    });
+    assert!(noted, "a start notes a checkpoint");
+
+    let body = r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"sandbox:drop"}]}"#;
+    let buy = || post(server.address, "/api/v1/chat", "Idempotency-Key: once", body);
+    let answer = buy();
+    assert!(
+        answer.starts_with("HTTP/1.1 424") && answer.contains(r#""charged":"unknown""#),
+        "{answer}"
+    );
+    let usage = desk.done(&["usage", "--by", "model", "--format", "csv"]);
+    assert!(usage.ends_with("eta-5-mini,1,0.000000,0.003000,0.000000\n"), "{usage}");
+
+    let out = desk.done(&["reconcile"]);
+    assert!(line(&out, desk.rows()[0].id).starts_with("charged"), "{out}");
+    let answer = buy();
+    assert!(
+        answer.starts_with("HTTP/1.1 424") && answer.contains(r#""charged":"yes""#),
+        "{answer}"
+    );
+    let usage = desk.done(&["usage", "--by", "model", "--format", "csv"]);
+    assert!(usage.ends_with("eta-5-mini,1,0.003000,0.000000,0.000000\n"), "{usage}");
+    assert_eq!(desk.sandbox.charges().chat, 1);
+}
+
+#[test]
+fn a_gateway_that_does_not_answer_changes_nothing() {
+    let desk = Desk::with_ledger();
+    desk.checkpoint(60 * MINUTE);
+    let (chat, before) = (desk.lose(CHAT, 30 * MINUTE), desk.checked());
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nowhere = format!("http://{closed}");
+    for (name, value) in
+        [("TOLLGATE_GATEWAY__BASE_URL", &*nowhere), ("GATEWAY_API_KEY", "svc_sk_x")]
+    {
+        let ended = desk.run(&["reconcile"], &[(name, value)]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
+        assert!(ended.err.contains("the gateway's books cannot be read"), "{}", ended.err);
+        let ended = desk.run(&["check", "--online"], &[(name, value)]);
+        assert_eq!(ended.code, Some(1), "{}", ended.said());
+        assert!(!ended.err.is_empty(), "{}", ended.out);
+    }
+    assert_eq!((desk.state(chat), desk.checked()), (State::Unknown, before));
+}

@@ -1,0 +1,111 @@
+//! `tollgate usage` is exact, also beside a running server.
+
+use std::fs;
+use std::time::Duration;
+
+use tollgate::clock;
+use tollgate::contract::money::Usd;
+use tollgate::store::{Claim, Ending, Ledger, Limits, PurchaseId, Reservation, Service};
+
+use crate::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, posted};
+
+/// Four kinds of purchases of two callers, today, ten days ago, and one that cost nothing.
+fn spent() -> Desk {
+    let desk = Desk::open();
+    let (zero, days) = (Duration::ZERO, 24 * 60 * MINUTE);
+    desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 10 * days);
+    desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), zero);
+    desk.enter(VIDEO, "192.0.2.2", posted(Usd::mills(3_210)), zero);
+    desk.enter(VIDEO, "192.0.2.2", Some(Ending::Unknown), zero);
+    desk.enter(DEAR, "192.0.2.2", Some(Ending::Voided), zero);
+    desk
+}
+
+#[test]
+fn usage_is_exact_in_json() {
+    let desk = spent();
+    let server = desk.server();
+    for (arguments, expected) in [
+        (
+            &["usage", "--by", "member", "--format", "json"][..],
+            r#"{"rows":[{"key":"192.0.2.1","count":1,"settled":"0.003000","unknown":"0.000000","held":"0.000000"},{"key":"192.0.2.2","count":2,"settled":"3.210000","unknown":"3.000000","held":"0.000000"}],"total":{"count":3,"settled":"3.213000","unknown":"3.000000","held":"0.000000"}}"#,
+        ),
+        (
+            &["usage", "--by", "model", "--format", "json", "--since", "11d"],
+            r#"{"rows":[{"key":"eta-5-mini","count":2,"settled":"0.006000","unknown":"0.000000","held":"0.000000"},{"key":"video-a-2","count":2,"settled":"3.210000","unknown":"3.000000","held":"0.000000"}],"total":{"count":4,"settled":"3.216000","unknown":"3.000000","held":"0.000000"}}"#,
+        ),
+        (
+            &["usage", "--format", "json", "--since", "0s"],
+            r#"{"rows":[],"total":{"count":0,"settled":"0.000000","unknown":"0.000000","held":"0.000000"}}"#,
+        ),
+    ] {
+        assert_eq!(desk.done(arguments).trim_end(), expected, "{arguments:?}");
+    }
+    drop(server);
+}
+
+#[test]
+fn usage_shows_what_is_under_way_beside_a_running_server() {
+    let desk = Desk::open();
+    let server = desk.server();
+    let reservation = Reservation {
+        id: PurchaseId::new(),
+        caller: "192.0.2.1".to_owned(),
+        service: Service::Video,
+        model: "video-a-2".into(),
+        toll: Usd::dollars(3),
+        claim: Claim::Key { key: [1; 32], payload: [1; 32] },
+        limits: Limits::default(),
+    };
+    desk.runtime.block_on(server.reserve(&reservation)).unwrap();
+    let out = desk.done(&["usage", "--by", "model", "--format", "csv"]);
+    assert_eq!(out, "key,count,settled,unknown,held\nvideo-a-2,1,0.000000,0.000000,3.000000\n");
+    let ended = desk.run(&["reconcile"], &[]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+    assert!(ended.err.contains("purchases are under way; try again"), "{}", ended.err);
+    drop(server);
+}
+
+#[test]
+fn usage_is_aligned_for_people_and_plain_for_spreadsheets() {
+    let desk = spent();
+    assert_eq!(
+        desk.done(&["usage", "--by", "model", "--since", "11d"]),
+        "model       count   settled   unknown      held\n\
+         eta-5-mini      2  0.006000  0.000000  0.000000\n\
+         video-a-2       2  3.210000  3.000000  0.000000\n\
+         total           4  3.216000  3.000000  0.000000\n"
+    );
+    let clock::Date { year, month, day } = clock::Date::at(desk.rows()[0].at);
+    let first = format!("{year:04}-{month:02}-{day:02}");
+    let out = desk.done(&["usage", "--format", "csv", "--since", &first]);
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines[0], "key,count,settled,unknown,held");
+    assert_eq!(lines[1], format!("{first},1,0.003000,0.000000,0.000000"));
+    assert_eq!(lines.len(), 3, "{out}");
+}
+
+#[test]
+fn reports_say_why_there_is_nothing_to_read() {
+    let desk = Desk::open();
+    for command in ["usage", "reconcile"] {
+        for (environment, says) in [
+            (&[][..], "there is no ledger"),
+            (&[("TOLLGATE_STORE__URL", "memory")], "store.url is \"memory\""),
+            (&[("TOLLGATE_STORE__URL", "sqlite:proxy.toml")], "proxy.toml"),
+        ] {
+            let ended = desk.run(&[command], environment);
+            assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.said());
+            assert!(ended.err.contains(says) && ended.err.lines().count() == 1, "{}", ended.err);
+        }
+    }
+    assert!(!desk.path().exists(), "nobody but the server makes a ledger");
+    let ended = desk.run(&["usage", "--since", "yesterday"], &[]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+
+    let sandbox = [("GATEWAY_API_KEY", ""), ("TOLLGATE_GATEWAY__BASE_URL", "")];
+    fs::write(desk.folder.path().join("proxy.toml"), "").unwrap();
+    let ended = desk.run(&["reconcile"], &sandbox[..1]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
+    assert!(ended.err.contains("play money"), "{}", ended.err);
+}
