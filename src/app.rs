@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use http::Request;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use url::Url;
@@ -22,6 +23,7 @@ use crate::account::books;
 use crate::account::media::Videos;
 use crate::answer::Answer;
 use crate::clock;
+use crate::config;
 use crate::config::{Config, Key, Target};
 use crate::downstream;
 use crate::downstream::host::Hosts;
@@ -40,11 +42,13 @@ use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::memory::Memory;
 use crate::store::sqlite::{OpenError, Sqlite};
-use crate::store::{Ledger, Limits};
+use crate::store::{Ledger, Limits, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
 use crate::upstream::media::Media;
+use crate::upstream::window;
+use crate::upstream::window::Window;
 use crate::upstream::{Ask, Reply};
 use crate::validate::ChatRules;
 
@@ -60,6 +64,8 @@ pub struct Lasting {
     pub ledger: Arc<dyn Ledger>,
     /// The purchases that are under way.
     pub running: Running,
+    /// The account's window.
+    pub window: Arc<Window>,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
@@ -79,6 +85,7 @@ struct Gateway {
     base: Url,
     keys: Vec<Key>,
     ring: Arc<Mutex<Ring>>,
+    window: Arc<Window>,
 }
 
 impl App {
@@ -89,7 +96,7 @@ impl App {
     pub fn new(config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
         let (base, keys) = gateway(&config.gateway.target, lasting)?;
         let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
-        let gateway = Gateway { base, keys, ring };
+        let gateway = Gateway { base, keys, ring, window: Arc::clone(&lasting.window) };
         let metrics = Arc::clone(&lasting.metrics);
         let polls = gateway.stack(&config, &metrics)?;
         let origins = media_origins(&config, lasting);
@@ -122,6 +129,7 @@ impl App {
             terms: terms(&config),
             metrics: Arc::clone(&metrics),
         };
+        lasting.window.follow(config.gateway.window);
         Ok(Self { gate, parts: Arc::new(parts), gateway, counter, config, metrics })
     }
 
@@ -150,6 +158,17 @@ impl App {
         let is_live = matches!(self.config.gateway.target, Target::Live { .. });
         let noting = is_live.then(|| books::note(ledger, gateway));
         Ok(OptionFuture::from(noting).map(|_| ()))
+    }
+
+    /// Learns the account's rate limit from the gateway, where the settings leave it to that.
+    ///
+    /// # Errors
+    /// As [`App::new`].
+    pub fn learn_limit(&self) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+        let gateway = self.gateway.stack(&self.config, &self.metrics)?;
+        let is_told = self.config.gateway.window == config::Window::Auto;
+        let learning = is_told.then(|| window::learn(Arc::clone(&self.gateway.window), gateway));
+        Ok(OptionFuture::from(learning).map(|_| ()))
     }
 
     /// Forgets callers who have not come for a while.
@@ -186,7 +205,8 @@ impl Gateway {
         + use<>,
     > {
         let client = Client::new(&self.base, &self.keys, &config.gateway, Arc::clone(metrics))?;
-        Ok(pipeline::gateway(config.gateway.max_wait, Arc::clone(&self.ring), client))
+        let window = Arc::clone(&self.window);
+        Ok(pipeline::gateway(window, config.gateway.max_wait, Arc::clone(&self.ring), client))
     }
 }
 
@@ -227,7 +247,7 @@ impl<B> Service<Request<B>> for Current<B> {
 }
 
 /// A ledger that ends with the process.
-pub fn memory() -> Arc<dyn Ledger> {
+pub fn memory() -> Arc<Memory> {
     Arc::new(Memory::new(Arc::new(clock::wall)))
 }
 
@@ -235,8 +255,20 @@ pub fn memory() -> Arc<dyn Ledger> {
 ///
 /// # Errors
 /// Another server has it, or it cannot be used.
-pub fn sqlite(path: &Path) -> Result<Arc<dyn Ledger>, OpenError> {
+pub fn sqlite(path: &Path) -> Result<Arc<Sqlite>, OpenError> {
     Ok(Arc::new(Sqlite::serve(path, Arc::new(clock::wall))?))
+}
+
+/// The account's window, which goes on with what `log` remembers. After `shutdown` nothing queues for
+/// it.
+pub async fn window(
+    log: Arc<dyn WindowLog>,
+    config: &Config,
+    shutdown: CancellationToken,
+) -> Arc<Window> {
+    let window = Window::new(log, config.gateway.window, shutdown);
+    window.restore().await;
+    window
 }
 
 /// A sandbox as the settings want it.
@@ -265,13 +297,16 @@ fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
 /// # Errors
 /// No trust anchors.
 pub fn asking(
-    settings: &crate::config::Gateway,
+    settings: &config::Gateway,
     base: &Url,
     keys: &[Key],
 ) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
     let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
     let client = Client::new(base, keys, settings, Arc::new(Metrics::default()))?;
-    Ok(pipeline::gateway(settings.max_wait, ring, client))
+    // A server that runs beside does not count these few.
+    let window = Window::new(memory(), settings.window, CancellationToken::new());
+    window.assume();
+    Ok(pipeline::gateway(window, settings.max_wait, ring, client))
 }
 
 /// What purchases are made under.
@@ -293,7 +328,7 @@ pub fn terms(config: &Config) -> Terms {
 
 fn facts(config: &Config, media_origins: Vec<String>) -> Facts {
     let sandbox = matches!(config.gateway.target, Target::Sandbox);
-    let crate::config::Jobs { finished, failed, result } = config.jobs.clone();
+    let config::Jobs { finished, failed, result } = config.jobs.clone();
     Facts {
         sandbox,
         chat_body: config.server.chat_body,

@@ -22,6 +22,7 @@ use super::check::{budgets, callers, gateway};
 use super::{Exit, Loaded, load, log, refuse};
 use crate::app;
 use crate::app::{App, Current, Lasting};
+use crate::config;
 use crate::config::{Config, Store, Target};
 use crate::downstream::caller::{Introduced, Peer};
 use crate::metrics::Metrics;
@@ -29,7 +30,8 @@ use crate::purchase::idempotency::Running;
 use crate::routes::admin::Admin;
 use crate::server;
 use crate::store::sqlite::OpenError;
-use crate::store::{Broken, Ledger};
+use crate::store::{Broken, Ledger, WindowLog};
+use crate::upstream::window::Window;
 
 /// How often callers who are gone are forgotten.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
@@ -63,18 +65,20 @@ pub fn serve(
     let behind = runtime()?;
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
     let signals = behind.block_on(async { Signals::new() })?;
-    let ledger = open_ledger(&config.store)?;
-    let lasting = behind.block_on(start_sandbox(&config, ledger))?;
+    let shutdown = CancellationToken::new();
+    let (ledger, log) = open_store(&config.store)?;
+    let window = behind.block_on(app::window(log, &config, shutdown.clone()));
+    let lasting = behind.block_on(start_sandbox(&config, ledger, window))?;
     let own = own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
-    let shutdown = CancellationToken::new();
     let cores = start_cores(&app, &listeners, &shutdown)?;
     announce(app.config(), &listeners, &admin, out)?;
     // The cores have their own handles: with these open, too, the kernel would go on taking
     // connections that nobody serves while the rest drains.
     drop(listeners);
     behind.spawn(app.note_books()?);
+    behind.spawn(app.learn_limit()?);
     let reload = Reload { config_path, own, lasting: lasting.clone() };
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
@@ -104,15 +108,16 @@ fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// The ledger that purchases are written in. One that cannot be used stops sales, not the rest.
-fn open_ledger(store: &Store) -> io::Result<Arc<dyn Ledger>> {
+/// Where purchases are written down, and what was sent. One that cannot be used stops sales, not the
+/// rest.
+fn open_store(store: &Store) -> io::Result<(Arc<dyn Ledger>, Arc<dyn WindowLog>)> {
     match store {
-        Store::Memory => Ok(app::memory()),
+        Store::Memory => Ok(both(app::memory())),
         Store::Sqlite(path) => match app::sqlite(path) {
-            Ok(ledger) => Ok(ledger),
+            Ok(store) => Ok(both(store)),
             Err(OpenError::Unusable(reason)) => {
                 error!("nothing can be bought: {reason}");
-                Ok(Arc::new(Broken(reason)))
+                Ok(both(Arc::new(Broken(reason))))
             }
             Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
         },
@@ -121,9 +126,19 @@ fn open_ledger(store: &Store) -> io::Result<Arc<dyn Ledger>> {
     }
 }
 
+fn both<S: Ledger + WindowLog>(store: Arc<S>) -> (Arc<dyn Ledger>, Arc<dyn WindowLog>) {
+    (Arc::clone(&store) as _, store)
+}
+
 /// The sandbox listens on a free port of its own, like the gateway that it stands for.
-async fn start_sandbox(config: &Config, ledger: Arc<dyn Ledger>) -> io::Result<Lasting> {
+async fn start_sandbox(
+    config: &Config,
+    ledger: Arc<dyn Ledger>,
+    window: Arc<Window>,
+) -> io::Result<Lasting> {
     let metrics = Arc::new(Metrics::default());
+    let watched = Arc::clone(&window);
+    metrics.watch_window(move || (watched.free(), watched.waiting()));
     let sandbox = match config.gateway.target {
         Target::Live { .. } => None,
         Target::Sandbox => {
@@ -134,7 +149,7 @@ async fn start_sandbox(config: &Config, ledger: Arc<dyn Ledger>) -> io::Result<L
             Some((sandbox, address))
         }
     };
-    Ok(Lasting { metrics, ledger, running: Running::default(), sandbox })
+    Ok(Lasting { metrics, ledger, running: Running::default(), window, sandbox })
 }
 
 /// The addresses under which callers reach us; all of the machine's where we listen on all.
@@ -328,6 +343,11 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("server.idle_timeout", old.server.idle_timeout != new.server.idle_timeout),
         ("server.drain", old.server.drain != new.server.drain),
         ("admin.listen", old.admin.listen != new.admin.listen),
+        // The gateway is asked for it from the start on, or never.
+        (
+            "gateway.window",
+            old.gateway.window != new.gateway.window && new.gateway.window == config::Window::Auto,
+        ),
         ("store.url", old.store != new.store),
         ("sandbox", old.sandbox != new.sandbox),
         ("log", old.log != new.log),

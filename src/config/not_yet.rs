@@ -7,7 +7,6 @@ use super::Spend;
 use super::Store;
 use super::Target;
 use super::Tls;
-use super::Window;
 use crate::contract::money::Usd;
 
 type Row = (&'static str, fn(&Config) -> bool, &'static str);
@@ -21,8 +20,6 @@ pub(super) const NOT_YET: &[Row] = &[
         "this version does not know members; use \"open\""),
     ("access.mode", |config| matches!(config.access.mode, Mode::Jwt { .. }),
         "this version does not check JWTs; use \"open\""),
-    ("gateway.window", |config| config.gateway.window != Window::Auto,
-        "this version does not hold a window of its own; use \"auto\""),
     ("gateway.balance_floor", |config| config.gateway.balance_floor != Usd::ZERO,
         "this version does not watch the balance; use \"0.00\""),
     ("gateway.passthrough", |config| !config.gateway.passthrough.is_empty(),

@@ -143,7 +143,6 @@ fn what_this_version_lacks_is_named_and_nothing_else() {
             "access.mode",
             "access = { mode = 'jwt', jwt = { issuer = 'i', audience = 'a', jwks = 'f' } }",
         ),
-        ("gateway.window", "gateway.window = { requests = 1, seconds = 1 }"),
         ("gateway.balance_floor", "gateway.balance_floor = '1.00'"),
         (
             "gateway.passthrough",

@@ -29,7 +29,7 @@ use crate::clock;
 use crate::clock::Instant;
 use crate::config;
 use crate::store::WindowLog;
-use queue::{Limit, Queue, Rank, Ticket};
+use queue::{Limit, Queue, Rank};
 
 pub use layer::{Windowed, layer};
 
@@ -62,6 +62,8 @@ struct State {
     queue: Queue,
     waiting: HashMap<u64, oneshot::Sender<()>>,
     next: u64,
+    /// The settings say the limit: what the gateway tells changes nothing.
+    is_fixed: bool,
 }
 
 impl Window {
@@ -74,14 +76,15 @@ impl Window {
         shutdown: CancellationToken,
     ) -> Arc<Self> {
         let mut queue = Queue::new(ASSUMED);
-        match setting {
-            config::Window::Auto => {
+        let fixed = fixed(setting);
+        match fixed {
+            Some(limit) => queue.set_limit(limit),
+            None => {
                 let now = clock::now();
                 queue.hold(now + POLLS_HOLD, now + PURCHASES_HOLD);
             }
-            config::Window::Fixed { requests, period } => queue.set_limit(fixed(requests, period)),
         }
-        let state = State { queue, waiting: HashMap::new(), next: 0 };
+        let state = State { queue, waiting: HashMap::new(), next: 0, is_fixed: fixed.is_some() };
         Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), log, shutdown })
     }
 
@@ -100,7 +103,8 @@ impl Window {
         }
     }
 
-    /// The gateway told its limit. What is no limit is passed over.
+    /// The gateway told its limit, which holds unless the settings say one. What is no limit is passed
+    /// over.
     pub fn set_limit(&self, limit: RateLimit) {
         let requests = usize::try_from(limit.requests).unwrap_or(usize::MAX);
         let period = Duration::from_secs(limit.window_seconds);
@@ -108,15 +112,14 @@ impl Window {
             warn!(?limit, "the gateway tells a rate limit that cannot be one");
             return self.assume();
         }
-        self.replace(Limit { requests, period });
+        self.replace(|is_fixed| (!is_fixed).then_some(Limit { requests, period }));
     }
 
-    /// Follows a change of the setting; with `auto`, what the gateway told last stays.
+    /// Follows a change of the setting; with `auto`, what held before stays until the gateway tells.
     pub fn follow(&self, setting: config::Window) {
-        match setting {
-            config::Window::Auto => {}
-            config::Window::Fixed { requests, period } => self.replace(fixed(requests, period)),
-        }
+        let fixed = fixed(setting);
+        self.change(|state, _| state.is_fixed = fixed.is_some());
+        self.replace(|_| fixed);
     }
 
     /// The gateway does not tell its limit: 60 requests in 60 s hold, or what it told before.
@@ -125,15 +128,16 @@ impl Window {
         self.changed.notify_waiters();
     }
 
-    fn replace(&self, limit: Limit) {
-        let was = self.change(|state, _| {
+    fn replace(&self, choose: impl FnOnce(bool) -> Option<Limit>) {
+        let replaced = self.change(|state, _| {
+            let limit = choose(state.is_fixed)?;
             let was = state.queue.limit();
             state.queue.set_limit(limit);
-            was
+            (was != limit).then_some(limit)
         });
         self.changed.notify_waiters();
-        if was != limit {
-            info!(requests = limit.requests, period = ?limit.period, "the account's window");
+        if let Some(Limit { requests, period }) = replaced {
+            info!(requests, ?period, "the account's window");
         }
     }
 
@@ -179,8 +183,13 @@ impl fmt::Debug for Window {
     }
 }
 
-fn fixed(requests: std::num::NonZeroU32, period: Duration) -> Limit {
-    Limit { requests: usize::try_from(requests.get()).unwrap_or(usize::MAX), period }
+fn fixed(setting: config::Window) -> Option<Limit> {
+    match setting {
+        config::Window::Auto => None,
+        config::Window::Fixed { requests, period } => {
+            Some(Limit { requests: usize::try_from(requests.get()).unwrap_or(usize::MAX), period })
+        }
+    }
 }
 
 /// Asks the gateway for its limit, now and from time to time, for as long as the process lives.

@@ -50,7 +50,7 @@ impl Window {
             }
         }
         waiting.has_left = true;
-        let held = Held { window: Arc::clone(self), place: Place::new(), use_of: Use::None };
+        let held = Held { window: Arc::clone(self), place: Place::new(), is_used: false };
         match self.log.took(held.place, clock::wall()).await {
             Ok(()) => Ok(held),
             Err(why) => {
@@ -60,11 +60,7 @@ impl Window {
         }
     }
 
-    fn enter(
-        self: &Arc<Self>,
-        attempt: &Attempt,
-        again: bool,
-    ) -> (Waiting, oneshot::Receiver<()>) {
+    fn enter(self: &Arc<Self>, attempt: &Attempt, again: bool) -> (Waiting, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         let rank = match attempt.ask.what {
             What::Billing => Rank::Own,
@@ -93,18 +89,23 @@ struct Waiting {
 impl Waiting {
     /// When to look again; an error when there will be nothing in time. Who cannot be served in time
     /// is told at once.
-    fn wake(&self, give_up: Instant) -> Result<Instant, Error> {
-        self.window.change(|state, now| {
+    fn wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
+        let wake = self.window.change(|state, now| {
             let Ticket { rank, caller, .. } = &self.ticket;
             if now < give_up && state.queue.earliest(*rank, now) <= give_up {
                 let change = state.queue.next_change(now).unwrap_or(give_up);
                 return Ok(change.min(give_up));
             }
-            state.queue.leave(&self.ticket);
+            if !state.queue.leave(&self.ticket) {
+                // It was granted at the last moment.
+                return Ok(now);
+            }
             state.waiting.remove(&self.ticket.number);
             let expected = state.queue.expected(*rank, caller, now);
-            Err(Error::WindowFull { retry_after: expected - now })
-        })
+            Err(Error::WindowFull { retry_after: expected.duration_since(now) })
+        });
+        self.has_left = wake.is_err();
+        wake
     }
 }
 
@@ -127,28 +128,22 @@ impl Drop for Waiting {
     }
 }
 
-/// A place in the window. Dropped, it is taken from then on for one window, if it was used.
+/// A place in the window. Dropped, it is taken for one window from then on, if it was used.
 pub(super) struct Held {
     window: Arc<Window>,
     place: Place,
-    use_of: Use,
-}
-
-enum Use {
-    None,
-    Sent,
-    Ended,
+    is_used: bool,
 }
 
 impl Held {
     /// From here on the request may reach the gateway.
     pub(super) fn sending(&mut self) {
-        self.use_of = Use::Sent;
+        self.is_used = true;
     }
 
     /// The connection took no byte of it.
     pub(super) fn unsent(mut self) {
-        self.use_of = Use::None;
+        self.is_used = false;
     }
 
     /// The reply or the failure came.
@@ -168,12 +163,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let used = match std::mem::replace(&mut self.use_of, Use::Ended) {
-            Use::None => false,
-            Use::Sent => true,
-            Use::Ended => return,
-        };
-        if used {
+        if self.is_used {
             self.window.change(|state, now| state.queue.release(now));
             self.window.log.replied(self.place, clock::wall());
         } else {

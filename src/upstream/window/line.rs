@@ -97,7 +97,10 @@ mod tests {
         let mut line = line(&[("a", 1), ("b", 2), ("b", 3), ("c", 4)]);
         assert!(line.leave(&"a".into(), 1) && line.leave(&"b".into(), 2));
         assert!(!line.leave(&"a".into(), 1) && !line.leave(&"b".into(), 9));
-        assert_eq!((line.len(), line.next(), line.next(), line.next()), (2, Some(3), Some(4), None));
+        assert_eq!(
+            (line.len(), line.next(), line.next(), line.next()),
+            (2, Some(3), Some(4), None)
+        );
     }
 
     #[test]

@@ -68,13 +68,19 @@ impl InProcess {
 async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
     let own = vec![page.local_addr().unwrap().ip()];
     let metrics = Arc::new(Metrics::default());
+    let store = tollgate::app::memory();
+    let window = tollgate::app::window(store.clone(), &config, shutdown.clone()).await;
+    let watched = Arc::clone(&window);
+    metrics.watch_window(move || (watched.free(), watched.waiting()));
     let lasting = Lasting {
         metrics: Arc::clone(&metrics),
-        ledger: tollgate::app::memory(),
+        ledger: store,
         running: tollgate::purchase::idempotency::Running::default(),
+        window,
         sandbox: None,
     };
     let app = App::new(config, own, &lasting).expect("the gate starts");
+    tokio::spawn(app.learn_limit().expect("the gate starts"));
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
