@@ -20,7 +20,7 @@ use tower::{Layer, Service};
 use super::{Claim, Delivery, Purchase, Receipt, Stop, Terms, Waiters};
 use crate::clock;
 use crate::clock::Instant;
-use crate::problem::{Charged, OUTCOME_UNKNOWN, Problem, STILL_RUNNING};
+use crate::problem::{Charged, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING};
 use crate::store::{Earlier, KeptReply, Ledger, PurchaseId, State};
 
 /// How soon the ledger is asked again about a call that runs, or just ran, elsewhere.
@@ -172,6 +172,8 @@ where
             Err(_elapsed) => Some(Err(still_running())),
             Ok(Err(_closed)) => None,
             Ok(Ok(outcome)) => match outcome.clone()? {
+                // It was given up for want of anybody who waits, just before this one came.
+                Err(problem) if problem.kind() == &OVERLOADED => None,
                 Ok(receipt) => Some(Ok(Receipt { is_replay: true, ..receipt })),
                 Err(problem) => Some(Err(problem.replayed())),
             },
@@ -201,3 +203,6 @@ where
 fn still_running() -> Problem {
     Problem::new(&STILL_RUNNING).retry_after(COME_BACK)
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,6 +67,7 @@ impl Sqlite {
     pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
         // However the file is called, it has one lock.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        open::must_be_a_file(path)?;
         let mut lock = Lock::take(path)?;
         open::make(path)?;
         let books = Books::new(open::open(path, Purpose::Serve, room)?, room);

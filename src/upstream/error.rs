@@ -70,8 +70,8 @@ pub enum Error {
 
 /// How long a caller is told to wait after a 429 that named no time: the reported window (2.3).
 const UNTOLD_WAIT: Duration = Duration::from_secs(60);
-/// How long a restart takes, about.
-const RESTART: Duration = Duration::from_secs(5);
+/// How long a caller is told to wait when a call was held back here.
+const UNSENT_WAIT: Duration = Duration::from_secs(5);
 
 impl Error {
     /// What is known of the charge of a purchase that ended so.
@@ -135,7 +135,6 @@ impl Error {
                 problem.retry_after(retry_after.unwrap_or(UNTOLD_WAIT))
             }
             Self::WindowFull { retry_after } => problem.retry_after(*retry_after),
-            Self::Draining => problem.retry_after(RESTART),
             Self::Unreachable(_)
             | Self::NotTaken
             | Self::Lost(_)
@@ -145,8 +144,8 @@ impl Error {
             | Self::TooLarge
             | Self::Unreadable(_)
             | Self::KeyRefused { .. }
-            | Self::NoKeyLeft
-            | Self::Stayed(_) => problem,
+            | Self::NoKeyLeft => problem,
+            Self::Draining | Self::Stayed(_) => problem.retry_after(UNSENT_WAIT),
         }
     }
 

@@ -41,10 +41,6 @@ const PURCHASES_HOLD: Duration = Duration::from_secs(5);
 const POLLS_HOLD: Duration = Duration::from_secs(1);
 /// No window is longer; so far back the log is read.
 const LONGEST: Duration = Duration::from_secs(86_400);
-/// What a 429 may ask for at most: a mistaken header must not stop everything for good.
-const LONGEST_SHRINK: Duration = Duration::from_secs(3_600);
-/// Less is not waited after a 429: it must not spin.
-const SHORTEST_SHRINK: Duration = Duration::from_secs(1);
 /// How soon the gateway is asked again for a limit that it did not tell, and for one that it did.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 const ASK_ANEW: Duration = Duration::from_secs(600);

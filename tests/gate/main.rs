@@ -9,6 +9,7 @@ mod limits;
 mod nothing_bought_is_lost;
 mod nothing_invalid_is_forwarded;
 mod nothing_is_bought_twice;
+mod nothing_is_sent_before_its_toll;
 mod operations;
 mod patience;
 mod support;

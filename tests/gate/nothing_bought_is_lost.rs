@@ -1,6 +1,9 @@
 //! Promise 5: when the client goes away after the first byte was sent, the call is finished and
 //! booked; and a shutdown waits for what is under way.
 
+mod crashes;
+mod leaving;
+
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 

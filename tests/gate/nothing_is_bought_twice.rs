@@ -1,5 +1,8 @@
 //! Promise 4: a purchase is sent at most once, unless the gateway provably did not take it.
 
+mod keys;
+mod twins;
+
 use std::net::TcpListener;
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! Promise 6: a call whose outcome is not known stays booked, and is never sent again.
 
+mod told;
+
 use std::time::Duration;
 
 use crate::support::client::Answer;

@@ -148,11 +148,13 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
     drop(Sqlite::serve(&at("emptied"), Desk::in_memory(Room::default()).clock()).unwrap());
     fs::write(at("emptied"), "").unwrap();
     fs::write(at("gone-wal"), "x").unwrap();
+    let _device = std::os::unix::net::UnixListener::bind(at("device")).unwrap();
 
     for (name, why) in [
         ("text", "not a database"),
         ("short", "not a ledger of tollgate"),
-        ("folder", "unable to open"),
+        ("folder", "it is not a file"),
+        ("device", "it is not a file"),
         ("foreign", "not a ledger of tollgate"),
         ("newer", "its version is 99"),
         ("emptied", "it is empty, but it was not"),

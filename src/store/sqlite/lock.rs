@@ -49,6 +49,13 @@ impl Lock {
     }
 }
 
+/// Closing the file is not enough: a process that was being started just now still has it open.
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
 /// Whether a server has had the ledger before.
 pub(super) fn was_served(path: &Path) -> bool {
     fs::metadata(beside(path, ENDING)).is_ok_and(|lock| lock.len() > 0)
@@ -59,4 +66,21 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_given_back_also_where_another_process_has_inherited_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let lock = Lock::take(&path).unwrap();
+        let inherited = lock.0.try_clone().unwrap();
+        assert!(matches!(Lock::take(&path), Err(OpenError::Locked { .. })));
+        drop(lock);
+        Lock::take(&path).unwrap();
+        drop(inherited);
+    }
 }

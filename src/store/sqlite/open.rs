@@ -157,9 +157,18 @@ fn examine(connection: &mut Connection) -> Result<(), String> {
     view.commit().map_err(damaged)
 }
 
+/// Whatever is there already is a file. A device would be changed for every process, not just for us.
+pub(super) fn must_be_a_file(path: &Path) -> Result<(), OpenError> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(OpenError::unusable(path, "it is not a file")),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Makes sure that there is a file, for its owner alone. It is never opened here: closing it would
 /// drop the locks that SQLite may hold on it in this process.
 pub(super) fn make(path: &Path) -> Result<(), OpenError> {
+    must_be_a_file(path)?;
     let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
     // SQLite takes a file that is shorter than its smallest page for a new one.
     if (1..SMALLEST).contains(&size_of(path)) {

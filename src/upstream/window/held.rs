@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 use tracing::error;
 
+use super::Window;
 use super::queue::{Rank, Ticket};
-use super::{LONGEST_SHRINK, SHORTEST_SHRINK, Window};
 use crate::clock;
 use crate::clock::Instant;
 use crate::store::Place;
@@ -148,16 +148,12 @@ impl Held {
 
     /// The reply or the failure came.
     pub(super) fn replied(self) {
-        drop(self);
+        self.window.change(|state, _| state.queue.answered());
     }
 
-    /// It was a 429: nobody sends anything until its time has passed; one window where it named none,
-    /// for by then all that was sent is out of it.
+    /// It was a 429.
     pub(super) fn throttled(self, retry_after: Option<Duration>) {
-        self.window.change(|state, now| {
-            let wait = retry_after.unwrap_or(state.queue.limit().period);
-            state.queue.shrink(now + wait.clamp(SHORTEST_SHRINK, LONGEST_SHRINK));
-        });
+        self.window.change(|state, now| state.queue.shrink(retry_after, now));
     }
 }
 

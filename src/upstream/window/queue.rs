@@ -18,8 +18,17 @@ const PURCHASES_PER_POLL: usize = 9;
 const RESERVED: usize = 10;
 /// A limit so small has none to keep.
 const TOO_SMALL_FOR_A_RESERVE: usize = 5;
+/// What a 429 may ask for at most: a mistaken header must not stop everything for good.
+const LONGEST_SHRINK: Duration = Duration::from_secs(3_600);
+/// Less is not waited after a 429: it must not spin.
+const SHORTEST_SHRINK: Duration = Duration::from_secs(1);
+/// How long the first 429 that names no time is waited out; each further one twice as long.
+const UNTOLD_SHRINK: Duration = Duration::from_secs(2);
 /// Clocks never agree: the window is taken to be longer by one part in so many.
 const CLOCKS_AGREE_TO: u32 = 1_000;
+
+/// Nobody is told to wait longer than this many windows.
+const MOST_ROUNDS: u32 = 60;
 
 /// So many requests in any window so long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +80,8 @@ pub(super) struct Queue {
     replied: VecDeque<Instant>,
     /// A 429 of the gateway: nothing is granted before.
     shrunk_until: Option<Instant>,
+    /// How long the next 429 that tells no time is waited out.
+    untold: Duration,
     /// The limit is not known yet: until when polls and purchases wait for it.
     held_until: Option<(Instant, Instant)>,
     own: Line,
@@ -87,6 +98,7 @@ impl Queue {
             in_flight: 0,
             replied: VecDeque::new(),
             shrunk_until: None,
+            untold: UNTOLD_SHRINK,
             held_until: None,
             own: Line::default(),
             purchases: Line::default(),
@@ -122,9 +134,25 @@ impl Queue {
         self.held_until = None;
     }
 
-    /// Nothing more is granted before.
-    pub(super) fn shrink(&mut self, until: Instant) {
-        self.shrunk_until = self.shrunk_until.max(Some(until));
+    /// The gateway answered 429: nothing is granted before the time that it told has passed. Where it
+    /// told none, it is asked ever more rarely, at least once a window.
+    pub(super) fn shrink(&mut self, told: Option<Duration>, now: Instant) {
+        let wait = match told {
+            Some(told) => told.clamp(SHORTEST_SHRINK, LONGEST_SHRINK),
+            // One of several that were under way says nothing new.
+            None if self.shrunk_until.is_some_and(|until| now < until) => return,
+            None => {
+                let wait = self.untold.min(self.limit.period).max(SHORTEST_SHRINK);
+                self.untold = wait * 2;
+                wait
+            }
+        };
+        self.shrunk_until = self.shrunk_until.max(Some(now + wait));
+    }
+
+    /// The gateway answered something else.
+    pub(super) fn answered(&mut self) {
+        self.untold = UNTOLD_SHRINK;
     }
 
     /// Waits in the line of its rank; before all others where it had a place that was of no use.
@@ -274,9 +302,6 @@ impl Queue {
         }
     }
 }
-
-/// Nobody is told to wait longer than this many windows.
-const MOST_ROUNDS: u32 = 60;
 
 #[cfg(test)]
 mod tests;

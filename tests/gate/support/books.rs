@@ -1,49 +1,159 @@
 //! What the clients of a gate were told about their money, held against what the gateway took.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use super::client::Answer;
+use super::heard::{likeness, price};
 use super::lock;
+use super::upstream::Charge;
 
 /// One gate's books, in micro-dollars. Whatever joins the money's invariants comes in here.
 #[derive(Debug, Default)]
 pub(crate) struct Books(Mutex<Sums>);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Sums {
-    /// Tolls of answers that say that they were charged.
+    /// Tolls of answers that say that they were charged, to requests without a key.
     told: u64,
-    /// Prices of purchases whose outcome no client knows.
+    /// Prices of purchases without a key whose outcome no client knows.
+    unknown: u64,
+    /// Whatever clients know of each key's one purchase.
+    keys: HashMap<Key, Known>,
+    /// In how many ways a payload may have been bought.
+    offers: HashMap<String, Offers>,
+    /// Somebody wrote bytes that are not looked into.
+    is_blind: bool,
+}
+
+/// A key with the service that it is for.
+type Key = (String, String);
+
+#[derive(Debug, Default)]
+struct Known {
+    paid: Option<u64>,
     unknown: u64,
 }
 
+#[derive(Debug, Default)]
+struct Offers {
+    keys: HashSet<Key>,
+    without_a_key: usize,
+}
+
+/// A request on its way.
+#[derive(Debug)]
+pub(super) struct Errand {
+    price: u64,
+    key: Option<Key>,
+}
+
 impl Books {
-    /// A client had this answer to a request of this price.
-    pub(super) fn answered(&self, answer: &Answer, price: u64) {
+    /// A client sends this.
+    pub(super) fn asked(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Errand {
+        let price = price(method, target, body.as_bytes());
+        let is_key = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("idempotency-key");
+        let key = headers.iter().find(is_key).filter(|_| price > 0);
+        let key = key.map(|(_, key)| (target.to_owned(), key.trim_matches('"').to_owned()));
+        if let Some(likeness) = likeness(method, target, body.as_bytes()) {
+            let mut sums = lock(&self.0);
+            let offers = sums.offers.entry(likeness).or_default();
+            match &key {
+                Some(key) => _ = offers.keys.insert(key.clone()),
+                None => offers.without_a_key += 1,
+            }
+        }
+        Errand { price, key }
+    }
+
+    /// A client writes bytes of its own.
+    pub(super) fn blind(&self) {
+        lock(&self.0).is_blind = true;
+    }
+
+    /// A client had this answer.
+    pub(super) fn answered(&self, answer: &Answer, errand: Option<Errand>) {
+        let Errand { price, key } = errand.unwrap_or(Errand { price: 0, key: None });
         let mut sums = lock(&self.0);
         if (200..300).contains(&answer.status) {
-            if answer.value("idempotent-replayed").is_none() {
-                sums.told += answer.toll().unwrap_or(0);
+            let Some(toll) = answer.toll() else { return };
+            match key {
+                Some(key) => {
+                    let before = sums.keys.entry(key.clone()).or_default().paid.replace(toll);
+                    let before = before.unwrap_or(toll);
+                    assert_eq!(before, toll, "two tolls for one key: {key:?}");
+                }
+                None if answer.value("idempotent-replayed").is_none() => sums.told += toll,
+                None => {}
             }
         } else if answer.charged().is_some_and(|charged| charged != "no") {
-            sums.unknown += price;
+            sums.lost(price, key);
         }
     }
 
-    /// A client never had an answer to a request of this price.
-    pub(super) fn unanswered(&self, price: u64) {
-        lock(&self.0).unknown += price;
+    /// A client never had an answer.
+    pub(super) fn unanswered(&self, errand: Errand) {
+        lock(&self.0).lost(errand.price, errand.key);
+    }
+
+    /// Keys may be used for another purchase from now on.
+    pub(crate) fn forget_keys(&self) {
+        let mut sums = lock(&self.0);
+        sums.told += sums.told_by_key();
+        sums.unknown += sums.unknown_by_key();
+        sums.keys.clear();
+        for offers in sums.offers.values_mut() {
+            offers.without_a_key += offers.keys.len();
+            offers.keys.clear();
+        }
     }
 
     /// Who was told that it was charged was charged, and nobody else but who was told that it is
-    /// not known.
-    pub(super) fn assert_balanced(&self, charges: &[u64]) {
-        let Sums { told, unknown } = *lock(&self.0);
-        let charged: u64 = charges.iter().sum();
+    /// not known; and no key was charged twice.
+    pub(super) fn assert_balanced(&self, charges: &[Charge]) {
+        let sums = lock(&self.0);
+        let told = sums.told + sums.told_by_key();
+        let unknown = sums.unknown + sums.unknown_by_key();
+        let charged: u64 = charges.iter().map(|charge| charge.micros).sum();
         let adds_up = told <= charged && charged <= told + unknown;
         assert!(
             adds_up,
             "the gateway charged {charged} micro-dollars, clients know of {told}, and of {unknown} that they may have been charged"
         );
+        if sums.is_blind {
+            return;
+        }
+        let mut times: HashMap<&str, usize> = HashMap::new();
+        for likeness in charges.iter().filter_map(|charge| charge.likeness.as_deref()) {
+            *times.entry(likeness).or_default() += 1;
+        }
+        for (likeness, times) in times {
+            let offers = sums.offers.get(likeness);
+            let most = offers.map_or(0, |offers| offers.keys.len() + offers.without_a_key);
+            assert!(times <= most, "charged {times} times, {most} at most were asked: {likeness}");
+        }
+    }
+}
+
+impl Sums {
+    fn lost(&mut self, price: u64, key: Option<Key>) {
+        match key {
+            Some(key) => self.keys.entry(key).or_default().unknown = price,
+            None => self.unknown += price,
+        }
+    }
+
+    fn told_by_key(&self) -> u64 {
+        self.keys.values().filter_map(|known| known.paid).sum()
+    }
+
+    fn unknown_by_key(&self) -> u64 {
+        self.keys.values().filter(|known| known.paid.is_none()).map(|known| known.unknown).sum()
     }
 }

@@ -1,11 +1,14 @@
 //! A client that writes any bytes, and reads answers byte for byte.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use super::books::Books;
-use super::heard::{parse_head, price, read_head, values};
+use socket2::{Domain, Socket, Type};
+
+use super::books::{Books, Errand};
+use super::heard::{parse_head, read_head, values};
 use super::{PATIENCE, lock, patiently};
 
 /// What all clients of one gate have in common.
@@ -21,8 +24,8 @@ pub(crate) struct Client {
     stream: TcpStream,
     address: SocketAddr,
     record: Arc<Record>,
-    /// Prices of the requests that were sent and not answered yet.
-    pending: Vec<u64>,
+    /// The requests that were sent and not answered yet, oldest first.
+    pending: VecDeque<Errand>,
 }
 
 /// An answer as it came over the wire.
@@ -38,20 +41,39 @@ pub(crate) struct Answer {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr, record: &Arc<Record>) -> Self {
-        let stream = TcpStream::connect(address).expect("the gate listens");
-        stream.set_nodelay(true).unwrap();
+        Self::try_connect(address, record).expect("the gate listens")
+    }
+
+    /// `None` where nobody listens any more.
+    pub(crate) fn try_connect(address: SocketAddr, record: &Arc<Record>) -> Option<Self> {
+        TcpStream::connect(address).ok().map(|stream| Self::over(stream, address, record))
+    }
+
+    /// One whose system takes no more than a few thousand bytes that nobody has read.
+    pub(crate) fn narrow(address: SocketAddr, record: &Arc<Record>) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(4_096).unwrap();
+        socket.connect(&address.into()).expect("the gate listens");
+        Self::over(socket.into(), address, record)
+    }
+
+    fn over(stream: TcpStream, address: SocketAddr, record: &Arc<Record>) -> Self {
+        // A gate that has just ended has left a socket that takes no more options.
+        stream.set_nodelay(true).ok();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self { stream, address, record: Arc::clone(record), pending: Vec::new() }
+        Self { stream, address, record: Arc::clone(record), pending: VecDeque::new() }
     }
 
     /// Writes these bytes. Who buys with them says so with [`Client::send`] instead.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.record.books.blind();
         self.stream.write_all(bytes).expect("the gate reads");
     }
 
     /// Writes bytes that the gate may have stopped to read.
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.record.books.blind();
         self.stream.write_all(bytes)
     }
 
@@ -64,8 +86,9 @@ impl Client {
         body: &str,
     ) {
         let bytes = request(self.address, method, target, headers, body);
-        self.pending.push(price(method, target, body.as_bytes()));
-        self.write(&bytes);
+        self.pending.push_back(self.record.books.asked(method, target, headers, body));
+        // The gate may have ended meanwhile: no answer will come, and that is told.
+        self.stream.write_all(&bytes).ok();
     }
 
     /// The next answer; interim ones (1xx) are passed over.
@@ -78,8 +101,7 @@ impl Client {
         loop {
             let answer = read_answer(&mut Tap { stream: &self.stream, record: &self.record })?;
             if answer.status >= 200 {
-                let price = if self.pending.is_empty() { 0 } else { self.pending.remove(0) };
-                self.record.books.answered(&answer, price);
+                self.record.books.answered(&answer, self.pending.pop_front());
                 return Some(answer);
             }
         }
@@ -106,8 +128,8 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        for price in self.pending.drain(..) {
-            self.record.books.unanswered(price);
+        for errand in self.pending.drain(..) {
+            self.record.books.unanswered(errand);
         }
     }
 }

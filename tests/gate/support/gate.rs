@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tollgate::config::Environment;
@@ -17,9 +18,12 @@ use super::process::{Process, Signal};
 use super::upstream::Upstream;
 use super::{lock, log};
 
+const SETTINGS: &str = "proxy.toml";
 /// Limits that no test reaches by chance; who tests limits sets them.
 const NO_LIMITS: &str =
     "limits = { requests = 100000, seconds = 1, burst = 100000, concurrent = 10000 }\n";
+/// The same for the account's window.
+const NO_WINDOW: &str = "{ requests = 100000, seconds = 1 }";
 
 /// A gate that ends with the value.
 pub(crate) struct Gate {
@@ -31,6 +35,37 @@ pub(crate) struct Gate {
     folder: TempDir,
     /// How many charges the gateway had made before.
     earlier: usize,
+    home: Home,
+    environment: Vec<(String, String)>,
+    /// What it printed before it was started again.
+    before: String,
+}
+
+/// Where and how a gate runs.
+#[derive(Clone, Copy)]
+enum Home {
+    Here,
+    Apart,
+    ApartUnharmed,
+}
+
+impl Home {
+    fn start(self, folder: &Path, environment: &[(String, String)]) -> Running {
+        let lent: Vec<_> =
+            environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        match self {
+            Self::Here => {
+                let own: Environment = environment
+                    .iter()
+                    .map(|(name, value)| (name.clone(), Zeroizing::new(value.clone())))
+                    .collect();
+                let settings = fs::read_to_string(folder.join(SETTINGS)).unwrap();
+                Running::Here(InProcess::start(&settings, &own, folder))
+            }
+            Self::Apart => Running::Apart(Process::start(folder, &lent)),
+            Self::ApartUnharmed => Running::Apart(Process::start_unharmed(folder, &lent)),
+        }
+    }
 }
 
 enum Running {
@@ -38,43 +73,98 @@ enum Running {
     Apart(Process),
 }
 
+impl Running {
+    /// Where callers call, and where operators look.
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        match self {
+            Self::Here(here) => (here.page, here.admin),
+            Self::Apart(process) => (process.address("page"), process.address("admin")),
+        }
+    }
+}
+
 impl Gate {
     /// In this process. `settings` is the text of a `proxy.toml`, where addresses and keys are set
     /// already: `gateway.chat_timeout = "300ms"`.
     pub(crate) fn start(upstream: &Upstream, settings: &str) -> Self {
         let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
-        let environment: Environment = environment(upstream)
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), Zeroizing::new(value)))
-            .collect();
-        let running = InProcess::start(&whole(settings), &environment, folder.path());
-        let (page, admin) = (running.page, running.admin);
-        Self::with(upstream, Running::Here(running), page, admin, folder)
+        let has_store = settings.contains("store.url");
+        let store = if has_store { "" } else { "store.url = \"memory\"\n" };
+        let settings = format!("{store}{}", whole(settings));
+        fs::write(folder.path().join(SETTINGS), settings).unwrap();
+        Self::begin(upstream, folder, Home::Here, &[])
     }
 
     /// The real binary, in an empty folder with this `proxy.toml` and, besides addresses and keys,
     /// this environment alone.
     pub(crate) fn binary(upstream: &Upstream, settings: &str, more: &[(&str, &str)]) -> Self {
         let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
-        fs::write(folder.path().join("proxy.toml"), whole(settings)).unwrap();
-        let own = environment(upstream);
-        let own = own.iter().map(|(name, value)| (*name, value.as_str()));
-        let environment: Vec<_> = own.chain(more.iter().copied()).collect();
-        let process = Process::start(folder.path(), &environment);
-        let (page, admin) = (process.address("page"), process.address("admin"));
-        Self::with(upstream, Running::Apart(process), page, admin, folder)
+        fs::write(folder.path().join(SETTINGS), whole(settings)).unwrap();
+        Self::begin(upstream, folder, Home::Apart, more)
     }
 
-    fn with(
+    /// The same in a folder that `prepare` has been in, and where files may stop to grow.
+    pub(crate) fn binary_in(
         upstream: &Upstream,
-        running: Running,
-        page: SocketAddr,
-        admin: SocketAddr,
-        folder: TempDir,
+        settings: &str,
+        prepare: impl FnOnce(&Path),
     ) -> Self {
+        let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+        fs::write(folder.path().join(SETTINGS), whole(settings)).unwrap();
+        prepare(folder.path());
+        Self::begin(upstream, folder, Home::ApartUnharmed, &[])
+    }
+
+    fn begin(upstream: &Upstream, folder: TempDir, home: Home, more: &[(&str, &str)]) -> Self {
+        let mut environment = environment(upstream);
+        let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
+        if !settings.contains("gateway.window") {
+            environment.push(("TOLLGATE_GATEWAY__WINDOW".to_owned(), NO_WINDOW.to_owned()));
+        }
+        let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        environment.extend(more);
+        let running = home.start(folder.path(), &environment);
+        let (page, admin) = running.addresses();
         let (upstream, record) = (upstream.clone(), Arc::default());
         let earlier = upstream.charges().len();
-        Self { upstream, record, running, page, admin, folder, earlier }
+        let before = String::new();
+        Self { upstream, record, running, page, admin, folder, earlier, home, environment, before }
+    }
+
+    /// Ends it as a power cut would, but for the disk.
+    pub(crate) fn kill(&mut self) {
+        match &mut self.running {
+            Running::Here(_) => panic!("not a process: Gate::binary starts one"),
+            Running::Apart(process) => process.kill(),
+        }
+    }
+
+    /// Starts one that is killed while it starts, in the place of one that has ended.
+    pub(crate) fn start_and_kill(&mut self, after: Duration) {
+        let Running::Apart(mut process) = self.home.start(self.folder.path(), &self.environment)
+        else {
+            panic!("not a process: Gate::binary starts one");
+        };
+        thread::sleep(after);
+        process.kill();
+        self.before.push_str(&process.printed());
+    }
+
+    /// Ends it, in an orderly way where it still runs, and starts it again: the same folder, new
+    /// addresses.
+    pub(crate) fn restart(&mut self) {
+        match &mut self.running {
+            Running::Here(here) => here.stop(),
+            Running::Apart(process) => {
+                if process.is_running() {
+                    process.signal(Signal::SIGTERM);
+                }
+                process.wait();
+                self.before.push_str(&process.printed());
+            }
+        }
+        self.running = self.home.start(self.folder.path(), &self.environment);
+        (self.page, self.admin) = self.running.addresses();
     }
 
     /// Where callers call.
@@ -95,6 +185,21 @@ impl Gate {
     /// A new connection.
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.page, &self.record)
+    }
+
+    /// A new connection, where somebody still listens.
+    pub(crate) fn try_client(&self) -> Option<Client> {
+        Client::try_connect(self.page, &self.record)
+    }
+
+    /// A new connection whose client takes little at a time.
+    pub(crate) fn narrow_client(&self) -> Client {
+        Client::narrow(self.page, &self.record)
+    }
+
+    /// Keys may be used for another purchase from now on.
+    pub(crate) fn forget_keys(&self) {
+        self.record.books.forget_keys();
     }
 
     /// A new connection to another of its listeners.
@@ -156,7 +261,7 @@ impl Gate {
     pub(crate) fn printed(&self) -> String {
         match &self.running {
             Running::Here(_) => String::from_utf8_lossy(&log::text()).into_owned(),
-            Running::Apart(process) => process.printed(),
+            Running::Apart(process) => format!("{}{}", self.before, process.printed()),
         }
     }
 
@@ -228,7 +333,7 @@ impl Drop for Gate {
                 key.assert_absent(&name, &bytes);
             }
         }
-        self.record.books.assert_balanced(&self.upstream.charges()[self.earlier..]);
+        self.record.books.assert_balanced(&self.upstream.charged()[self.earlier..]);
     }
 }
 
@@ -238,14 +343,15 @@ fn whole(settings: &str) -> String {
 }
 
 /// Free ports, the gateway's address and its keys.
-fn environment(upstream: &Upstream) -> Vec<(&'static str, String)> {
+fn environment(upstream: &Upstream) -> Vec<(String, String)> {
     let keys: Vec<_> = upstream.canaries().iter().map(|canary| canary.key()).collect();
-    vec![
+    let pairs = [
         ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0".to_owned()),
         ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0".to_owned()),
         ("TOLLGATE_GATEWAY__BASE_URL", format!("http://{}", upstream.address())),
         ("GATEWAY_API_KEY", keys.join(",")),
-    ]
+    ];
+    pairs.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }
 
 fn files_in(folder: &Path) -> Vec<(String, Vec<u8>)> {

@@ -70,6 +70,15 @@ pub(crate) fn price(method: &str, target: &str, body: &[u8]) -> u64 {
     PRICES.iter().find(|(name, _)| *name == model).map_or(0, |(_, price)| *price)
 }
 
+/// What is bought, whichever the model: chat or video, and the words.
+pub(crate) fn likeness(method: &str, target: &str, body: &[u8]) -> Option<String> {
+    if price(method, target, body) == 0 {
+        return None;
+    }
+    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    Some(format!("{target} {} {}", body["messages"], body["prompt"]))
+}
+
 /// The values of a header; `name` in lower case.
 pub(crate) fn values<'a>(headers: &'a [(String, String)], name: &str) -> Vec<&'a str> {
     headers.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()

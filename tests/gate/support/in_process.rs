@@ -10,11 +10,12 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::app::{App, Lasting};
-use tollgate::config::{Config, Environment, Source};
+use tollgate::config::{Config, Environment, Source, Store};
 use tollgate::downstream::caller::{Introduced, Peer};
 use tollgate::metrics::Metrics;
 use tollgate::routes::admin::Admin;
 use tollgate::server;
+use tollgate::store::{Ledger, WindowLog};
 
 use super::log;
 
@@ -68,13 +69,23 @@ impl InProcess {
 async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
     let own = vec![page.local_addr().unwrap().ip()];
     let metrics = Arc::new(Metrics::default());
-    let store = tollgate::app::memory();
-    let window = tollgate::app::window(store.clone(), &config, shutdown.clone()).await;
+    let (ledger, log): (Arc<dyn Ledger>, Arc<dyn WindowLog>) = match &config.store {
+        Store::Memory => {
+            let store = tollgate::app::memory();
+            (Arc::clone(&store) as _, store)
+        }
+        Store::Sqlite(path) => {
+            let store = tollgate::app::sqlite(path).expect("a ledger that can be used");
+            (Arc::clone(&store) as _, store)
+        }
+        Store::Redis => panic!("no test has one"),
+    };
+    let window = tollgate::app::window(log, &config, shutdown.clone()).await;
     let watched = Arc::clone(&window);
     metrics.watch_window(move || (watched.free(), watched.waiting()));
     let lasting = Lasting {
         metrics: Arc::clone(&metrics),
-        ledger: store,
+        ledger,
         running: tollgate::purchase::idempotency::Running::default(),
         window,
         sandbox: None,

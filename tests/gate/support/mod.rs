@@ -31,6 +31,9 @@ pub(crate) const CHAT: &str =
 /// A video that is right.
 pub(crate) const VIDEO: &str = r#"{"prompt":"a lighthouse","model":"video-a-2","duration":8}"#;
 
+/// One ledger in memory, one in a file: a setting of each.
+pub(crate) const STORES: [&str; 2] = ["store.url = \"memory\"", "store.url = \"sqlite:ledger.db\""];
+
 /// The value of a lock, also after another thread's panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

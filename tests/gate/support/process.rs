@@ -49,7 +49,19 @@ fn command(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> C
 impl Process {
     /// Starts `tollgate serve` in this folder, with this environment alone.
     pub(super) fn start(folder: &Path, environment: &[(&str, &str)]) -> Self {
-        let mut command = command(folder, &[], environment);
+        Self::spawn(command(folder, &[], environment))
+    }
+
+    /// The same, where a file that may not grow is an error to whoever writes, not the end of it.
+    pub(super) fn start_unharmed(folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\"", env!("CARGO_BIN_EXE_tollgate")]);
+        command.env_clear().envs(environment.iter().copied());
+        command.current_dir(folder).stdin(Stdio::null());
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let printed = Arc::new(Mutex::new(String::new()));
@@ -86,6 +98,10 @@ impl Process {
     pub(super) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         signal::kill(pid, signal).expect("it runs");
+    }
+
+    pub(super) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is ours").is_none()
     }
 
     /// Waits for its end.

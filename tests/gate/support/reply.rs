@@ -28,6 +28,7 @@ pub(crate) struct Reply {
     body: Vec<u8>,
     raw: Option<Vec<u8>>,
     charges: Option<bool>,
+    price: Option<u64>,
     pub(super) delay: Duration,
     pub(super) dribbles: bool,
     cut: Option<usize>,
@@ -43,6 +44,7 @@ impl Reply {
             body: body.into(),
             raw: None,
             charges: None,
+            price: None,
             delay: Duration::ZERO,
             dribbles: false,
             cut: None,
@@ -92,6 +94,11 @@ impl Reply {
         Self { charges: Some(charged), ..self }
     }
 
+    /// The gateway takes so many micro-dollars for it, whatever its price list says.
+    pub(crate) fn costing(self, micros: u64) -> Self {
+        Self { charges: Some(true), price: Some(micros), ..self }
+    }
+
     /// Waits first; the charge is made before.
     pub(crate) fn after(self, delay: Duration) -> Self {
         Self { delay, ..self }
@@ -115,6 +122,11 @@ impl Reply {
     /// Whether it is charged.
     pub(super) fn is_charged(&self) -> bool {
         self.charges.unwrap_or((200..300).contains(&self.status))
+    }
+
+    /// What is charged, in micro-dollars, where that is not the list's price.
+    pub(super) fn price(&self) -> Option<u64> {
+        self.price
     }
 
     /// Its body, whole.

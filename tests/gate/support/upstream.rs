@@ -1,6 +1,7 @@
 //! A gateway that does what a script says, writes down every byte that it receives, and counts what
 //! it charged.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::canary::Canary;
-use super::heard::{Heard, parse_head, read_head, values};
+use super::heard::{Heard, likeness, parse_head, read_head, values};
 use super::reply::{Ending, Reply};
 use super::{lock, patiently, until};
 
@@ -38,6 +39,9 @@ pub(crate) struct Upstream(Arc<Running>);
 struct Running {
     shared: Arc<Shared>,
     address: SocketAddr,
+    socket: Socket,
+    /// Connections that leave no room for others.
+    crowd: Mutex<Vec<TcpStream>>,
 }
 
 struct Shared {
@@ -48,7 +52,15 @@ struct Shared {
     next: AtomicUsize,
     connections: Mutex<Vec<Conversation>>,
     heard: Mutex<Vec<Heard>>,
-    charged: Mutex<Vec<u64>>,
+    charged: Mutex<Vec<Charge>>,
+}
+
+/// Money that it took.
+#[derive(Clone, Debug)]
+pub(crate) struct Charge {
+    pub(crate) micros: u64,
+    /// For what.
+    pub(crate) likeness: Option<String>,
 }
 
 /// One connection: every byte that came, and a handle to end it.
@@ -69,8 +81,20 @@ impl Upstream {
         greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
         answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let address = listener.local_addr().unwrap();
+        let upstream = Self::closed(keys, greet, answer);
+        upstream.open();
+        upstream
+    }
+
+    /// One that has an address and takes no connection before [`Upstream::open`].
+    pub(crate) fn closed(
+        keys: usize,
+        greet: impl Fn(usize) -> Welcome + Send + Sync + 'static,
+        answer: impl Fn(&Heard) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
         let shared = Arc::new(Shared {
             canaries: (0..keys).map(|_| Canary::new()).collect(),
             greet: Box::new(greet),
@@ -81,9 +105,37 @@ impl Upstream {
             heard: Mutex::default(),
             charged: Mutex::default(),
         });
-        let accepting = Arc::clone(&shared);
+        Self(Arc::new(Running { shared, address, socket, crowd: Mutex::default() }))
+    }
+
+    /// Takes connections from now on.
+    pub(crate) fn open(&self) {
+        lock(&self.0.crowd).clear();
+        self.0.socket.listen(1_024).unwrap();
+        let listener = TcpListener::from(self.0.socket.try_clone().unwrap());
+        let accepting = Arc::clone(&self.0.shared);
         thread::spawn(move || accept(&listener, &accepting));
-        Self(Arc::new(Running { shared, address }))
+    }
+
+    /// Whoever connects is kept waiting until [`Upstream::open`], a second or so longer.
+    pub(crate) fn crowd(&self) {
+        self.0.socket.listen(0).unwrap();
+        let brief = Duration::from_millis(100);
+        while let Ok(one) = TcpStream::connect_timeout(&self.address(), brief) {
+            lock(&self.0.crowd).push(one);
+        }
+    }
+
+    /// Whether somebody is being kept waiting so, as the system sees it.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        const SYN_SENT: &str = "02";
+        let port = format!(":{:04X}", self.address().port());
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        let waits = |line: &str| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            fields.len() > 3 && fields[2].ends_with(&port) && fields[3] == SYN_SENT
+        };
+        table.lines().any(waits)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -117,6 +169,11 @@ impl Upstream {
 
     /// The charges that it made, in micro-dollars.
     pub(crate) fn charges(&self) -> Vec<u64> {
+        self.charged().iter().map(|charge| charge.micros).collect()
+    }
+
+    /// The same, each with what it was for.
+    pub(crate) fn charged(&self) -> Vec<Charge> {
         lock(&self.0.shared.charged).clone()
     }
 
@@ -153,7 +210,7 @@ impl Drop for Running {
         self.shared.ends.store(true, Ordering::SeqCst);
         self.shared.hang_up();
         // Wakes the one who accepts.
-        TcpStream::connect(self.address).ok();
+        TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).ok();
     }
 }
 
@@ -213,7 +270,9 @@ fn converse(mut tap: Tap<'_>) {
         }
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {
-            lock(&tap.shared.charged).push(heard.price());
+            let micros = reply.price().unwrap_or_else(|| heard.price());
+            let likeness = likeness(&heard.method, &heard.target, &heard.body);
+            lock(&tap.shared.charged).push(Charge { micros, likeness });
         }
         // Only now is it seen by who waits for it: what it costs is known.
         lock(&tap.shared.heard).push(heard);
@@ -261,6 +320,6 @@ fn end(mut tap: Tap<'_>, ending: Ending) {
 }
 
 /// A socket in the place of one that must be closed for good.
-fn dangling() -> socket2::Socket {
-    socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap()
+fn dangling() -> Socket {
+    Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()
 }

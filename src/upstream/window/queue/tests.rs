@@ -163,8 +163,9 @@ fn a_429_stops_everything_until_its_time_has_passed() {
     let mut queue = queue(10);
     enter(&mut queue, 0..1, Rank::Own, "");
     enter(&mut queue, 1..2, Rank::Purchase, "a");
-    queue.shrink(start + 3 * SECOND);
-    queue.shrink(start + SECOND);
+    queue.shrink(Some(3 * SECOND), start);
+    queue.shrink(Some(SECOND), start);
+    queue.shrink(None, start);
     assert_eq!((queue.free(start), grants(&mut queue, start).len()), (0, 0));
     assert_eq!(queue.next_change(start), Some(start + 3 * SECOND));
     assert_eq!(queue.earliest(Rank::Purchase, start), start + 3 * SECOND);
@@ -229,4 +230,20 @@ fn the_wait_that_is_told_is_when_the_place_is_free() {
     enter(&mut queue, 20..60, Rank::Purchase, "caller 0");
     assert_eq!(queue.expected(Rank::Purchase, "x", now), modest);
     assert!(queue.expected(Rank::Purchase, "caller 0", now) > modest);
+}
+
+#[test]
+fn a_429_without_a_time_is_waited_out_ever_longer_up_to_a_window() {
+    let mut now = clock::now();
+    let mut queue = Queue::new(Limit { requests: 9, period: 10 * SECOND });
+    for (told, seconds) in
+        [(None, 2), (None, 4), (None, 8), (None, 10), (Some(SECOND), 1), (None, 10)]
+    {
+        queue.shrink(told, now);
+        assert_eq!(queue.next_change(now), Some(now + seconds * SECOND));
+        now += seconds * SECOND;
+    }
+    queue.answered();
+    queue.shrink(None, now);
+    assert_eq!(queue.next_change(now), Some(now + 2 * SECOND));
 }

@@ -156,9 +156,9 @@ impl Life {
                 self.queue.set_limit(limit);
             }
             Step::Shrink(millis) => {
-                let until = self.now + Duration::from_millis(u64::from(millis));
-                self.shrunk_until = self.shrunk_until.max(Some(until));
-                self.queue.shrink(until);
+                let told = Duration::from_millis(u64::from(millis));
+                self.shrunk_until = self.shrunk_until.max(Some(self.now + told));
+                self.queue.shrink(Some(told), self.now);
             }
             Step::Restart { arrived } => {
                 // Those who wait are gone; what is under way counts as answered now.

@@ -1,0 +1,71 @@
+use bytes::Bytes;
+use tower::{ServiceExt, service_fn};
+
+use super::*;
+use crate::contract::catalog::Catalog;
+use crate::contract::money::Usd;
+use crate::store::Caller;
+use crate::store::Limits;
+use crate::store::memory::Memory;
+use crate::validate;
+
+const SOON: Duration = Duration::from_secs(1);
+
+fn terms() -> Terms {
+    Terms {
+        limits: Limits::default(),
+        dedupe_window: SOON,
+        keep_chats: SOON,
+        keep_videos: SOON,
+        patience: 10 * SOON,
+    }
+}
+
+fn purchase() -> Purchase {
+    let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
+    let caller = Caller::Address([192, 0, 2, 1].into());
+    Purchase::new(caller, order, Claim::Key("k".into()))
+}
+
+fn receipt() -> Receipt {
+    Receipt {
+        status: StatusCode::OK,
+        is_json: true,
+        body: Bytes::new(),
+        toll: Usd::dollars(3),
+        is_replay: false,
+        delivery: None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
+    let (first, second) = (purchase(), purchase());
+    let (abandoned, ended) = (first.id, Arc::new(tokio::sync::Notify::new()));
+    let gone = Arc::clone(&ended);
+    let inner = service_fn(move |purchase: Purchase| {
+        let (gone, is_first) = (Arc::clone(&gone), purchase.id == abandoned);
+        async move {
+            if is_first {
+                sleep(SOON).await;
+                gone.notify_one();
+                return Err(Stop::from(Problem::new(&OVERLOADED)));
+            }
+            match futures_util::FutureExt::now_or_never(gone.notified()) {
+                Some(()) => Ok(receipt()),
+                None => Err(Stop::Known(Earlier {
+                    id: abandoned,
+                    state: State::Sent,
+                    toll: Usd::dollars(3),
+                    reply: None,
+                })),
+            }
+        }
+    });
+    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let stack = layer(Running::default(), ledger, terms()).layer(inner);
+    let (gave_up, bought) =
+        tokio::join!(stack.clone().oneshot(first), stack.clone().oneshot(second));
+    assert_eq!(gave_up.unwrap_err().kind(), &OVERLOADED);
+    assert!(!bought.unwrap().is_replay);
+}
