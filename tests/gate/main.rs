@@ -14,4 +14,5 @@ mod operations;
 mod patience;
 mod support;
 mod the_key_never_leaves;
+mod the_window_holds;
 mod unknown_is_spent;

@@ -10,6 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
+use tollgate::clock;
+use tollgate::clock::Instant;
 
 use super::canary::Canary;
 use super::heard::{Heard, likeness, parse_head, read_head, values};
@@ -28,7 +30,8 @@ pub(crate) enum Welcome {
 type Greeting = Box<dyn Fn(usize) -> Welcome + Send + Sync>;
 type Answering = Box<dyn Fn(&Heard) -> Reply + Send + Sync>;
 
-/// What the gate asks for at its start. No script answers it, and it is not among what was heard.
+/// What the gate asks for at its start. No script answers it, and it is not among what was heard; but
+/// it arrives as all others do.
 const BOOKS: &str = "/api/api-keys";
 const NO_BOOKS: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
@@ -52,6 +55,8 @@ struct Shared {
     next: AtomicUsize,
     connections: Mutex<Vec<Conversation>>,
     heard: Mutex<Vec<Heard>>,
+    arrivals: Mutex<Vec<Instant>>,
+    books: Mutex<Option<Reply>>,
     charged: Mutex<Vec<Charge>>,
 }
 
@@ -103,6 +108,8 @@ impl Upstream {
             next: AtomicUsize::new(0),
             connections: Mutex::default(),
             heard: Mutex::default(),
+            arrivals: Mutex::default(),
+            books: Mutex::default(),
             charged: Mutex::default(),
         });
         Self(Arc::new(Running { shared, address, socket, crowd: Mutex::default() }))
@@ -150,6 +157,16 @@ impl Upstream {
     /// Every request so far that was read to its end.
     pub(crate) fn heard(&self) -> Vec<Heard> {
         lock(&self.0.shared.heard).clone()
+    }
+
+    /// When each request arrived, whatever it was.
+    pub(crate) fn arrivals(&self) -> Vec<Instant> {
+        lock(&self.0.shared.arrivals).clone()
+    }
+
+    /// Answers so whoever asks for the account's books.
+    pub(crate) fn tell_books(&self, reply: Reply) {
+        *lock(&self.0.shared.books) = Some(reply);
     }
 
     /// How many requests that were.
@@ -264,9 +281,18 @@ fn converse(mut tap: Tap<'_>) {
         return end(tap, ending);
     }
     while let Some(heard) = hear(&mut tap) {
+        lock(&tap.shared.arrivals).push(clock::now());
         if heard.target == BOOKS {
-            tap.stream.write_all(NO_BOOKS).ok();
-            return end(tap, Ending::Fin);
+            let told = lock(&tap.shared.books).clone();
+            let (bytes, ending) = match &told {
+                Some(reply) => (reply.bytes(), reply.ending),
+                None => (NO_BOOKS.to_vec(), Ending::Fin),
+            };
+            tap.stream.write_all(&bytes).ok();
+            match ending {
+                Ending::Open => continue,
+                ending => return end(tap, ending),
+            }
         }
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {
