@@ -15,6 +15,7 @@ use arc_swap::ArcSwap;
 use futures_util::future::OptionFuture;
 use http::Request;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
@@ -25,6 +26,7 @@ use crate::account::books;
 use crate::account::media::Videos;
 use crate::answer::Answer;
 use crate::clock;
+use crate::config;
 use crate::config::{Config, Key, Target};
 use crate::downstream;
 use crate::downstream::host::Hosts;
@@ -47,11 +49,12 @@ use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::memory::Memory;
 use crate::store::sqlite::{OpenError, Sqlite};
-use crate::store::{JobBook, KeyId, Ledger, Limits, Money};
+use crate::store::{JobBook, KeyId, Ledger, Limits, Money, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
 use crate::upstream::media::Media;
+use crate::upstream::window::Window;
 use crate::upstream::{Ask, Reply};
 use crate::validate::ChatRules;
 
@@ -71,6 +74,8 @@ pub struct Lasting {
     pub credit: Credit,
     /// The jobs and who watches them.
     pub jobs: Jobs,
+    /// The account's window.
+    pub window: Arc<Window>,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
@@ -91,6 +96,7 @@ struct Gateway {
     base: Url,
     keys: Vec<Key>,
     ring: Arc<Mutex<Ring>>,
+    window: Arc<Window>,
 }
 
 impl App {
@@ -101,7 +107,7 @@ impl App {
     pub fn new(config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
         let (base, keys) = gateway(&config.gateway.target, lasting)?;
         let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
-        let gateway = Gateway { base, keys, ring };
+        let gateway = Gateway { base, keys, ring, window: Arc::clone(&lasting.window) };
         let metrics = Arc::clone(&lasting.metrics);
         let polls = gateway.stack(&config, &metrics)?;
         let limiter = Arc::new(Limiter::new(&config.limits));
@@ -149,6 +155,7 @@ impl App {
             terms: terms(&config),
             metrics: Arc::clone(&metrics),
         };
+        lasting.window.follow(config.gateway.window);
         Ok(Self { gate, parts: Arc::new(parts), gateway, counter, books, config, metrics })
     }
 
@@ -180,10 +187,16 @@ impl App {
         }
     }
 
-    /// Follows the account's balance, for a gate that takes the place of another.
+    /// Follows the account's balance and rate limit, for a gate that takes the place of another.
     pub fn follow_books(&self) -> impl Future<Output = ()> + Send + 'static {
         let credit = self.counter.credit.clone();
-        self.books.follow(move || credit.was_used())
+        let following = self.books.follow(move || credit.was_used());
+        let window = Arc::clone(&self.gateway.window);
+        let is_told = self.config.gateway.window == config::Window::Auto;
+        let learning = is_told.then(|| account::learn_limit(self.books.limit(), window));
+        async {
+            futures_util::join!(following, OptionFuture::from(learning));
+        }
     }
 
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
@@ -223,7 +236,8 @@ impl Gateway {
         + use<>,
     > {
         let client = Client::new(&self.base, &self.keys, &config.gateway, Arc::clone(metrics))?;
-        Ok(pipeline::gateway(config.gateway.max_wait, Arc::clone(&self.ring), client))
+        let window = Arc::clone(&self.window);
+        Ok(pipeline::gateway(window, config.gateway.max_wait, Arc::clone(&self.ring), client))
     }
 }
 
@@ -270,12 +284,14 @@ pub struct Remembered {
     pub ledger: Arc<dyn Ledger>,
     /// Every job.
     pub book: Arc<dyn JobBook>,
+    /// What was sent to the gateway.
+    pub log: Arc<dyn WindowLog>,
 }
 
 impl Remembered {
     /// All of it in one place.
-    pub fn by<T: Ledger + JobBook>(store: Arc<T>) -> Self {
-        Self { ledger: Arc::clone(&store) as _, book: store }
+    pub fn by<T: Ledger + JobBook + WindowLog>(store: Arc<T>) -> Self {
+        Self { ledger: Arc::clone(&store) as _, book: Arc::clone(&store) as _, log: store }
     }
 }
 
@@ -290,6 +306,18 @@ pub fn memory() -> Remembered {
 /// Another server has it, or it cannot be used.
 pub fn sqlite(path: &Path, money: Money) -> Result<Remembered, OpenError> {
     Ok(Remembered::by(Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money)?)))
+}
+
+/// The account's window, which goes on with what `log` remembers. After `shutdown` nothing queues for
+/// it.
+pub async fn window(
+    log: Arc<dyn WindowLog>,
+    config: &Config,
+    shutdown: CancellationToken,
+) -> Arc<Window> {
+    let window = Window::new(log, config.gateway.window, shutdown);
+    window.restore().await;
+    window
 }
 
 /// A sandbox as the settings want it.
@@ -318,13 +346,16 @@ fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
 /// # Errors
 /// No trust anchors.
 pub fn asking(
-    settings: &crate::config::Gateway,
+    settings: &config::Gateway,
     base: &Url,
     keys: &[Key],
 ) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
     let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
     let client = Client::new(base, keys, settings, Arc::new(Metrics::default()))?;
-    Ok(pipeline::gateway(settings.max_wait, ring, client))
+    // A server that runs beside does not count these few.
+    let window = Window::new(memory().log, settings.window, CancellationToken::new());
+    window.assume();
+    Ok(pipeline::gateway(window, settings.max_wait, ring, client))
 }
 
 /// What purchases are made under.
@@ -351,13 +382,13 @@ fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
 }
 
 fn words(config: &Config) -> reading::Words {
-    let crate::config::Jobs { finished, failed, result } = config.jobs.clone();
+    let config::Jobs { finished, failed, result } = config.jobs.clone();
     reading::Words { finished, failed, result }
 }
 
 fn facts(config: &Config, media_origins: Vec<String>) -> Facts {
     let sandbox = matches!(config.gateway.target, Target::Sandbox);
-    let crate::config::Jobs { finished, failed, result } = config.jobs.clone();
+    let config::Jobs { finished, failed, result } = config.jobs.clone();
     Facts {
         sandbox,
         chat_body: config.server.chat_body,

@@ -1,6 +1,7 @@
 //! The figures that an operator scrapes, as typed handles; labels come from closed lists only.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -20,7 +21,13 @@ pub struct Metrics {
     tolls: Family<Purchase, Counter>,
     blotted: Counter,
     connections: Gauge,
+    window_free: Gauge,
+    window_waiting: Gauge,
+    window: OnceLock<LookAtWindow>,
 }
+
+/// How many places are free now, and how many wait for one.
+type LookAtWindow = Box<dyn Fn() -> (usize, usize) + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Request {
@@ -55,6 +62,9 @@ impl Default for Metrics {
             tolls: Family::default(),
             blotted: Counter::default(),
             connections: Gauge::default(),
+            window_free: Gauge::default(),
+            window_waiting: Gauge::default(),
+            window: OnceLock::new(),
         };
         let registry = &mut metrics.registry;
         registry.register("requests", "Requests answered", metrics.requests.clone());
@@ -75,6 +85,16 @@ impl Default for Metrics {
             metrics.blotted.clone(),
         );
         registry.register("connections", "Open client connections", metrics.connections.clone());
+        registry.register(
+            "window_free",
+            "Requests that the account's rate limit has room for now",
+            metrics.window_free.clone(),
+        );
+        registry.register(
+            "window_waiting",
+            "Requests that wait for the account's rate limit",
+            metrics.window_waiting.clone(),
+        );
         metrics
     }
 }
@@ -109,8 +129,19 @@ impl Metrics {
         self.connections.dec();
     }
 
+    /// Where to look for the account's window whenever the page is read; the first one stays.
+    pub fn watch_window(&self, look: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
+        let _ = self.window.set(Box::new(look));
+    }
+
     /// The page that a scraper reads, as OpenMetrics text.
     pub fn text(&self) -> String {
+        if let Some(look) = self.window.get() {
+            let (free, waiting) = look();
+            let figure = |count| i64::try_from(count).unwrap_or(i64::MAX);
+            self.window_free.set(figure(free));
+            self.window_waiting.set(figure(waiting));
+        }
         let mut page = String::new();
         match text::encode(&mut page, &self.registry) {
             Ok(()) => page,

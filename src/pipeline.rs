@@ -33,6 +33,7 @@ use crate::purchase::{Purchase, Receipt, Terms};
 use crate::store::Ledger;
 use crate::upstream;
 use crate::upstream::keyring::Ring;
+use crate::upstream::window::Window;
 use crate::upstream::{Ask, Attempt, Error, Reply};
 
 /// What the gate knows before a request comes; shared by every core.
@@ -121,8 +122,10 @@ where
     BoxCloneSyncService::new(stack)
 }
 
-/// From an ask to a reply. Purchases, polls and billing all come through here.
+/// From an ask to a reply. Purchases, polls and billing all come through here. The window is inside the
+/// ring, so that the next key's attempt takes a place of its own: whatever leaves is counted.
 pub fn gateway<S>(
+    window: Arc<Window>,
     max_wait: Duration,
     ring: Arc<Mutex<Ring>>,
     client: S,
@@ -132,7 +135,7 @@ where
     S::Future: Send,
 {
     ServiceBuilder::new()
-        .layer(upstream::patience::layer(max_wait)) // 429: waited out (the window takes this place)
-        .layer(upstream::keyring::layer(ring)) //      401: the next key
+        .layer(upstream::keyring::layer(ring)) //            401: the next key
+        .layer(upstream::window::layer(window, max_wait)) // its turn and its place; 429: once more
         .service(client)
 }

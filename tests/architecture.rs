@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("validate",   &["contract", "problem"]),
     ("store",      &["clock", "contract", "problem"]),
     ("sandbox",    &["clock", "contract"]),
-    ("upstream",   &["clock", "config", "contract", "metrics", "problem", "validate"]),
+    ("upstream",   &["clock", "config", "contract", "metrics", "problem", "store", "validate"]),
     ("downstream", &["answer", "clock", "config", "metrics", "problem", "store"]),
     ("purchase",   &["clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("jobs",       &["answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),

@@ -29,6 +29,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 type Ears = Box<dyn Fn() -> Box<dyn FnOnce(&Billing) + Send> + Send + Sync>;
 type IsOurs = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
+/// What the gateway says of its rate limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// This.
+    Limit(RateLimit),
+    /// It was asked, and did not answer.
+    Nothing,
+}
+
 /// The account's books. Clones are the same ones.
 #[derive(Clone)]
 pub struct Books(Arc<Shared>);
@@ -38,7 +47,7 @@ struct Shared {
     /// Holds whether the latest question was answered.
     asked: Cache<(), bool>,
     is_stale: AtomicBool,
-    limit: watch::Sender<Option<RateLimit>>,
+    limit: watch::Sender<Option<Told>>,
     ears: Ears,
     is_ours: IsOurs,
     told: Mutex<HashSet<String>>,
@@ -69,7 +78,7 @@ impl Books {
     }
 
     /// The account's rate limit (2.3), as soon as it is known and whenever it changes.
-    pub fn limit(&self) -> watch::Receiver<Option<RateLimit>> {
+    pub fn limit(&self) -> watch::Receiver<Option<Told>> {
         self.0.limit.subscribe()
     }
 
@@ -143,13 +152,17 @@ impl Shared {
             self.tell_revoked(&listing.keys);
         } else {
             info!("the account's books cannot be read; selling goes on");
+            self.limit.send_if_modified(|known| {
+                known.is_none() && known.replace(Told::Nothing).is_none()
+            });
         }
         self.is_stale.store(!is_read, Ordering::Relaxed);
         (reply, is_read)
     }
 
     fn hand_on(&self, limit: RateLimit) {
-        self.limit.send_if_modified(|known| known.replace(limit) != Some(limit));
+        let told = Told::Limit(limit);
+        self.limit.send_if_modified(|known| known.replace(told) != Some(told));
     }
 
     /// Names keys of the ring that the gateway lists as revoked, once each. A prefix that a working

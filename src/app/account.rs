@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Method;
+use tokio::sync::watch;
 use tower::Service;
 
 use super::{Lasting, terms};
-use crate::account::billing::Books;
+use crate::account::billing::{Books, Told};
 use crate::account::further::Further;
 use crate::account::me;
 use crate::account::me::{Allowance, Balance, Me, Sources};
@@ -20,6 +20,7 @@ use crate::downstream::route;
 use crate::purchase::credit::{Credit, Left};
 use crate::store::Caller;
 use crate::upstream::billing::Billing;
+use crate::upstream::window::Window;
 use crate::upstream::{Ask, Error, Reply};
 
 /// The account's books; what they say of the balance is what `credit` sells against.
@@ -38,6 +39,21 @@ where
     Books::new(gateway, ears, move |prefix| keys.iter().any(|key| key.expose().starts_with(prefix)))
 }
 
+/// Hands the account's rate limit on to the window. A gateway that does not tell it leaves purchases to
+/// the reported one.
+pub(super) async fn learn_limit(mut told: watch::Receiver<Option<Told>>, window: Arc<Window>) {
+    loop {
+        match *told.borrow_and_update() {
+            Some(Told::Limit(limit)) => window.set_limit(limit),
+            Some(Told::Nothing) => window.assume(),
+            None => {}
+        }
+        if told.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Arc<Limiter>) -> Me {
     let facts = me::Facts {
         mode: match config.gateway.target {
@@ -53,6 +69,7 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
         budgets: terms(config).limits,
     };
     let (limiter, credit) = (Arc::clone(limiter), lasting.credit.clone());
+    let window = Arc::clone(&lasting.window);
     let sources = Sources {
         allowance: Box::new(move |caller: &Caller| {
             let Allowed { requests, period, burst, left, reset_seconds } = limiter.allowed(caller);
@@ -61,7 +78,7 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
         balance: Box::new(move || {
             credit.left().map(|Left { amount, as_of }| Balance { amount, as_of })
         }),
-        wait: Box::new(|| Duration::ZERO),
+        wait: Box::new(move || window.wait_expected()),
     };
     Me::new(facts, sources, books.clone(), Arc::clone(&lasting.ledger) as _)
 }

@@ -70,7 +70,10 @@ pub fn serve(
     let shutdown = CancellationToken::new();
     let store = open_store(&config)?;
     let jobs = Jobs::new(store.book, behind.handle().clone(), shutdown.clone());
+    let window = behind.block_on(app::window(store.log, &config, shutdown.clone()));
     let (metrics, running) = (Arc::new(Metrics::default()), Running::default());
+    let watched = Arc::clone(&window);
+    metrics.watch_window(move || (watched.free(), watched.waiting()));
     let sandbox = behind.block_on(start_sandbox(&config))?;
     let lasting = Lasting {
         metrics,
@@ -78,6 +81,7 @@ pub fn serve(
         running,
         credit: Credit::default(),
         jobs,
+        window,
         sandbox,
     };
     let own = own_addresses(&config.server.listen)?;

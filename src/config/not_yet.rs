@@ -7,7 +7,6 @@ use super::Spend;
 use super::Store;
 use super::Target;
 use super::Tls;
-use super::Window;
 
 type Row = (&'static str, fn(&Config) -> bool, &'static str);
 
@@ -20,8 +19,6 @@ pub(super) const NOT_YET: &[Row] = &[
         "this version does not know members; use \"open\""),
     ("access.mode", |config| matches!(config.access.mode, Mode::Jwt { .. }),
         "this version does not check JWTs; use \"open\""),
-    ("gateway.window", |config| config.gateway.window != Window::Auto,
-        "this version does not hold a window of its own; use \"auto\""),
     ("store.url", |config| config.store == Store::Redis,
         "this version does not share a store between instances; use \"memory\" or \"sqlite:…\", and unset REDIS_URL"),
 ];

@@ -143,7 +143,6 @@ fn what_this_version_lacks_is_named_and_nothing_else() {
             "access.mode",
             "access = { mode = 'jwt', jwt = { issuer = 'i', audience = 'a', jwks = 'f' } }",
         ),
-        ("gateway.window", "gateway.window = { requests = 1, seconds = 1 }"),
         ("store.url", "store.url = 'redis://localhost'"),
     ];
     for (name, file) in rows {

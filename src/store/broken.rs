@@ -10,6 +10,7 @@ use super::Ending;
 use super::Job;
 use super::JobBook;
 use super::Ledger;
+use super::Place;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
@@ -17,7 +18,9 @@ use super::Row;
 use super::Scope;
 use super::Spending;
 use super::Spent;
+use super::TakenPlace;
 use super::Unavailable;
+use super::WindowLog;
 use super::Word;
 
 /// Answers every verb with [`Unavailable`] and this reason.
@@ -98,6 +101,20 @@ impl JobBook for Broken {
     }
 
     fn times(&self, _: Arc<str>, _: usize) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
+        self.refuse()
+    }
+}
+
+impl WindowLog for Broken {
+    fn took(&self, _: Place, _: Duration) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn replied(&self, _: Place, _: Duration) {}
+
+    fn unsent(&self, _: Place) {}
+
+    fn places(&self, _: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         self.refuse()
     }
 }

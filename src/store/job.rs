@@ -8,9 +8,26 @@ use uuid::Uuid;
 
 use crate::contract::money::Usd;
 
+/// How long the log of the window reaches back; no window is longer.
+pub(super) const KEEP_PLACES: Duration = Duration::from_secs(86_400);
+
 /// One request that went to the gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(pub Uuid);
+
+impl Place {
+    /// A new one; later ones are greater.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// A place in the window as the log has it. Times are wall-clock time since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

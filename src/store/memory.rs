@@ -4,6 +4,7 @@
 mod books;
 mod jobs;
 mod replies;
+mod window;
 
 use std::fmt;
 use std::future::ready;
@@ -30,11 +31,13 @@ use super::Unavailable;
 use super::Word;
 use books::Books;
 use jobs::Jobs;
+use window::Places;
 
 /// A ledger that ends with the process. Every verb is done when it is called: nothing runs beside it.
 pub struct Memory {
     books: Mutex<Books>,
     jobs: Mutex<Jobs>,
+    places: Mutex<Places>,
     clock: Clock,
 }
 
@@ -46,7 +49,8 @@ impl Memory {
 
     /// The same, with other bounds.
     pub fn with_room(clock: Clock, room: Room) -> Self {
-        Self { books: Mutex::new(Books::new(room)), jobs: Mutex::default(), clock }
+        let (jobs, places) = (Mutex::default(), Mutex::default());
+        Self { books: Mutex::new(Books::new(room)), jobs, places, clock }
     }
 
     fn step<T>(

@@ -88,7 +88,8 @@ pub trait Ledger: Send + Sync + 'static {
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>>;
 }
 
-/// The log of what was sent to the gateway, so that a restart does not forget the window.
+/// The log of what was sent to the gateway in the last day, so that a restart does not forget the
+/// window.
 pub trait WindowLog: Send + Sync + 'static {
     /// A place in the window is taken; on return, a crash does not forget it. `at` is wall-clock time.
     fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>>;
@@ -96,8 +97,11 @@ pub trait WindowLog: Send + Sync + 'static {
     /// Notes, without waiting, that the reply or the failure came: the place is free one window later.
     fn replied(&self, place: Place, at: Duration);
 
+    /// Notes, without waiting, that nothing was sent: the place is free at once.
+    fn unsent(&self, place: Place);
+
     /// The places that were taken, or whose reply came, after `since`; what nobody knows the reply of
-    /// (a crash) counts as replied to when the store was opened.
+    /// counts as replied to when the store was opened (a crash), or just now (it is under way).
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>>;
 }
 

@@ -12,6 +12,7 @@ mod replies;
 mod report;
 mod schema;
 mod step;
+mod window;
 mod writer;
 
 use std::fmt;
@@ -98,7 +99,11 @@ impl Sqlite {
                 "it counts the other kind of money; play money and real money take a file each";
             return Err(OpenError::unusable(path, why));
         }
-        books.transact(|books| books.recover(clock())).map_err(unusable)?;
+        let recover = |books: &Books| {
+            books.recover(clock())?;
+            window::recover(books, clock())
+        };
+        books.transact(recover).map_err(unusable)?;
         lock.sign().map_err(|error| OpenError::unusable(path, error))?;
         Self::start(path, clock, books, Access::Write, Some(lock))
     }

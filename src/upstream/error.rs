@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::problem::{
-    Charged, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN,
-    OVERLOADED, Problem, WINDOW_EXHAUSTED,
+    Charged, DRAINING, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind, LEDGER_UNAVAILABLE,
+    OUTCOME_UNKNOWN, OVERLOADED, Problem, WINDOW_EXHAUSTED,
 };
 
 use super::Stay;
@@ -54,6 +54,15 @@ pub enum Error {
         /// How long, where it said so.
         retry_after: Option<Duration>,
     },
+    /// There is no place in the account's window in time. Nothing was sent.
+    #[error("no place in the window within max_wait")]
+    WindowFull {
+        /// When there should be one.
+        retry_after: Duration,
+    },
+    /// tollgate is shutting down, and it still waited for a place in the window.
+    #[error("it was not sent: shutting down")]
+    Draining,
     /// It was held back before the first byte.
     #[error("it was not sent: {0:?}")]
     Stayed(Stay),
@@ -61,9 +70,8 @@ pub enum Error {
 
 /// How long a caller is told to wait after a 429 that named no time: the reported window (2.3).
 const UNTOLD_WAIT: Duration = Duration::from_secs(60);
-
-/// When what was held back may be tried again.
-const SOON: Duration = Duration::from_secs(2);
+/// How long a caller is told to wait when a call was held back here.
+const UNSENT_WAIT: Duration = Duration::from_secs(5);
 
 impl Error {
     /// What is known of the charge of a purchase that ended so.
@@ -74,12 +82,34 @@ impl Error {
             | Self::KeyRefused { .. }
             | Self::NoKeyLeft
             | Self::Throttled { .. }
+            | Self::WindowFull { .. }
+            | Self::Draining
             | Self::Stayed(_) => Charged::No,
             // A success was charged, whatever its body says.
             Self::Unreadable(_) => Charged::Yes,
             Self::Lost(_) | Self::Late(_) | Self::Status(_) | Self::Encoded | Self::TooLarge => {
                 Charged::Unknown
             }
+        }
+    }
+
+    /// Whether nothing of it can have reached the gateway.
+    pub(super) fn was_never_sent(&self) -> bool {
+        match self {
+            Self::Unreachable(_)
+            | Self::NotTaken
+            | Self::WindowFull { .. }
+            | Self::Draining
+            | Self::Stayed(_) => true,
+            Self::KeyRefused { .. }
+            | Self::NoKeyLeft
+            | Self::Throttled { .. }
+            | Self::Unreadable(_)
+            | Self::Lost(_)
+            | Self::Late(_)
+            | Self::Status(_)
+            | Self::Encoded
+            | Self::TooLarge => false,
         }
     }
 
@@ -104,6 +134,7 @@ impl Error {
             Self::Throttled { retry_after } => {
                 problem.retry_after(retry_after.unwrap_or(UNTOLD_WAIT))
             }
+            Self::WindowFull { retry_after } => problem.retry_after(*retry_after),
             Self::Unreachable(_)
             | Self::NotTaken
             | Self::Lost(_)
@@ -114,13 +145,14 @@ impl Error {
             | Self::Unreadable(_)
             | Self::KeyRefused { .. }
             | Self::NoKeyLeft => problem,
-            Self::Stayed(_) => problem.retry_after(SOON),
+            Self::Draining | Self::Stayed(_) => problem.retry_after(UNSENT_WAIT),
         }
     }
 
     fn free_kind(&self) -> &'static Kind {
         match self {
-            Self::Throttled { .. } => &WINDOW_EXHAUSTED,
+            Self::Throttled { .. } | Self::WindowFull { .. } => &WINDOW_EXHAUSTED,
+            Self::Draining => &DRAINING,
             Self::KeyRefused { .. } | Self::NoKeyLeft => &GATEWAY_KEY_REJECTED,
             Self::Stayed(Stay::Unrecorded) => &LEDGER_UNAVAILABLE,
             // Whoever asked is gone; a twin that comes just now may still read this.

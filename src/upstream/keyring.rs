@@ -114,7 +114,7 @@ where
             decision(&mut ring.lock().unwrap_or_else(PoisonError::into_inner));
         };
         Box::pin(async move {
-            let mut from = 0;
+            let (mut from, since) = (0, clock::now());
             let mut prefer = ask.prefer;
             loop {
                 let mut picked = None;
@@ -128,7 +128,7 @@ where
                 });
                 let Some(key) = picked else { return Err(Error::NoKeyLeft) };
                 std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
-                let outcome = inner.call(Attempt { ask: ask.clone(), key }).await;
+                let outcome = inner.call(Attempt { ask: ask.clone(), key, since }).await;
                 match outcome {
                     Err(Error::KeyRefused { .. }) => {
                         decide(&mut |ring| ring.refused(key, clock::now()));

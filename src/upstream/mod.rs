@@ -11,15 +11,17 @@ mod connect;
 mod error;
 pub mod keyring;
 pub mod media;
-pub mod patience;
 mod pool;
 mod reply;
+pub mod window;
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
+
+use crate::clock::Instant;
 
 pub use error::Error;
 pub use reply::Reply;
@@ -106,4 +108,6 @@ pub struct Attempt {
     pub ask: Ask,
     /// The key's place in the ring.
     pub key: usize,
+    /// When it was first asked, with whichever key.
+    pub since: Instant,
 }

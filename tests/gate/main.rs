@@ -17,4 +17,5 @@ mod patience;
 mod support;
 mod the_account;
 mod the_key_never_leaves;
+mod the_window_holds;
 mod unknown_is_spent;

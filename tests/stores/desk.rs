@@ -12,7 +12,7 @@ use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
     Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits,
-    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin,
+    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin, WindowLog,
 };
 
 /// 2025-11-20, noon.
@@ -25,6 +25,7 @@ pub(crate) const TOLL: Usd = Usd::mills(6);
 pub(crate) struct Desk {
     pub(crate) ledger: Arc<dyn Ledger>,
     pub(crate) book: Arc<dyn JobBook>,
+    pub(crate) places: Arc<dyn WindowLog>,
     time: Arc<Mutex<Duration>>,
     folder: Option<TempDir>,
 }
@@ -33,7 +34,7 @@ impl Desk {
     pub(crate) fn in_memory(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
         let store = Arc::new(Memory::with_room(clock(&time), room));
-        Self { ledger: Arc::clone(&store) as _, book: store, time, folder: None }
+        Self { ledger: store.clone(), book: store.clone(), places: store, time, folder: None }
     }
 
     pub(crate) fn on_disk(room: Room) -> Self {
@@ -41,7 +42,13 @@ impl Desk {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
         let store = Arc::new(store.expect("a new ledger"));
-        Self { ledger: Arc::clone(&store) as _, book: store, time, folder: Some(folder) }
+        Self {
+            ledger: store.clone(),
+            book: store.clone(),
+            places: store,
+            time,
+            folder: Some(folder),
+        }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -61,12 +68,12 @@ impl Desk {
         self.stop();
         let store = Sqlite::serve_within(&self.path(), self.clock(), room);
         let store = Arc::new(store.expect("it opens again"));
-        (self.ledger, self.book) = (Arc::clone(&store) as _, store);
+        (self.ledger, self.book, self.places) = (store.clone(), store.clone(), store);
     }
 
     pub(crate) fn stop(&mut self) {
-        let broken = Arc::new(Broken("stopped".into()));
-        (self.ledger, self.book) = (Arc::clone(&broken) as _, broken);
+        let store = Arc::new(Broken("stopped".into()));
+        (self.ledger, self.book, self.places) = (store.clone(), store.clone(), store);
     }
 
     pub(crate) fn now(&self) -> Duration {

@@ -11,3 +11,4 @@ mod endings;
 mod jobs;
 mod model;
 mod restart;
+mod window;

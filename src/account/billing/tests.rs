@@ -45,7 +45,7 @@ async fn two_hundred_who_want_to_know_are_one_question() {
     assert_eq!(*heard.lock().unwrap(), [4_210]);
     assert!(!books.is_stale());
     let limit = *books.limit().borrow();
-    assert_eq!(limit, Some(RateLimit { requests: 60, window_seconds: 60 }));
+    assert_eq!(limit, Some(Told::Limit(RateLimit { requests: 60, window_seconds: 60 })));
 }
 
 #[tokio::test]

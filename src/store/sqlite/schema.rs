@@ -86,6 +86,14 @@ const MIGRATIONS: &[&str] = &["
         chat_cents    INTEGER NOT NULL,
         spent_cents   INTEGER NOT NULL
     ) STRICT;
+
+    -- What was sent to the gateway in the last day, which its rate limit counts.
+    CREATE TABLE places (
+        id      BLOB PRIMARY KEY CHECK (length(id) = 16),
+        at      INTEGER NOT NULL,
+        replied INTEGER                 -- when its reply or failure came
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX places_at ON places (at);
 "];
 
 /// The version that this program writes.

@@ -22,6 +22,8 @@ const SETTINGS: &str = "proxy.toml";
 /// Limits that no test reaches by chance; who tests limits sets them.
 const NO_LIMITS: &str =
     "limits = { requests = 100000, seconds = 1, burst = 100000, concurrent = 10000 }\n";
+/// The same for the account's window.
+const NO_WINDOW: &str = "{ requests = 100000, seconds = 1 }";
 
 /// A gate that ends with the value.
 pub(crate) struct Gate {
@@ -115,6 +117,10 @@ impl Gate {
 
     fn begin(upstream: &Upstream, folder: TempDir, home: Home, more: &[(&str, &str)]) -> Self {
         let mut environment = environment(upstream);
+        let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
+        if !settings.contains("gateway.window") {
+            environment.push(("TOLLGATE_GATEWAY__WINDOW".to_owned(), NO_WINDOW.to_owned()));
+        }
         let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         environment.extend(more);
         let running = home.start(folder.path(), &environment);

@@ -76,15 +76,22 @@ async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: 
         Store::Redis => panic!("no test has one"),
     };
     let jobs = Jobs::new(store.book, runtime::Handle::current(), shutdown.clone());
+    let window = tollgate::app::window(store.log, &config, shutdown.clone()).await;
+    let watched = Arc::clone(&window);
+    metrics.watch_window(move || (watched.free(), watched.waiting()));
     let lasting = Lasting {
         metrics: Arc::clone(&metrics),
         ledger: store.ledger,
         jobs,
         running: tollgate::purchase::idempotency::Running::default(),
         credit: tollgate::purchase::credit::Credit::default(),
+        window,
         sandbox: None,
     };
     let app = App::new(config, own, &lasting).expect("the gate starts");
+    if app.config().gateway.window == tollgate::config::Window::Auto {
+        tokio::spawn(app.follow_books());
+    }
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };

@@ -10,6 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
+use tollgate::clock;
+use tollgate::clock::Instant;
 
 use super::canary::Canary;
 use super::heard::{Heard, likeness, parse_head, read_head, values};
@@ -56,6 +58,8 @@ struct Shared {
     shows_books: bool,
     /// Questions for the books that were refused.
     kept_back: AtomicUsize,
+    arrivals: Mutex<Vec<Instant>>,
+    books: Mutex<Option<Reply>>,
     charged: Mutex<Vec<Charge>>,
 }
 
@@ -126,6 +130,8 @@ impl Upstream {
             heard: Mutex::default(),
             shows_books,
             kept_back: AtomicUsize::new(0),
+            arrivals: Mutex::default(),
+            books: Mutex::default(),
             charged: Mutex::default(),
         });
         Self(Arc::new(Running { shared, address, socket, crowd: Mutex::default() }))
@@ -173,6 +179,16 @@ impl Upstream {
     /// Every request so far that was read to its end.
     pub(crate) fn heard(&self) -> Vec<Heard> {
         lock(&self.0.shared.heard).clone()
+    }
+
+    /// When each request arrived, whatever it was.
+    pub(crate) fn arrivals(&self) -> Vec<Instant> {
+        lock(&self.0.shared.arrivals).clone()
+    }
+
+    /// Answers so whoever asks for the account's books.
+    pub(crate) fn tell_books(&self, reply: Reply) {
+        *lock(&self.0.shared.books) = Some(reply);
     }
 
     /// How many requests that were.
@@ -288,10 +304,19 @@ fn converse(mut tap: Tap<'_>) {
         return end(tap, ending);
     }
     while let Some(heard) = hear(&mut tap) {
+        lock(&tap.shared.arrivals).push(clock::now());
         if heard.target == BOOKS && !tap.shared.shows_books {
             tap.shared.kept_back.fetch_add(1, Ordering::SeqCst);
-            tap.stream.write_all(NO_BOOKS).ok();
-            return end(tap, Ending::Fin);
+            let told = lock(&tap.shared.books).clone();
+            let (bytes, ending) = match &told {
+                Some(reply) => (reply.bytes(), reply.ending),
+                None => (NO_BOOKS.to_vec(), Ending::Fin),
+            };
+            tap.stream.write_all(&bytes).ok();
+            if ending == Ending::Open {
+                continue;
+            }
+            return end(tap, ending);
         }
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {

@@ -1,0 +1,89 @@
+//! Keeps what was sent to the gateway where a restart finds it.
+
+use std::time::Duration;
+
+use rusqlite::params;
+
+use super::Sqlite;
+use super::books::Books;
+use super::column;
+use super::column::nanos;
+use super::fault::Fault;
+use super::step::Noted;
+use super::step::Weight;
+use crate::store::Answer;
+use crate::store::Place;
+use crate::store::TakenPlace;
+use crate::store::Unavailable;
+use crate::store::WindowLog;
+use crate::store::job::KEEP_PLACES;
+
+/// One place in so many drops what is too old.
+const TIDY_EVERY: u8 = 64;
+
+impl WindowLog for Sqlite {
+    fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>> {
+        self.ask(Weight::Cheap, move |books| took(books, place, at))
+    }
+
+    fn replied(&self, place: Place, at: Duration) {
+        self.send(Noted::step(Weight::Cheap, move |books| {
+            let sql = "UPDATE places SET replied = max(at, ?) WHERE id = ?";
+            let mut update = books.connection.prepare_cached(sql)?;
+            update.execute(params![nanos(at), place.0.as_bytes()])?;
+            Ok(())
+        }));
+    }
+
+    fn unsent(&self, place: Place) {
+        self.send(Noted::step(Weight::Cheap, move |books| {
+            let mut delete = books.connection.prepare_cached("DELETE FROM places WHERE id = ?")?;
+            delete.execute([place.0.as_bytes()])?;
+            Ok(())
+        }));
+    }
+
+    fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
+        let clock = self.clock.clone();
+        self.ask(Weight::Cheap, move |books| places(books, since, clock()))
+    }
+}
+
+/// Whoever was under way when the last server ended is taken to have been answered now: its arrival
+/// at the gateway lies before.
+pub(super) fn recover(books: &Books, now: Duration) -> Result<(), Fault> {
+    let sql = "UPDATE places SET replied = max(at, ?) WHERE replied IS NULL";
+    books.connection.execute(sql, [nanos(now)])?;
+    // What a clock that went wrong dated far ahead would else be there at every start.
+    let ahead = nanos(now + KEEP_PLACES);
+    books.connection.execute("DELETE FROM places WHERE at > ?", [ahead])?;
+    tidy(books, now)
+}
+
+fn took(books: &Books, place: Place, at: Duration) -> Result<(), Fault> {
+    let sql = "INSERT INTO places (id, at) VALUES (?, ?)";
+    let mut insert = books.connection.prepare_cached(sql)?;
+    insert.execute(params![place.0.as_bytes(), nanos(at)])?;
+    // The last byte of a name is random.
+    match place.0.as_bytes().last() {
+        Some(byte) if byte % TIDY_EVERY == 0 => tidy(books, at),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn tidy(books: &Books, now: Duration) -> Result<(), Fault> {
+    let mut old = books.connection.prepare_cached("DELETE FROM places WHERE at < ?")?;
+    old.execute([nanos(now.saturating_sub(KEEP_PLACES))])?;
+    Ok(())
+}
+
+fn places(books: &Books, since: Duration, now: Duration) -> Result<Vec<TakenPlace>, Fault> {
+    let mut taken = books.connection.prepare_cached(
+        "SELECT at, coalesce(replied, max(at, ?1)) FROM places
+         WHERE coalesce(replied, max(at, ?1)) >= ?2 ORDER BY at",
+    )?;
+    let taken = taken.query_map(params![nanos(now), nanos(since)], |row| {
+        Ok(TakenPlace { at: column::moment(row, 0)?, replied: column::moment(row, 1)? })
+    })?;
+    Ok(taken.collect::<rusqlite::Result<_>>()?)
+}

@@ -1,0 +1,173 @@
+//! Waits for a place, and gives it back.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::sleep_until;
+use tracing::error;
+
+use super::Window;
+use super::queue::{Rank, Ticket};
+use crate::clock;
+use crate::clock::Instant;
+use crate::store::Place;
+use crate::upstream::{Attempt, Error, Stay, What};
+
+impl Window {
+    /// A place for this attempt, recorded, or why there is none by `give_up`. `again` is for one
+    /// whose place was of no use.
+    pub(super) async fn place(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        give_up: Instant,
+        again: bool,
+    ) -> Result<Held, Error> {
+        let (mut waiting, mut granted) = self.enter(attempt, again);
+        let departure = attempt.ask.departure.clone();
+        let deserted = async move {
+            match &departure {
+                Some(departure) => departure.deserted().await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut deserted = pin!(deserted);
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            if granted.try_recv().is_ok() {
+                break;
+            }
+            let wake = waiting.wake(give_up)?;
+            tokio::select! {
+                biased;
+                _ = &mut granted => break,
+                () = &mut deserted => return Err(Error::Stayed(Stay::Abandoned)),
+                () = self.shutdown.cancelled() => return Err(Error::Draining),
+                () = &mut changed => {}
+                // Whoever can go goes, whoever of those who wait notices it.
+                () = sleep_until(wake) => self.change(|_, _| ()),
+            }
+        }
+        waiting.has_left = true;
+        let held = Held { window: Arc::clone(self), place: Place::new(), is_used: false };
+        match self.log.took(held.place, clock::wall()).await {
+            Ok(()) => Ok(held),
+            Err(why) => {
+                error!(%why, "nothing is sent: it could not be recorded in the window's log");
+                Err(Error::Stayed(Stay::Unrecorded))
+            }
+        }
+    }
+
+    fn enter(self: &Arc<Self>, attempt: &Attempt, again: bool) -> (Waiting, oneshot::Receiver<()>) {
+        let (grant, granted) = oneshot::channel();
+        let rank = match &attempt.ask.what {
+            What::Billing => Rank::Own,
+            what if what.is_purchase() => Rank::Purchase,
+            What::Chat(_) | What::Video(_) | What::VideoStatus { .. } | What::Other { .. } => {
+                Rank::Poll
+            }
+        };
+        let caller = Arc::clone(&attempt.ask.caller);
+        let ticket = self.change(|state, _| {
+            let ticket = Ticket { number: state.next, rank, caller };
+            state.next += 1;
+            state.queue.enter(&ticket, again);
+            state.waiting.insert(ticket.number, grant);
+            ticket
+        });
+        (Waiting { window: Arc::clone(self), ticket, has_left: false }, granted)
+    }
+}
+
+/// A place in the queue, left when it is dropped.
+struct Waiting {
+    window: Arc<Window>,
+    ticket: Ticket,
+    has_left: bool,
+}
+
+impl Waiting {
+    /// When to look again; an error when there will be nothing in time. Who cannot be served in time
+    /// is told at once.
+    fn wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
+        let wake = self.window.change(|state, now| {
+            let Ticket { rank, caller, .. } = &self.ticket;
+            if now < give_up && state.queue.earliest(*rank, now) <= give_up {
+                let change = state.queue.next_change(now).unwrap_or(give_up);
+                return Ok(change.min(give_up));
+            }
+            if !state.queue.leave(&self.ticket) {
+                // It was granted at the last moment.
+                return Ok(now);
+            }
+            state.waiting.remove(&self.ticket.number);
+            let expected = state.queue.expected(*rank, caller, now);
+            Err(Error::WindowFull { retry_after: expected.duration_since(now) })
+        });
+        self.has_left = wake.is_err();
+        wake
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.has_left {
+            return;
+        }
+        let was_granted = self.window.change(|state, _| {
+            let waited = state.queue.leave(&self.ticket);
+            let was_granted = state.waiting.remove(&self.ticket.number).is_none() && !waited;
+            if was_granted {
+                state.queue.give_back();
+            }
+            was_granted
+        });
+        if was_granted {
+            self.window.changed.notify_waiters();
+        }
+    }
+}
+
+/// A place in the window. Dropped, it is taken for one window from then on, if it was used.
+pub(super) struct Held {
+    window: Arc<Window>,
+    place: Place,
+    is_used: bool,
+}
+
+impl Held {
+    /// From here on the request may reach the gateway.
+    pub(super) fn sending(&mut self) {
+        self.is_used = true;
+    }
+
+    /// The connection took no byte of it.
+    pub(super) fn unsent(mut self) {
+        self.is_used = false;
+    }
+
+    /// The reply or the failure came.
+    pub(super) fn replied(self) {
+        self.window.change(|state, _| state.queue.answered());
+    }
+
+    /// It was a 429.
+    pub(super) fn throttled(self, retry_after: Option<Duration>) {
+        self.window.change(|state, now| state.queue.shrink(retry_after, now));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_used {
+            self.window.change(|state, now| state.queue.release(now));
+            self.window.log.replied(self.place, clock::wall());
+        } else {
+            self.window.change(|state, _| state.queue.give_back());
+            self.window.log.unsent(self.place);
+        }
+        self.window.changed.notify_waiters();
+    }
+}

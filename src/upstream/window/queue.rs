@@ -1,0 +1,307 @@
+//! Decides who is sent when: an exact sliding log of what left, and those who wait for it in turns.
+//!
+//! Decisions only: the time is passed in. A request arrives at the gateway somewhere between its
+//! grant and its reply, so its place is taken until one window after the *reply*.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::line::Line;
+use crate::clock::Instant;
+
+/// Replies that are remembered even when they count no more, for a window that grows.
+const REMEMBERED: usize = 1_024;
+/// While polls wait, so many purchases go before one of them does.
+const PURCHASES_PER_POLL: usize = 9;
+/// One place in so many is kept from polls.
+const RESERVED: usize = 10;
+/// A limit so small has none to keep.
+const TOO_SMALL_FOR_A_RESERVE: usize = 5;
+/// What a 429 may ask for at most: a mistaken header must not stop everything for good.
+const LONGEST_SHRINK: Duration = Duration::from_secs(3_600);
+/// Less is not waited after a 429: it must not spin.
+const SHORTEST_SHRINK: Duration = Duration::from_secs(1);
+/// How long the first 429 that names no time is waited out; each further one twice as long.
+const UNTOLD_SHRINK: Duration = Duration::from_secs(2);
+/// Clocks never agree: the window is taken to be longer by one part in so many.
+const CLOCKS_AGREE_TO: u32 = 1_000;
+
+/// Nobody is told to wait longer than this many windows.
+const MOST_ROUNDS: u32 = 60;
+
+/// So many requests in any window so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) requests: usize,
+    pub(super) period: Duration,
+}
+
+impl Limit {
+    /// How long after its reply a place is free again.
+    fn spacing(self) -> Duration {
+        self.period + self.period / CLOCKS_AGREE_TO
+    }
+
+    /// The last places, which no poll takes from a purchase.
+    fn reserve(self) -> usize {
+        match self.requests < TOO_SMALL_FOR_A_RESERVE {
+            true => 0,
+            false => self.requests.div_ceil(RESERVED),
+        }
+    }
+}
+
+/// How urgent it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rank {
+    /// Tollgate's own question for the books, which tells the limit itself.
+    Own,
+    /// Somebody pays for it.
+    Purchase,
+    /// Asks how far a job is.
+    Poll,
+}
+
+/// Somebody who waits.
+#[derive(Clone, Debug)]
+pub(super) struct Ticket {
+    pub(super) number: u64,
+    pub(super) rank: Rank,
+    pub(super) caller: Arc<str>,
+}
+
+/// See the file's documentation.
+#[derive(Debug)]
+pub(super) struct Queue {
+    limit: Limit,
+    in_flight: usize,
+    /// When the replies came, the earliest first.
+    replied: VecDeque<Instant>,
+    /// A 429 of the gateway: nothing is granted before.
+    shrunk_until: Option<Instant>,
+    /// How long the next 429 that tells no time is waited out.
+    untold: Duration,
+    /// The limit is not known yet: until when polls and purchases wait for it.
+    held_until: Option<(Instant, Instant)>,
+    own: Line,
+    purchases: Line,
+    polls: Line,
+    /// Purchases that went while polls waited.
+    overtaken: usize,
+}
+
+impl Queue {
+    pub(super) fn new(limit: Limit) -> Self {
+        Self {
+            limit,
+            in_flight: 0,
+            replied: VecDeque::new(),
+            shrunk_until: None,
+            untold: UNTOLD_SHRINK,
+            held_until: None,
+            own: Line::default(),
+            purchases: Line::default(),
+            polls: Line::default(),
+            overtaken: 0,
+        }
+    }
+
+    /// Adds what was sent before the start.
+    pub(super) fn restore(&mut self, replied: impl Iterator<Item = Instant>) {
+        self.replied.extend(replied);
+        self.replied.make_contiguous().sort_unstable();
+    }
+
+    /// Polls and purchases wait until then, or until the limit is [`set`](Self::set_limit).
+    pub(super) fn hold(&mut self, polls: Instant, purchases: Instant) {
+        self.held_until = Some((polls, purchases));
+    }
+
+    /// The limit is known. A smaller one holds as soon as what was sent before fits into it.
+    pub(super) fn set_limit(&mut self, limit: Limit) {
+        self.limit = limit;
+        self.held_until = None;
+    }
+
+    /// What holds now.
+    pub(super) fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// The limit will not become known: what is assumed holds.
+    pub(super) fn assume(&mut self) {
+        self.held_until = None;
+    }
+
+    /// The gateway answered 429: nothing is granted before the time that it told has passed. Where it
+    /// told none, it is asked ever more rarely, at least once a window.
+    pub(super) fn shrink(&mut self, told: Option<Duration>, now: Instant) {
+        let wait = match told {
+            Some(told) => told.clamp(SHORTEST_SHRINK, LONGEST_SHRINK),
+            // One of several that were under way says nothing new.
+            None if self.shrunk_until.is_some_and(|until| now < until) => return,
+            None => {
+                let wait = self.untold.min(self.limit.period).max(SHORTEST_SHRINK);
+                self.untold = wait * 2;
+                wait
+            }
+        };
+        self.shrunk_until = self.shrunk_until.max(Some(now + wait));
+    }
+
+    /// The gateway answered something else.
+    pub(super) fn answered(&mut self) {
+        self.untold = UNTOLD_SHRINK;
+    }
+
+    /// Waits in the line of its rank; before all others where it had a place that was of no use.
+    pub(super) fn enter(&mut self, ticket: &Ticket, again: bool) {
+        self.line(ticket.rank).enter(&ticket.caller, ticket.number, again);
+    }
+
+    /// Waits no more; `false` where it was granted already.
+    pub(super) fn leave(&mut self, ticket: &Ticket) -> bool {
+        self.line(ticket.rank).leave(&ticket.caller, ticket.number)
+    }
+
+    /// The next who is sent, now; it has a place until it is [`release`](Self::release)d.
+    pub(super) fn grant(&mut self, now: Instant) -> Option<u64> {
+        let free = self.free(now);
+        if free == 0 {
+            return None;
+        }
+        let granted = self.pick(free, now)?;
+        self.in_flight += 1;
+        Some(granted)
+    }
+
+    fn pick(&mut self, free: usize, now: Instant) -> Option<u64> {
+        if let Some(own) = self.own.next() {
+            return Some(own);
+        }
+        let is_open = |until: Option<Instant>| until.is_none_or(|until| until <= now);
+        let purchases_go =
+            is_open(self.held_until.map(|(_, until)| until)) && !self.purchases.is_empty();
+        let polls_go = is_open(self.held_until.map(|(until, _)| until)) && !self.polls.is_empty();
+        let is_due = self.overtaken >= PURCHASES_PER_POLL;
+        if polls_go && (is_due || (!purchases_go && free > self.limit.reserve())) {
+            self.overtaken = 0;
+            return self.polls.next();
+        }
+        match purchases_go {
+            true => {
+                self.overtaken = if polls_go { self.overtaken + 1 } else { 0 };
+                self.purchases.next()
+            }
+            false => None,
+        }
+    }
+
+    /// The reply or the failure came: the place is free again one window from now.
+    pub(super) fn release(&mut self, now: Instant) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.replied.push_back(now);
+        let counting = self.counting(now);
+        while self.replied.len() > counting.max(REMEMBERED) {
+            self.replied.pop_front();
+        }
+    }
+
+    /// It was never sent: the place is free at once.
+    pub(super) fn give_back(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// How many could be sent now.
+    pub(super) fn free(&self, now: Instant) -> usize {
+        match self.shrunk_until.is_some_and(|until| now < until) {
+            true => 0,
+            false => self.limit.requests.saturating_sub(self.in_flight + self.counting(now)),
+        }
+    }
+
+    /// How many polls could be sent now without a purchase waiting for it.
+    pub(super) fn room(&self, now: Instant) -> usize {
+        let kept = self.limit.reserve() + self.own.len() + self.purchases.len();
+        self.free(now).saturating_sub(kept + self.polls.len())
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.own.len() + self.purchases.len() + self.polls.len()
+    }
+
+    /// The next moment at which somebody could be granted a place although nothing else happened.
+    pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
+        let first = self.replied.len() - self.counting(now);
+        let freed = self.replied.get(first).map(|replied| *replied + self.limit.spacing());
+        let held = self.held_until.into_iter().flat_map(|(polls, purchases)| [polls, purchases]);
+        let moments = freed.into_iter().chain(held).chain(self.shrunk_until);
+        moments.filter(|moment| *moment > now).min()
+    }
+
+    /// When anybody who waits, or comes now, could be granted a place at the earliest, if no place is
+    /// given back unused.
+    pub(super) fn earliest(&self, rank: Rank, now: Instant) -> Instant {
+        self.moment_of(0, rank, now)
+    }
+
+    /// When a newcomer of this rank and caller can expect its turn, if replies came now and nobody
+    /// else came.
+    pub(super) fn expected(&self, rank: Rank, caller: &str, now: Instant) -> Instant {
+        let ahead = match rank {
+            Rank::Own => self.own.ahead_of(caller),
+            Rank::Purchase => {
+                let purchases = self.purchases.ahead_of(caller);
+                let polls = self.polls.len().min(purchases / PURCHASES_PER_POLL);
+                self.own.len() + purchases + polls
+            }
+            Rank::Poll => {
+                let before = self.own.len() + self.purchases.len() + self.polls.ahead_of(caller);
+                before + self.limit.reserve()
+            }
+        };
+        self.moment_of(ahead, rank, now)
+    }
+
+    /// When the place after `ahead` others is free.
+    fn moment_of(&self, ahead: usize, rank: Rank, now: Instant) -> Instant {
+        let (requests, spacing) = (self.limit.requests.max(1), self.limit.spacing());
+        // After as many as the limit allows, the same places come round again.
+        let (rounds, place) = (ahead / requests, ahead % requests);
+        let first = self.replied.len() - self.counting(now);
+        let taken = self.replied.len() - first + self.in_flight;
+        let start = match (taken + place + 1).checked_sub(requests) {
+            None | Some(0) => now,
+            Some(freed) => match self.replied.get(first + freed - 1) {
+                Some(replied) => *replied + spacing,
+                None => now + spacing,
+            },
+        };
+        let held = match rank {
+            Rank::Own => None,
+            Rank::Purchase => self.held_until.map(|(_, purchases)| purchases),
+            Rank::Poll => self.held_until.map(|(polls, _)| polls),
+        };
+        let start = start.max(self.shrunk_until.unwrap_or(start)).max(held.unwrap_or(start));
+        start + spacing * u32::try_from(rounds).unwrap_or(u32::MAX).min(MOST_ROUNDS)
+    }
+
+    /// How many of the remembered replies came less than one window ago.
+    fn counting(&self, now: Instant) -> usize {
+        let spacing = self.limit.spacing();
+        self.replied.len() - self.replied.partition_point(|replied| *replied + spacing <= now)
+    }
+
+    fn line(&mut self, rank: Rank) -> &mut Line {
+        match rank {
+            Rank::Own => &mut self.own,
+            Rank::Purchase => &mut self.purchases,
+            Rank::Poll => &mut self.polls,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

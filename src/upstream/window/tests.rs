@@ -1,0 +1,386 @@
+//! What waiting for the window promises, with time that stands still unless somebody waits for it.
+
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::time::timeout;
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::*;
+use crate::store::Broken;
+use crate::store::memory::Memory;
+use crate::upstream::keyring;
+use crate::upstream::keyring::Ring;
+use crate::upstream::{Ask, Error, Reply};
+use crate::upstream::{Attempt, Departure, Stay, What};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(20);
+
+fn setting(requests: u32, seconds: u64) -> config::Window {
+    let requests = NonZeroU32::new(requests).unwrap();
+    config::Window::Fixed { requests, period: Duration::from_secs(seconds) }
+}
+
+fn memory() -> Arc<Memory> {
+    Arc::new(Memory::new(Arc::new(clock::wall)))
+}
+
+fn window(requests: u32, seconds: u64) -> Arc<Window> {
+    Window::new(memory(), setting(requests, seconds), CancellationToken::new())
+}
+
+fn chat(caller: &str) -> Attempt {
+    let ask = Ask { caller: caller.into(), ..Ask::free(What::Chat(Bytes::new())) };
+    Attempt { ask, key: 0, since: clock::now() }
+}
+
+fn reply() -> Reply {
+    Reply { status: StatusCode::OK, is_json: true, body: Bytes::new(), key: 0 }
+}
+
+/// A gateway that answers so after a while, and how often it was asked.
+#[derive(Clone)]
+struct Gateway {
+    asked: Arc<AtomicUsize>,
+    answers: Arc<dyn Fn(usize) -> Result<Reply, Error> + Send + Sync>,
+    delay: Duration,
+}
+
+impl Gateway {
+    fn new(answers: impl Fn(usize) -> Result<Reply, Error> + Send + Sync + 'static) -> Self {
+        Self { asked: Arc::default(), answers: Arc::new(answers), delay: Duration::ZERO }
+    }
+
+    fn slow(delay: Duration) -> Self {
+        Self { delay, ..Self::new(|_| Ok(reply())) }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    async fn ask(&self, window: &Arc<Window>, attempt: Attempt) -> Result<Reply, Error> {
+        let inner = service_fn({
+            let gateway = self.clone();
+            move |_: Attempt| {
+                let gateway = gateway.clone();
+                async move {
+                    let number = gateway.asked.fetch_add(1, Ordering::SeqCst);
+                    tokio::time::sleep(gateway.delay).await;
+                    (gateway.answers)(number)
+                }
+            }
+        });
+        layer(Arc::clone(window), MAX_WAIT).layer(inner).oneshot(attempt).await
+    }
+}
+
+fn retry_after(outcome: Result<Reply, Error>) -> Duration {
+    match outcome {
+        Err(Error::WindowFull { retry_after }) => retry_after,
+        Err(Error::Throttled { retry_after: Some(retry_after) }) => retry_after,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_429_is_waited_out_but_not_for_ever() {
+    for (told, calls, seconds, honest) in [
+        (Some(60), 1, 0, 60),
+        (Some(6), 4, 18, 6),
+        (None, 4, 14, 16),
+        // It must not spin.
+        (Some(0), 21, 20, 1),
+        (Some(1_000_000_000), 1, 0, 3_600),
+    ] {
+        let retry = told.map(Duration::from_secs);
+        let gateway = Gateway::new(move |_| Err(Error::Throttled { retry_after: retry }));
+        let window = window(100, 60);
+        let start = clock::now();
+        let outcome = gateway.ask(&window, chat("a")).await;
+        let took = clock::now() - start;
+        assert_eq!(gateway.asked(), calls, "{told:?}");
+        assert!(took >= seconds * SECOND && took < seconds * SECOND + SECOND / 2, "{took:?}");
+        let told_back = retry_after(outcome);
+        let rounded = u64::try_from(told_back.as_millis().div_ceil(1_000)).unwrap();
+        assert_eq!(rounded, honest, "{told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_429_nobody_else_asks_before_its_time_and_the_same_call_is_the_first_then() {
+    let gateway = Gateway::new(|number| match number {
+        0 => Err(Error::Throttled { retry_after: Some(3 * SECOND) }),
+        _ => Ok(reply()),
+    });
+    let window = window(2, 1);
+    let start = clock::now();
+    let first = gateway.ask(&window, chat("a"));
+    let second = async {
+        tokio::time::sleep(SECOND).await;
+        gateway.ask(&window, chat("b")).await.map(|_| clock::now())
+    };
+    let (first, second) = tokio::join!(first, second);
+    first.unwrap();
+    assert!(second.unwrap() - start >= 3 * SECOND);
+    assert_eq!(gateway.asked(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_be_served_in_time_is_told_at_once_and_succeeds_when_told() {
+    let window = window(2, 60);
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let start = clock::now();
+    for _ in 0..2 {
+        gateway.ask(&window, chat("a")).await.unwrap();
+    }
+    let wait = retry_after(gateway.ask(&window, chat("b")).await);
+    assert_eq!((gateway.asked(), clock::now()), (2, start));
+    assert_eq!(window.wait_expected(), wait);
+    tokio::time::sleep(wait).await;
+    gateway.ask(&window, chat("b")).await.unwrap();
+    assert_eq!(window.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_in_vain_is_told_within_max_wait_and_succeeds_when_told() {
+    // One place every nine seconds; two others are before the last.
+    let window = window(1, 9);
+    let gateway = Gateway::new(|_| Ok(reply()));
+    gateway.ask(&window, chat("a")).await.unwrap();
+    let start = clock::now();
+    let others = ["b", "c"].map(|caller| gateway.ask(&window, chat(caller)));
+    let last = async {
+        tokio::time::sleep(SECOND / 10).await;
+        let outcome = gateway.ask(&window, chat("d")).await;
+        (retry_after(outcome), clock::now() - start)
+    };
+    let ((wait, took), others) = tokio::join!(last, futures_util::future::join_all(others));
+    assert!(others.iter().all(Result::is_ok), "{others:?}");
+    assert!(took > 18 * SECOND && took <= MAX_WAIT, "{took:?}");
+    tokio::time::sleep(wait).await;
+    gateway.ask(&window, chat("d")).await.unwrap();
+}
+
+struct Leaver(Duration);
+
+impl Departure for Leaver {
+    fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(tokio::time::sleep(self.0))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purchase_that_nobody_waits_for_leaves_the_queue() {
+    let window = window(1, 15);
+    let gateway = Gateway::new(|_| Ok(reply()));
+    gateway.ask(&window, chat("a")).await.unwrap();
+    let mut attempt = chat("b");
+    attempt.ask.departure = Some(Arc::new(Leaver(3 * SECOND)));
+    let start = clock::now();
+    let outcome = gateway.ask(&window, attempt).await;
+    assert!(matches!(outcome, Err(Error::Stayed(Stay::Abandoned))), "{outcome:?}");
+    assert_eq!((clock::now() - start, gateway.asked()), (3 * SECOND, 1));
+    assert_eq!(window.waiting(), 0);
+    gateway.ask(&window, chat("c")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_refuses_who_waits_and_leaves_alone_who_was_sent() {
+    let shutdown = CancellationToken::new();
+    let window = Window::new(memory(), setting(1, 5), shutdown.clone());
+    let gateway = Gateway::slow(4 * SECOND);
+    let sent = gateway.ask(&window, chat("a"));
+    let waits = async {
+        tokio::task::yield_now().await;
+        gateway.ask(&window, chat("b")).await
+    };
+    let stop = async {
+        tokio::time::sleep(SECOND).await;
+        shutdown.cancel();
+    };
+    let (sent, waits, ()) = tokio::join!(sent, waits, stop);
+    sent.unwrap();
+    assert!(matches!(waits, Err(Error::Draining)), "{waits:?}");
+    let problem = Error::Draining.of_purchase();
+    assert_eq!(problem.kind().code, "draining");
+    assert_eq!(gateway.asked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_recorded_is_not_sent_and_takes_no_place() {
+    let log = Arc::new(Broken("no disk".into()));
+    let window = Window::new(log, setting(1, 60), CancellationToken::new());
+    window.restore().await;
+    let gateway = Gateway::new(|_| Ok(reply()));
+    for _ in 0..3 {
+        let outcome = gateway.ask(&window, chat("a")).await;
+        assert!(matches!(outcome, Err(Error::Stayed(Stay::Unrecorded))), "{outcome:?}");
+    }
+    assert_eq!((gateway.asked(), window.free()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_left_takes_no_place_and_what_may_have_left_does() {
+    for (error, free) in [
+        (Error::NotTaken, 1),
+        (Error::Unreachable(std::io::ErrorKind::ConnectionRefused.into()), 1),
+        (Error::Stayed(Stay::Abandoned), 1),
+        (Error::Late(SECOND), 0),
+        (Error::Status(StatusCode::BAD_GATEWAY), 0),
+        (Error::KeyRefused { key: 0 }, 0),
+    ] {
+        let log = memory();
+        let window = Window::new(log.clone(), setting(1, 60), CancellationToken::new());
+        let error = Mutex::new(Some(error));
+        let gateway = Gateway::new(move |_| Err(error.lock().unwrap().take().unwrap()));
+        gateway.ask(&window, chat("a")).await.unwrap_err();
+        let logged = log.places(Duration::ZERO).await.unwrap().len();
+        assert_eq!((window.free(), logged), (free, 1 - free));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_takes_its_place_from_then_on_and_a_waiting_one_none() {
+    let window = window(1, 10);
+    let gateway = Gateway::slow(60 * SECOND);
+    let sent = timeout(3 * SECOND, gateway.ask(&window, chat("a")));
+    sent.await.expect_err("it is slow");
+    assert_eq!(window.free(), 0);
+    let waits = timeout(SECOND, gateway.ask(&window, chat("b")));
+    waits.await.expect_err("there is no place");
+    assert_eq!(window.waiting(), 0);
+    tokio::time::sleep(9 * SECOND + SECOND / 10).await;
+    assert_eq!((window.free(), gateway.asked()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_of_the_ring_takes_a_place_of_its_own() {
+    let window = window(2, 60);
+    let refused = service_fn(|attempt: Attempt| async move {
+        Err::<Reply, _>(Error::KeyRefused { key: attempt.key })
+    });
+    let ring = Arc::new(Mutex::new(Ring::new(3)));
+    let windowed = layer(Arc::clone(&window), MAX_WAIT).layer(refused);
+    let outcome = keyring::layer(ring).layer(windowed).oneshot(chat("a").ask).await;
+    assert!(matches!(outcome, Err(Error::WindowFull { .. })), "{outcome:?}");
+    assert_eq!(window.free(), 0);
+}
+
+fn billing(requests: u64, window_seconds: u64) -> RateLimit {
+    RateLimit { requests, window_seconds }
+}
+
+fn auto() -> Arc<Window> {
+    Window::new(memory(), config::Window::Auto, CancellationToken::new())
+}
+
+#[tokio::test(start_paused = true)]
+async fn purchases_wait_for_the_gateways_word_five_seconds_at_most_and_its_own_question_does_not() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let waited = async |window: &Arc<Window>, attempt: Attempt| {
+        let start = clock::now();
+        gateway.ask(window, attempt).await.unwrap();
+        (clock::now() - start).as_secs()
+    };
+    let ask = |what| Attempt { ask: Ask::free(what), ..chat("") };
+    let (silent, told) = (auto(), auto());
+    assert_eq!(waited(&silent, ask(What::Billing)).await, 0);
+    assert_eq!(waited(&silent, ask(What::VideoStatus { request_id: "r".into() })).await, 1);
+    assert_eq!(waited(&silent, chat("a")).await, 4);
+    assert_eq!(silent.free(), 57);
+
+    told.set_limit(billing(7, 30));
+    assert_eq!((waited(&told, chat("a")).await, told.free()), (0, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_lets_those_go_who_wait_for_it() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let window = auto();
+    let start = clock::now();
+    let answer = async {
+        tokio::time::sleep(SECOND).await;
+        window.set_limit(billing(7, 30));
+    };
+    let (bought, ()) = tokio::join!(gateway.ask(&window, chat("a")), answer);
+    bought.unwrap();
+    assert_eq!(clock::now() - start, SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_limit_is_passed_over_and_a_setting_wins() {
+    let window = auto();
+    for limit in [billing(0, 60), billing(60, 0), billing(60, 100_000)] {
+        window.set_limit(limit);
+        assert_eq!(window.free(), 60, "{limit:?}");
+    }
+    window.set_limit(billing(u64::MAX, 60));
+    assert!(window.free() > 1_000_000);
+    window.follow(setting(3, 1));
+    window.set_limit(billing(60, 60));
+    assert_eq!(window.free(), 3);
+    window.follow(config::Window::Auto);
+    assert_eq!(window.free(), 3);
+    window.set_limit(billing(60, 60));
+    assert_eq!(window.free(), 60);
+}
+
+#[tokio::test]
+async fn a_restart_goes_on_with_the_log_and_a_clock_that_was_set_back_counts_from_now() {
+    let log = memory();
+    let wall = clock::wall();
+    for (ago, ahead) in [(90, 0), (50, 0), (10, 0), (0, 3_000)] {
+        let place = crate::store::Place::new();
+        let at = wall - Duration::from_secs(ago) + Duration::from_secs(ahead);
+        log.took(place, at).await.unwrap();
+        log.replied(place, at);
+    }
+    let window = Window::new(log, setting(10, 60), CancellationToken::new());
+    window.restore().await;
+    assert_eq!(window.free(), 7);
+}
+
+/// With real time: cores do not share a runtime.
+#[test]
+fn cores_share_one_window() {
+    const LIMIT: usize = 10;
+    let window = window(u32::try_from(LIMIT).unwrap(), 1);
+    let gateway = Gateway::slow(Duration::from_millis(5));
+    let start = clock::now();
+    let times: Vec<_> = std::thread::scope(|scope| {
+        let cores: Vec<_> = (0..3)
+            .map(|core| {
+                let (window, gateway) = (&window, &gateway);
+                scope.spawn(move || {
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(async {
+                        let caller = core.to_string();
+                        let asked = (0..10).map(|_| async {
+                            gateway.ask(window, chat(&caller)).await.unwrap();
+                            clock::now()
+                        });
+                        futures_util::future::join_all(asked).await
+                    })
+                })
+            })
+            .collect();
+        cores.into_iter().flat_map(|core| core.join().unwrap()).collect()
+    });
+    assert_eq!((times.len(), gateway.asked()), (30, 30));
+    let mut times = times;
+    times.sort_unstable();
+    for pair in times.windows(LIMIT + 1) {
+        assert!(pair[LIMIT] - pair[0] >= SECOND - Duration::from_millis(100), "{pair:?}");
+    }
+    assert!(clock::now() - start < 10 * SECOND);
+}

@@ -1,0 +1,106 @@
+//! What was sent to the gateway is remembered for a day, also by the next server.
+
+use std::time::Duration;
+
+use tollgate::store::{Broken, Place, TakenPlace, WindowLog};
+
+use crate::desk::*;
+
+const REPLY: Duration = Duration::from_millis(300);
+
+async fn took(desk: &Desk) -> Place {
+    let place = Place::new();
+    bounded(desk.places.took(place, desk.now())).await.expect("taken");
+    place
+}
+
+async fn since(desk: &Desk, since: Duration) -> Vec<TakenPlace> {
+    bounded(desk.places.places(since)).await.expect("places")
+}
+
+async fn a_place_has_the_time_of_its_reply(desk: Desk) {
+    let first = took(&desk).await;
+    desk.pass(SECOND);
+    let second = took(&desk).await;
+    desk.places.replied(second, START + SECOND + REPLY);
+    desk.places.replied(first, START + 5 * SECOND);
+    desk.pass(HOUR);
+    let first = TakenPlace { at: START, replied: START + 5 * SECOND };
+    let second = TakenPlace { at: START + SECOND, replied: START + SECOND + REPLY };
+    assert_eq!(since(&desk, START).await, [first, second]);
+    // What counts is the reply: a place is free one window after it.
+    assert_eq!(since(&desk, START + 2 * SECOND).await, [first]);
+    assert_eq!(since(&desk, START + HOUR).await, []);
+}
+
+async fn what_is_under_way_counts_as_answered_just_now(desk: Desk) {
+    took(&desk).await;
+    desk.pass(HOUR);
+    let under_way = TakenPlace { at: START, replied: START + HOUR };
+    assert_eq!(since(&desk, START + HOUR).await, [under_way]);
+}
+
+async fn what_was_not_sent_leaves_no_trace(desk: Desk) {
+    let place = took(&desk).await;
+    desk.places.unsent(place);
+    desk.places.replied(place, START + SECOND);
+    assert_eq!(since(&desk, Duration::ZERO).await, []);
+}
+
+async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
+    for _ in 0..50 {
+        let place = took(&desk).await;
+        desk.places.replied(place, desk.now());
+    }
+    desk.pass(DAY + SECOND);
+    // Not every one looks for old ones.
+    for _ in 0..1_000 {
+        took(&desk).await;
+    }
+    assert_eq!(since(&desk, Duration::ZERO).await.len(), 1_000);
+}
+
+on_every_backend!(
+    a_place_has_the_time_of_its_reply,
+    what_is_under_way_counts_as_answered_just_now,
+    what_was_not_sent_leaves_no_trace,
+    what_is_older_than_a_day_is_dropped,
+);
+
+#[tokio::test]
+async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now() {
+    let mut desk = Desk::on_disk(Default::default());
+    let answered = took(&desk).await;
+    desk.places.replied(answered, START + REPLY);
+    desk.pass(SECOND);
+    took(&desk).await;
+    desk.pass(SECOND);
+    desk.restart();
+    desk.pass(HOUR);
+    let answered = TakenPlace { at: START, replied: START + REPLY };
+    let cut_off = TakenPlace { at: START + SECOND, replied: START + 2 * SECOND };
+    assert_eq!(since(&desk, START).await, [answered, cut_off]);
+    desk.restart();
+    assert_eq!(since(&desk, START).await, [answered, cut_off]);
+    desk.pass(DAY);
+    desk.restart();
+    assert_eq!(since(&desk, Duration::ZERO).await, []);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_far_ahead_does_not_fill_the_window_for_ever() {
+    let mut desk = Desk::on_disk(Default::default());
+    desk.set(START + 365 * DAY);
+    took(&desk).await;
+    desk.set(START);
+    took(&desk).await;
+    desk.restart();
+    assert_eq!(since(&desk, Duration::ZERO).await, [TakenPlace { at: START, replied: START }]);
+}
+
+#[tokio::test]
+async fn a_broken_store_lets_nothing_out() {
+    let broken = Broken("no disk".into());
+    bounded(broken.took(Place::new(), START)).await.expect_err("not recorded");
+    bounded(broken.places(START)).await.expect_err("not known");
+}
