@@ -289,10 +289,10 @@ fn converse(mut tap: Tap<'_>) {
                 None => (NO_BOOKS.to_vec(), Ending::Fin),
             };
             tap.stream.write_all(&bytes).ok();
-            match ending {
-                Ending::Open => continue,
-                ending => return end(tap, ending),
+            if ending == Ending::Open {
+                continue;
             }
+            return end(tap, ending);
         }
         let reply = (tap.shared.answer)(&heard);
         if reply.is_charged() {
