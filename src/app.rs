@@ -2,18 +2,15 @@
 //! everything, and one that decides nothing.
 
 mod account;
+mod current;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use futures_util::future::OptionFuture;
-use http::Request;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,10 +18,11 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 use url::Url;
 
+pub use current::Current;
+
 use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
-use crate::answer::Answer;
 use crate::clock;
 use crate::config;
 use crate::config::{Config, Key, Target};
@@ -238,42 +236,6 @@ impl Gateway {
         let client = Client::new(&self.base, &self.keys, &config.gateway, Arc::clone(metrics))?;
         let window = Arc::clone(&self.window);
         Ok(pipeline::gateway(window, config.gateway.max_wait, Arc::clone(&self.ring), client))
-    }
-}
-
-/// A core's stack that can be exchanged while it is in use: each request takes the one of its moment.
-pub struct Current<B>(Arc<ArcSwap<Public<B>>>);
-
-impl<B> Current<B> {
-    /// Starts with `stack`.
-    pub fn new(stack: Public<B>) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(stack)))
-    }
-
-    /// Requests from now on are answered by `stack`.
-    pub fn exchange(&self, stack: Public<B>) {
-        self.0.store(Arc::new(stack));
-    }
-}
-
-impl<B> Clone for Current<B> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<B> Service<Request<B>> for Current<B> {
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = <Public<B> as Service<Request<B>>>::Future;
-
-    /// Every layer of the stack is always ready: it refuses rather than making a caller wait.
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        Public::clone(&self.0.load()).call(request)
     }
 }
 

@@ -80,7 +80,7 @@ pub struct Word {
     pub state: JobState,
 }
 
-/// Where a job is, as far as its status body can be read (a guess: see `jobs::reading`).
+/// Where a job is, as far as its status body can be read (see `jobs::reading`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobState {
     /// Not at an end that we know.
