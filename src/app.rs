@@ -4,10 +4,12 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use http::Request;
@@ -15,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use url::Url;
+use uuid::Uuid;
 
 use crate::account::media::Videos;
 use crate::answer::Answer;
@@ -29,7 +32,7 @@ use crate::pipeline;
 use crate::pipeline::{Counter, Gate, Public};
 use crate::purchase::Terms;
 use crate::purchase::idempotency::Running;
-use crate::routes::catalog::{self, Facts, Words};
+use crate::routes::catalog::{self, Facts, Replay, Words};
 use crate::routes::page::{Page, PageSettings};
 use crate::routes::{Parts, Routes};
 use crate::sandbox;
@@ -53,6 +56,8 @@ pub struct Lasting {
     pub metrics: Arc<Metrics>,
     /// Where every purchase is written down.
     pub ledger: Arc<dyn Ledger>,
+    /// Names what it remembers: another name once purchases may be forgotten. Public, so no secret.
+    pub ledger_name: Arc<str>,
     /// The purchases that are under way.
     pub running: Running,
     /// The sandbox with its socket's address, where it is in use.
@@ -90,7 +95,7 @@ impl App {
         let origins = media_origins(&config, lasting);
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
-            catalog: catalog::render(&config.catalog, &facts(&config, origins)),
+            catalog: catalog::render(&config.catalog, &facts(&config, origins, lasting)),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
                 fields: config.gateway.chat_fields.clone(),
@@ -218,6 +223,23 @@ pub fn memory() -> Arc<dyn Ledger> {
     Arc::new(Memory::new(Arc::new(clock::wall)))
 }
 
+/// Names a ledger that ends with the process: its purchases are forgotten at the next start.
+pub fn memory_name() -> Arc<str> {
+    Uuid::now_v7().to_string().into()
+}
+
+/// Names a ledger in a file: this file, and no other that may later lie at its place.
+pub fn sqlite_name(path: &Path) -> Arc<str> {
+    let mut hash = blake3::Hasher::new();
+    hash.update(path.as_os_str().as_bytes());
+    if let Ok(file) = path.metadata() {
+        let born = file.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        hash.update(&file.ino().to_le_bytes());
+        hash.update(&born.unwrap_or_default().as_nanos().to_le_bytes());
+    }
+    format!("durable-{}", &hash.finalize().to_hex()[..16]).into()
+}
+
 /// A ledger in a file, to sell from.
 ///
 /// # Errors
@@ -263,15 +285,21 @@ fn terms(config: &Config) -> Terms {
     }
 }
 
-fn facts(config: &Config, media_origins: Vec<String>) -> Facts {
+fn facts(config: &Config, media_origins: Vec<String>, lasting: &Lasting) -> Facts {
     let sandbox = matches!(config.gateway.target, Target::Sandbox);
     let crate::config::Jobs { finished, failed, result } = config.jobs.clone();
+    let terms = terms(config);
     Facts {
         sandbox,
         chat_body: config.server.chat_body,
         video_body: config.server.video_body,
         jobs: Words { finished, failed, result, media_origins },
         moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
+        replay: Replay {
+            chat_seconds: terms.keep_chats.as_secs(),
+            video_seconds: terms.keep_videos.as_secs(),
+            ledger: String::from(&*lasting.ledger_name),
+        },
     }
 }
 

@@ -64,7 +64,11 @@ pub fn serve(
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
     let signals = behind.block_on(async { Signals::new() })?;
     let ledger = open_ledger(&config.store)?;
-    let lasting = behind.block_on(start_sandbox(&config, ledger))?;
+    let ledger_name = match &config.store {
+        Store::Sqlite(path) => app::sqlite_name(path),
+        Store::Memory | Store::Redis => app::memory_name(),
+    };
+    let lasting = behind.block_on(start_sandbox(&config, ledger, ledger_name))?;
     let own = own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
@@ -121,7 +125,11 @@ fn open_ledger(store: &Store) -> io::Result<Arc<dyn Ledger>> {
 }
 
 /// The sandbox listens on a free port of its own, like the gateway that it stands for.
-async fn start_sandbox(config: &Config, ledger: Arc<dyn Ledger>) -> io::Result<Lasting> {
+async fn start_sandbox(
+    config: &Config,
+    ledger: Arc<dyn Ledger>,
+    ledger_name: Arc<str>,
+) -> io::Result<Lasting> {
     let metrics = Arc::new(Metrics::default());
     let sandbox = match config.gateway.target {
         Target::Live { .. } => None,
@@ -133,7 +141,7 @@ async fn start_sandbox(config: &Config, ledger: Arc<dyn Ledger>) -> io::Result<L
             Some((sandbox, address))
         }
     };
-    Ok(Lasting { metrics, ledger, running: Running::default(), sandbox })
+    Ok(Lasting { metrics, ledger, ledger_name, running: Running::default(), sandbox })
 }
 
 /// The addresses under which callers reach us; all of the machine's where we listen on all.

@@ -71,6 +71,7 @@ async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: 
     let lasting = Lasting {
         metrics: Arc::clone(&metrics),
         ledger: tollgate::app::memory(),
+        ledger_name: tollgate::app::memory_name(),
         running: tollgate::purchase::idempotency::Running::default(),
         sandbox: None,
     };
