@@ -1,0 +1,113 @@
+//! What becomes of a purchase when the network, a front-end or another tab comes between.
+
+use crate::gate::Gate;
+use crate::page::Page;
+use crate::watch::Tamper;
+
+const MESSAGE: (&str, &str) = ("textbox", "Message");
+const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
+const PAID: &str = "*/api/v1/chat";
+const MARKDOWN: &str = include_str!("../page/markdown.js");
+/// The keys that this browser keeps, oldest first.
+const KEYS: &str = "new Promise((done) => {
+    indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
+        base.transaction('purchases').objectStore('purchases').getAll().onsuccess =
+            ({ target }) => { base.close(); done(target.result.map(({ key }) => key).join()); };
+    };
+})";
+const SPENT: &str = "document.getElementById('spent').textContent";
+const PRICE_OF_ONE: &str = "$0.006";
+const LIMITED: &str = r#"{"type":"/problems/rate_limited","title":"Too many requests","status":429,"code":"rate_limited","charged":"no"}"#;
+const NO_LEDGER: &str = r#"{"type":"/problems/ledger_unavailable","title":"No ledger","status":503,"code":"ledger_unavailable","charged":"no"}"#;
+const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
+
+fn open(gate: &Gate) -> Page {
+    let mut page = Page::new(&gate.origin);
+    page.expect_errors(&["Failed to load resource"]);
+    page.goto(&gate.origin);
+    page
+}
+
+/// Loses the answer to the first attempt, which the gateway has sold; the page is about to ask again.
+fn lose_the_first_answer(gate: &Gate, page: &Page, then: Tamper) {
+    page.tamper(PAID, Tamper::LoseReply);
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.wait_until("globalThis.performance.getEntriesByName(location.origin + '/api/v1/chat').length > 0");
+    page.stop_tampering();
+    page.tamper(PAID, then);
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn a_refusal_after_a_lost_answer_leaves_the_outcome_unknown_and_the_key_the_same() {
+    for (name, refusal) in [
+        ("limited", Tamper::Answer(429, vec![PROBLEM], LIMITED)),
+        ("no-ledger", Tamper::Answer(503, vec![PROBLEM], NO_LEDGER)),
+        ("between", Tamper::Answer(403, vec![], "blocked")),
+        ("refused", Tamper::Refuse),
+    ] {
+        let gate = Gate::start();
+        let page = open(&gate);
+        lose_the_first_answer(&gate, &page, refusal);
+        page.find(ASK);
+        page.wait_for_text("It may have been charged.");
+        assert!(!page.shows(("button", "Try again…")), "{name}: nothing is offered anew");
+        let key = page.evaluate(KEYS);
+        page.screenshot(&format!("unknown-{name}"));
+        page.stop_tampering();
+        page.find(ASK).click();
+        page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+        assert_eq!(page.evaluate(KEYS), key, "{name}");
+        assert_eq!(gate.sold(), 1, "{name}");
+    }
+}
+
+#[test]
+fn a_connection_that_is_lost_after_the_post_costs_exactly_one_charge() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    lose_the_first_answer(&gate, &page, Tamper::LoseReply);
+    page.stop_tampering();
+    page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn a_reload_in_the_middle_of_a_purchase_costs_exactly_one_charge() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("sandbox:slow");
+    page.press("Enter");
+    page.wait_until("document.querySelector('[aria-busy=true]') !== null");
+    page.wait_until(&format!("{KEYS}.then((keys) => keys !== '')"));
+    page.reload();
+    page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_person() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    lose_the_first_answer(&gate, &page, Tamper::Refuse);
+    page.find(ASK);
+    page.stop_tampering();
+    let price_list = r#"{"replay":{"chat_seconds":86400,"video_seconds":604800,"ledger":"another"}}"#;
+    page.tamper("*/bff/catalog", Tamper::Answer(200, vec![("Content-Type", "application/json")], price_list));
+    let posts = page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
+    page.find(ASK).click();
+    page.wait_for_text("it could be bought a second time");
+    assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
+    page.find(("button", "Send it again · $0.006")).click();
+    assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
+    page.find(("button", "Really? It could cost $0.006 a second time")).click();
+    page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+}
+
+#[test]
+fn markdown_becomes_elements_and_never_markup() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    assert_eq!(page.evaluate(MARKDOWN), serde_json::json!([]));
+}
