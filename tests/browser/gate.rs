@@ -64,7 +64,8 @@ impl Gate {
         let printed = lock(&self.printed).clone();
         let admin = printed.lines().find(|line| line.starts_with("admin ")).and_then(origin_in);
         let admin = admin.expect("it says where the figures are");
-        let mut stream = TcpStream::connect(admin.trim_start_matches("http://")).expect("it listens");
+        let mut stream =
+            TcpStream::connect(admin.trim_start_matches("http://")).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let ask = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         stream.write_all(ask.as_bytes()).expect("it reads");
@@ -73,7 +74,8 @@ impl Gate {
         let charged = |line: &&str| {
             line.starts_with("tollgate_purchases_total{") && line.contains("outcome=\"charged\"")
         };
-        let count = |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
+        let count =
+            |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
         figures.lines().filter(charged).filter_map(count).sum()
     }
 }
