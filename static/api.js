@@ -80,6 +80,8 @@ export async function buy(path, payload, key, { remembered, sentBefore = false, 
 
 function unsettled(error, forgotten) {
   const speaksOfAll = !forgotten && (error.isGateways || AFTER_LOOKUP.includes(error.code));
+  // Not even the question whether the key is known came through.
+  if (error.code === 'refused' && !error.isGateways) error.code = 'between';
   if (error.charged !== 'no' || speaksOfAll) return error;
   return Object.assign(error, { reason: error.code, code: 'unsettled', charged: 'unknown' });
 }

@@ -119,6 +119,48 @@ fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_pe
 }
 
 #[test]
+fn an_open_video_is_sent_by_itself_only_when_it_was_sent_and_the_memory_is_the_same() {
+    for (state, ledger, says, posts) in [
+        ("intent", "replay.ledger", "The page was closed before this was sent", 0),
+        ("sent", "'another'", "it could be bought a second time", 0),
+        ("unknown", "null", "it could be bought a second time", 0),
+        ("sent", "replay.ledger", "The video is being made", 1),
+    ] {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.evaluate(&left_open(state, ledger));
+        page.goto(&format!("{}/#video", gate.origin));
+        page.reload();
+        page.wait_for_text(says);
+        let asked = || page.times_asked(&format!("POST {}/api/v1/video", gate.origin));
+        assert_eq!(asked(), posts, "{state} {ledger}");
+        if state == "intent" {
+            page.find(("button", "Send it now · $3.00")).click();
+            assert_eq!(asked(), 0, "a dear purchase takes two clicks");
+            page.find(("button", "Yes, spend $3.00")).click();
+            page.wait_for_text("The video is being made");
+            assert_eq!(gate.sold(), 1);
+        }
+    }
+}
+
+/// Keeps an order as a page does that is closed at this point.
+fn left_open(state: &str, ledger: &str) -> String {
+    format!(
+        "fetch('/bff/catalog').then((reply) => reply.json()).then(({{ replay, video }}) => new Promise((done) => {{
+            const payload = {{ prompt: 'A lighthouse', model: video[0].id, duration: 5 }};
+            const record = {{ key: 'left-open', kind: 'video', path: '/api/v1/video', payload, tollMicros: 3000000, about: {{}},
+                session: '', at: Date.now(), state: '{state}', reply: null, problem: null, ledger: {ledger} }};
+            indexedDB.open('tollgate').onsuccess = ({{ target: {{ result: base }} }}) => {{
+                const writing = base.transaction('purchases', 'readwrite');
+                writing.objectStore('purchases').put(record);
+                writing.oncomplete = () => {{ base.close(); done(); }};
+            }};
+        }}))"
+    )
+}
+
+#[test]
 fn two_tabs_add_to_one_conversation_and_both_show_all_of_it() {
     let gate = Gate::start();
     let first = open(&gate);
