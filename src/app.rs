@@ -3,10 +3,10 @@
 
 mod account;
 mod current;
+mod remembered;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use tower::util::BoxCloneSyncService;
 use url::Url;
 
 pub use current::Current;
+pub use remembered::{Remembered, memory, sqlite};
 
 use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
-use crate::clock;
 use crate::config;
 use crate::config::{Config, Key, Target};
 use crate::downstream;
@@ -39,15 +39,13 @@ use crate::purchase::Terms;
 use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
-use crate::routes::catalog::{self, Facts, Words};
+use crate::routes::catalog::{self, Facts, Replay, Words};
 use crate::routes::page::{Page, PageSettings};
 use crate::routes::{Parts, Routes};
 use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::memory::Memory;
-use crate::store::sqlite::{OpenError, Sqlite};
-use crate::store::{JobBook, KeyId, Ledger, Limits, Money, WindowLog};
+use crate::store::{KeyId, Ledger, Limits, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
@@ -66,6 +64,8 @@ pub struct Lasting {
     pub metrics: Arc<Metrics>,
     /// Where every purchase is written down.
     pub ledger: Arc<dyn Ledger>,
+    /// Names what it remembers: see [`Remembered`].
+    pub ledger_name: Arc<str>,
     /// The purchases that are under way.
     pub running: Running,
     /// What the account's balance covers.
@@ -120,7 +120,7 @@ impl App {
         });
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
-            catalog: catalog::render(&config.catalog, &facts(&config, origins)),
+            catalog: catalog::render(&config.catalog, &facts(&config, origins, lasting)),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
                 fields: config.gateway.chat_fields.clone(),
@@ -239,37 +239,6 @@ impl Gateway {
     }
 }
 
-/// What a server remembers, by what it is asked for.
-#[derive(Clone)]
-pub struct Remembered {
-    /// Every purchase.
-    pub ledger: Arc<dyn Ledger>,
-    /// Every job.
-    pub book: Arc<dyn JobBook>,
-    /// What was sent to the gateway.
-    pub log: Arc<dyn WindowLog>,
-}
-
-impl Remembered {
-    /// All of it in one place.
-    pub fn by<T: Ledger + JobBook + WindowLog>(store: Arc<T>) -> Self {
-        Self { ledger: Arc::clone(&store) as _, book: Arc::clone(&store) as _, log: store }
-    }
-}
-
-/// A store that ends with the process.
-pub fn memory() -> Remembered {
-    Remembered::by(Arc::new(Memory::new(Arc::new(clock::wall))))
-}
-
-/// A store in a file, to sell from.
-///
-/// # Errors
-/// Another server has it, or it cannot be used.
-pub fn sqlite(path: &Path, money: Money) -> Result<Remembered, OpenError> {
-    Ok(Remembered::by(Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money)?)))
-}
-
 /// The account's window, which goes on with what `log` remembers. After `shutdown` nothing queues for
 /// it.
 pub async fn window(
@@ -348,15 +317,21 @@ fn words(config: &Config) -> reading::Words {
     reading::Words { finished, failed, result }
 }
 
-fn facts(config: &Config, media_origins: Vec<String>) -> Facts {
+fn facts(config: &Config, media_origins: Vec<String>, lasting: &Lasting) -> Facts {
     let sandbox = matches!(config.gateway.target, Target::Sandbox);
     let config::Jobs { finished, failed, result } = config.jobs.clone();
+    let terms = terms(config);
     Facts {
         sandbox,
         chat_body: config.server.chat_body,
         video_body: config.server.video_body,
         jobs: Words { finished, failed, result, media_origins },
         moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
+        replay: Replay {
+            chat_seconds: terms.keep_chats.as_secs(),
+            video_seconds: terms.keep_videos.as_secs(),
+            ledger: String::from(&*lasting.ledger_name),
+        },
     }
 }
 

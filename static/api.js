@@ -23,6 +23,12 @@ export class Offline extends Error {
   charged = 'no';
 }
 
+/** The server forgets keys, or has forgotten this one: sending it again could buy a second time. */
+export class Forgotten extends Error {
+  code = 'forgotten';
+  charged = 'unknown';
+}
+
 /** A new Idempotency-Key: one per purchase, made before the first attempt and kept for all others. */
 export function newKey() {
   if (crypto.randomUUID) return crypto.randomUUID();
@@ -38,27 +44,46 @@ export async function read(path) {
 
 const ATTEMPTS = 3;
 const PATIENCE = 60;
+/** What is decided only after a key was looked up, so that a "no" also speaks of earlier attempts. */
+const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
 
 /**
  * Buys. The same `key` and payload on every attempt: a lost reply is asked for again, and a first
  * call that still runs is joined. Refusals are never sent again from here.
+ *
+ * Once an attempt may have gone through, a refusal of a later one says nothing of it, unless it was
+ * raised behind the lookup of the key: it is thrown as `unsettled`, with its own code as `reason`.
+ * @param {object} options
+ *   remembered: resolves whether the server still knows the key; asked before every attempt but the first.
+ *   sentBefore: an earlier page or click may have sent it. forgotten: and under a memory that is gone.
  * @returns {Promise<{body: any, tollMicros: number | null, replayed: boolean, requestId: string | null}>}
  */
-export async function buy(path, payload, key, { attempts = ATTEMPTS } = {}) {
+export async function buy(path, payload, key, { remembered, sentBefore = false, forgotten = false }) {
   const request = {
     method: 'POST',
     headers: { 'content-type': 'application/json', accept: 'application/json', 'idempotency-key': key },
     body: JSON.stringify(payload),
   };
+  let inDoubt = sentBefore;
   for (let lost = 0, waited = 0; ;) {
     try {
+      if (inDoubt && !(await remembered())) throw new Forgotten('The service may no longer know this purchase');
       return await ask(path, request);
     } catch (error) {
-      if (error instanceof Lost && ++lost < attempts) await pause(lost);
+      if (error instanceof Lost && ++lost < ATTEMPTS) await pause(lost);
       else if (error.code === 'still_running' && ++waited < PATIENCE) await pause(error.retryAfter ?? 2);
-      else throw error;
+      else throw inDoubt ? unsettled(error, forgotten) : error;
     }
+    inDoubt = true;
   }
+}
+
+function unsettled(error, forgotten) {
+  const speaksOfAll = !forgotten && (error.isGateways || AFTER_LOOKUP.includes(error.code));
+  // Not even the question whether the key is known came through.
+  if (error.code === 'refused' && !error.isGateways) error.code = 'between';
+  if (error.charged !== 'no' || speaksOfAll) return error;
+  return Object.assign(error, { reason: error.code, code: 'unsettled', charged: 'unknown' });
 }
 
 /** Resolves after this many seconds. */
@@ -74,7 +99,7 @@ async function ask(path, request) {
     throw new Lost('The connection was lost before an answer came');
   }
   const body = parsed(text);
-  if (!response.ok) throw refusal(response, body, text);
+  if (!response.ok) throw refusal(response, body, text, request.method === 'POST');
   if (body === undefined) throw new Lost('The answer came, but it cannot be read');
   return {
     body,
@@ -84,16 +109,18 @@ async function ask(path, request) {
   };
 }
 
-function refusal(response, body, text) {
+function refusal(response, body, text, buying) {
   const problem = typeof body?.code === 'string' && typeof body?.charged === 'string';
+  // The gateway's own refusal is passed on uncharged, and with this header. What is neither that nor a
+  // problem of tollgate's comes from something in between, which may have swallowed the true answer.
+  const isGateways = !problem && response.status < 500 && response.headers.has('tollgate-toll');
   return new Refusal({
     status: response.status,
-    code: problem ? body.code : 'refused',
-    title: problem ? body.title : `The gateway refused it (${response.status})`,
+    isGateways,
+    code: problem ? body.code : isGateways || !buying ? 'refused' : 'between',
+    title: problem ? body.title : `It was refused (${response.status})`,
     detail: problem ? body.detail : text.slice(0, 500),
-    // What is no problem of tollgate's is the gateway's own refusal, which is passed on uncharged; a 5xx
-    // that tollgate did not write comes from something between, which may have swallowed the answer.
-    charged: problem ? body.charged : response.status < 500 ? 'no' : 'unknown',
+    charged: problem ? body.charged : isGateways ? 'no' : 'unknown',
     errors: problem && Array.isArray(body.errors) ? body.errors : [],
     retryAfter: seconds(response.headers.get('retry-after')),
     requestId: response.headers.get('x-request-id'),

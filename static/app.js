@@ -4,7 +4,7 @@ import { read } from './api.js';
 import { price } from './catalog.js';
 import { announce, button, byId, element, notice } from './dom.js';
 import { sentence } from './problems.js';
-import { open, serverRemembersKeys, settleOpen, spent, whenChanged } from './purchase.js';
+import { open, serverRemembers, settleOpen, spent, whenChanged } from './purchase.js';
 import { jobs } from './store.js';
 
 /** Views are loaded when they are first needed; each exports `start(catalog)`. */
@@ -26,7 +26,7 @@ async function start() {
     notice(`The price list could not be loaded. ${sentence(problem)}`, button('Reload the page', () => location.reload()));
     return;
   }
-  serverRemembersKeys(catalog.idempotency !== false);
+  serverRemembers(catalog.replay);
   showMode();
   addEventListener('hashchange', () => show(true));
   await show(false);

@@ -4,21 +4,29 @@ import { offerChatModels, price } from './catalog.js';
 import { announce, button, byId, copy, element, readOut } from './dom.js';
 import { render } from './markdown.js';
 import { problemCard, sentence } from './problems.js';
-import { canAskAgain, commit, draft, whenSettled } from './purchase.js';
-import { choice, conversations, purchases } from './store.js';
+import { canAskAgain, commit, draft, follow, whenSettled } from './purchase.js';
+import { choice, conversations, purchases, whenChangedElsewhere } from './store.js';
 
 /**
- * A turn: `{key, question, answer, model, tollMicros, at, state, problem}`, its state that of its purchase
- * (`sent` while waiting) or `left`: sent, and the person stopped waiting.
+ * A turn: `{key, question, answer, model, tollMicros, at, ledger, state, problem}`, its state that of its purchase
+ * (`sent` while waiting) or `left`: sent, and the person stopped waiting. A conversation is only ever changed by
+ * `change`, turns are found by their key: another tab may be writing to the same one.
  */
 const WAITING = 'sent';
+
+/** Purchases that another tab works on. */
+const elsewhere = new Set();
 
 let catalog, current;
 
 /** Fills the view in and takes the last conversation up. */
 export async function start(prices) {
   catalog = prices;
-  whenSettled('chat', settle);
+  whenSettled('chat', settle, (record) => {
+    elsewhere.add(record.key);
+    show();
+  });
+  whenChangedElsewhere(refresh);
   offerChatModels(byId('chat-model'), catalog.chat);
   const wanted = choice.get('chat-model');
   if (catalog.chat.some((model) => model.id === wanted)) byId('chat-model').value = wanted;
@@ -92,31 +100,35 @@ async function buyTurn(conversation, question, payload, model) {
   const record = draft({
     kind: 'chat', path: '/api/v1/chat', payload, tollMicros: model.toll_micros, about: { conversation: conversation.id },
   });
-  conversation.turns.push({
+  const turn = {
     key: record.key, question, answer: null, model: model.id, tollMicros: model.toll_micros,
-    at: record.at, state: WAITING, problem: null,
+    at: record.at, ledger: null, state: WAITING, problem: null,
+  };
+  await change(conversation, (latest) => {
+    if (!latest.turns.some((one) => one.key === turn.key)) latest.turns.push(turn);
+    latest.title ||= [...question.trim().split('\n', 1)[0]].slice(0, 60).join('');
+    latest.at = record.at;
   });
-  conversation.title ||= [...question.trim().split('\n', 1)[0]].slice(0, 60).join('');
-  conversation.at = Date.now();
   show();
   bringIntoView();
   announce(`Sent to ${model.id}. Waiting for the answer.`);
-  await conversations.put(conversation);
   void showList();
   await commit(record);
 }
 
 /** Takes in what a purchase brought, whenever that is: also after a reload, or after waiting was stopped. */
 async function settle(record) {
-  const conversation = await conversations.one(record.about.conversation);
-  const turn = conversation?.turns.find((one) => one.key === record.key);
-  if (!turn) return;
-  const { state, reply, problem } = record;
+  elsewhere.delete(record.key);
+  const before = await conversations.one(record.about.conversation);
+  if (!before?.turns.some((one) => one.key === record.key)) return;
+  const { state, reply, problem, tollMicros, at, ledger } = record;
   const content = reply?.message?.content;
-  Object.assign(turn, { state, problem, tollMicros: record.tollMicros });
-  if (state === 'done') turn.answer = typeof content === 'string' ? content : `\`\`\`json\n${JSON.stringify(reply, null, 2)}\n\`\`\``;
-  await conversations.put(conversation);
-  if (conversation !== current) return announce(`An answer came in another conversation: ${conversation.title}`);
+  const news = { state, problem, tollMicros, at, ledger };
+  if (state === 'done') news.answer = typeof content === 'string' ? content : `\`\`\`json\n${JSON.stringify(reply, null, 2)}\n\`\`\``;
+  const conversation = await changeTurn(before, record.key, news);
+  const turn = conversation.turns.find((one) => one.key === record.key);
+  if (!turn) return;
+  if (conversation.id !== current.id) return announce(`An answer came in another conversation: ${conversation.title}`);
   show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
   if (state !== 'done') return announce(sentence(problem));
@@ -124,11 +136,34 @@ async function settle(record) {
   readOut(turn.answer);
 }
 
-function stopWaiting() {
+/** Edits the latest version of a conversation, whoever wrote it; what is shown becomes that version, too. */
+async function change(conversation, edit) {
+  const latest = await conversations.change(conversation.id, edit, conversation);
+  if (latest.id === current.id) current = latest;
+  return latest;
+}
+
+const changeTurn = (conversation, key, news) => change(conversation, (latest) => {
+  Object.assign(latest.turns.find((one) => one.key === key) ?? {}, news);
+});
+
+/** Another tab wrote something: shows it, and waits for the answers that it waits for. */
+async function refresh(shelf) {
+  if (shelf === 'jobs') return;
+  const before = JSON.stringify(current);
+  const latest = await conversations.one(current.id);
+  if (shelf === 'conversations') void showList();
+  if (!latest || latest.id !== current.id) return;
+  for (const { key, state } of latest.turns) if (state === WAITING) void follow(key);
+  if (JSON.stringify(latest) === before) return;
+  current = latest;
+  show();
+}
+
+async function stopWaiting() {
   const turn = waiting();
   if (!turn) return;
-  turn.state = 'left';
-  void conversations.put(current);
+  await changeTurn(current, turn.key, { state: 'left' });
   show();
   announce('Stopped waiting. If the answer still comes, it appears here.');
   byId('chat-text').focus();
@@ -159,7 +194,8 @@ function answer(turn, fresh) {
     body.append(element('div', { class: 'prose' }, render(turn.answer)),
       foot(`${turn.model} · ${price(turn.tollMicros)}`, button('Copy', () => copy(turn.answer))));
   } else if (turn.state === WAITING) {
-    body.append(element('p', { class: 'pending', text: `${turn.model} is answering` }));
+    const text = elsewhere.has(turn.key) ? 'Another tab is waiting for this answer; it will appear here, too.' : `${turn.model} is answering`;
+    body.append(element('p', { class: 'pending', text }));
   } else if (turn.state === 'left') {
     body.append(element('p', { class: 'pending still', text: 'You stopped waiting. If the answer still comes, it appears here.' }));
   } else {
@@ -169,31 +205,35 @@ function answer(turn, fresh) {
 }
 
 function offers(turn) {
-  const edit = () => {
-    drop(turn);
+  const edit = async () => {
+    await drop(turn);
     byId('chat-text').value = turn.question;
     byId('chat-text').focus();
   };
-  const again = () => {
+  const again = async () => {
     const model = catalog.chat.find((one) => one.id === turn.model) ?? picked();
-    drop(turn);
+    await drop(turn);
     const messages = [...said(current), { role: 'user', content: turn.question }];
     void buyTurn(current, turn.question, { model: model.id, messages }, model);
   };
-  const same = async () => {
+  const send = async (how, text) => {
     const record = await purchases.one(turn.key);
-    turn.state = WAITING;
+    await changeTurn(current, turn.key, record ? { state: WAITING } : UNTRACEABLE);
     show();
-    announce('Asking for the answer. It is not bought twice.');
-    await commit(record);
+    if (!record) return;
+    announce(text);
+    await commit(record, how);
   };
-  const unknown = turn.state === 'unknown';
-  return { edit, again, same: unknown && canAskAgain(turn) ? same : null };
+  const same = () => send({}, 'Asking for the answer. It is not bought twice.');
+  const atRisk = () => send({ atRisk: true }, `Sent again to ${turn.model}.`);
+  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit, again };
+  return canAskAgain({ ...turn, kind: 'chat' }) ? { edit, again, same } : { edit, again, atRisk };
 }
 
-function drop(turn) {
-  current.turns.splice(current.turns.indexOf(turn), 1);
-  void conversations.put(current);
+async function drop(turn) {
+  await change(current, (latest) => {
+    latest.turns = latest.turns.filter((one) => one.key !== turn.key);
+  });
   show();
 }
 
@@ -208,10 +248,12 @@ async function open(conversation) {
   await showList();
 }
 
+const UNTRACEABLE = { state: 'unknown', problem: { code: 'untraceable', charged: 'unknown' } };
+
 /** A turn that waits for a purchase that this browser no longer knows will wait for ever. */
 async function reconcile(turn) {
   if ((turn.state === WAITING || turn.state === 'left') && !(await purchases.one(turn.key))) {
-    Object.assign(turn, { state: 'unknown', problem: { code: 'lost', charged: 'unknown', message: 'Its purchase is no longer known here' } });
+    Object.assign(turn, UNTRACEABLE);
   }
 }
 
@@ -219,7 +261,7 @@ async function showList() {
   byId('conversations').replaceChildren(...(await sorted()).map((conversation) => {
     const title = conversation.title || 'Untitled';
     const go = element('button', {
-      type: 'button', class: 'link', text: title, 'aria-current': conversation === current && 'true', click: () => open(conversation),
+      type: 'button', class: 'link', text: title, 'aria-current': conversation.id === current.id && 'true', click: () => open(conversation),
     });
     let sure = false;
     const remove = element('button', {
@@ -232,7 +274,7 @@ async function showList() {
           return;
         }
         await conversations.delete(conversation.id);
-        await open(conversation === current ? (await sorted())[0] ?? fresh() : current);
+        await open(conversation.id === current.id ? (await sorted())[0] ?? fresh() : current);
         byId('new-conversation').focus();
       },
       blur: () => {

@@ -140,8 +140,8 @@ function heard(job, body) {
 }
 
 function stumbled(job, problem) {
-  const gone = problem instanceof Refusal && problem.charged === 'no' && problem.status >= 400
-    && problem.status < 500 && ![408, 409, 429].includes(problem.status);
+  const gone = problem instanceof Refusal && problem.status >= 400
+    && problem.status < 500 && ![408, 409, 424, 429].includes(problem.status);
   job.trouble = gone ? sentence(problem) : `${sentence(problem)} The video goes on; looking again soon.`;
   if (gone) job.open = false;
 }

@@ -4,10 +4,15 @@ import { announce, button, element } from './dom.js';
 
 /**
  * What to offer: `again` buys anew with a new key, `same` asks for the first purchase's answer with its
- * own key, `edit` puts the text back to be mended, `reload` loads the page anew, `drop` takes it out of sight.
+ * own key, `atRisk` sends that key again although it may be forgotten, `edit` puts the text back to be mended, `reload` loads the page anew, `drop` takes it out of sight.
  */
 const PROBLEMS = {
-  offline: ['You are offline. Nothing was sent.', 'again'],
+  offline: ['You are offline, so it was not sent.', 'again'],
+  unsettled: ['It was sent before, and what became of it is not known yet.', 'same'],
+  forgotten: ['The answer was lost, and the service may no longer know this purchase.', 'atRisk'],
+  unsent: ['The page was closed before this was sent, as far as is known.', 'same'],
+  untraceable: ['This browser no longer knows what became of it.', 'edit'],
+  between: ['Something on the way answered in the service’s place.', 'same'],
   lost: ['The connection was lost before an answer came. It may have arrived all the same.', 'same'],
   refused: ['The gateway refused this.', 'edit'],
   malformed_request: ['The server could not read the request.', 'again'],
@@ -45,6 +50,7 @@ const CHARGED = { no: 'Not charged.', yes: 'It was charged.', unknown: 'It may h
 const LABELS = {
   again: 'Try again',
   same: 'Ask for the answer (not charged twice)',
+  atRisk: 'Send it again',
   edit: 'Change it',
   reload: 'Reload the page',
   drop: 'Remove from this list',
@@ -58,17 +64,21 @@ export function sentence(problem) {
 /**
  * What a problem looks like, with a button for each of `offers` that makes sense for it.
  * @param {object} problem as thrown by api.js or kept by purchase.js
- * @param {Partial<Record<'again' | 'same' | 'edit' | 'drop', () => void>>} offers
- * @param {{fresh?: boolean, priceText?: string}} options `fresh`: it happened just now and is to be announced
+ * @param {Partial<Record<'again' | 'same' | 'atRisk' | 'edit' | 'drop', () => void>>} offers
+ * @param {{fresh?: boolean, priceText?: string, cost?: string}} options `fresh`: it happened just now and is to be announced;
+ *   `priceText`: what buying anew costs at once; `cost`: what the purchase itself costs
  */
-export function problemCard(problem, offers = {}, { fresh = false, priceText = '' } = {}) {
+export function problemCard(problem, offers = {}, { fresh = false, priceText = '', cost = priceText } = {}) {
   const best = PROBLEMS[problem.code]?.[1] ?? 'again';
   const all = { ...offers, ...(best === 'reload' && { reload: () => location.reload() }) };
   // Buying anew is never the first thing to offer while the first purchase may have gone through.
-  const wanted = [best, 'edit', 'again', 'drop'].filter((offer, place, those) => all[offer]
+  const settle = all.same ?? all.atRisk;
+  const wanted = [problem.charged !== 'no' && 'same', problem.charged !== 'no' && 'atRisk', best, 'edit', 'again', 'drop'].filter((offer, place, those) => all[offer]
     && those.findIndex((other) => all[other] === all[offer]) === place
-    && !(offer === 'again' && problem.charged !== 'no' && all.same));
+    && !(offer === 'again' && problem.charged !== 'no' && settle));
   const buttons = wanted.map((offer) => {
+    if (offer === 'atRisk') return twice(`${LABELS.atRisk} · ${cost}`, `Really? It could cost ${cost} a second time`, all.atRisk);
+    if (offer === 'same' && problem.code === 'unsent') return twice(`Send it now · ${cost}`, `Yes, spend ${cost}`, all.same);
     const label = offer === 'again' && priceText ? `${LABELS.again} · ${priceText}` : LABELS[offer];
     const made = button(label, all[offer]);
     return ['edit', 'reload', 'drop'].includes(offer) ? made : countdown(made, label, problem);
@@ -76,9 +86,25 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
   return element('div', { class: 'problem', role: fresh ? 'alert' : 'group' },
     element('p', {}, element('strong', { text: `${sentence(problem)} ` }),
       element('span', { text: CHARGED[problem.charged] ?? CHARGED.unknown })),
+    problem.reason ? element('p', { text: `The latest answer: ${PROBLEMS[problem.reason]?.[0] ?? problem.title}` }) : null,
     faults(problem),
+    wanted.includes('atRisk')
+      ? element('p', { text: 'Sent again, it could be bought a second time: the service may have forgotten this purchase.' }) : null,
     buttons.length ? element('div', { class: 'actions' }, ...buttons) : null,
     problem.requestId ? element('p', { class: 'hint', text: `Request ${problem.requestId}` }) : null);
+}
+
+/** A button that spends at the second click only. */
+function twice(label, sure, act) {
+  const made = button(label, () => {
+    if (made.textContent === sure) return act();
+    made.textContent = sure;
+    announce(sure);
+  });
+  made.addEventListener('blur', () => { made.textContent = label; });
+  // A key held down repeats its click; only a fresh press may spend.
+  made.addEventListener('keydown', (event) => event.repeat && event.preventDefault());
+  return made;
 }
 
 function faults({ errors, detail, title }) {

@@ -3,32 +3,42 @@
  *
  * draft → intent (kept, before anything is sent) → sent → done | refused | charged (without a result) | unknown | forgotten (dismissed)
  *
- * A record: `{key, kind: 'chat' | 'video', path, payload, tollMicros, about, session, at, state, reply, problem}`.
+ * A record: `{key, kind: 'chat' | 'video', path, payload, tollMicros, about, session, at, state, reply, problem,
+ * ledger (the server's memory that it was sent under), forgotten (sent again, at the person's risk)}`.
  */
 
-import { buy, newKey } from './api.js';
+import { buy, newKey, read } from './api.js';
 import { purchases, session } from './store.js';
 
 /** How long after the click an open purchase is settled without asking: a person still wants it then. */
 const FRESH = 60 * 60 * 1000;
-/** How long the server remembers a key at least; later the same key could buy anew, so it is not sent. */
-const REMEMBERED = 23 * 60 * 60 * 1000;
+/** The same for one that, as far as is known, was never sent. */
+const FRESH_UNSENT = 60 * 1000;
+/** How much of the time for which the server remembers a key is relied upon. */
+const SAFE_SHARE = 0.9;
+/** How long ended purchases are kept here. */
+const KEPT = 24 * 60 * 60 * 1000;
 
 const keepers = new Map();
 const watchers = [];
-let replays = true;
+const working = new Set();
+let memory = null;
 
-/** Whether the server remembers keys; without that nothing is ever sent a second time from here. */
-export function serverRemembersKeys(yes) {
-  replays = yes;
+/**
+ * What the server remembers (the catalog's `replay`): `{chat_seconds, video_seconds, ledger}`, `ledger` being
+ * another once keys were forgotten. Without it, nothing is ever sent a second time by itself.
+ */
+export function serverRemembers(replay) {
+  memory = replay ?? null;
 }
 
 /**
  * `keep(record)` takes in what a purchase of this kind brought. It is awaited before the purchase counts
  * as ended, so that a crash in between asks again rather than losing an answer; it may see a record twice.
+ * `wait(record)` is told that another tab is at it, whose end is taken in here, too.
  */
-export function whenSettled(kind, keep) {
-  keepers.set(kind, keep);
+export function whenSettled(kind, keep, wait) {
+  keepers.set(kind, { keep, wait });
 }
 
 /** Calls `changed()` whenever a purchase begins or ends. */
@@ -40,32 +50,22 @@ export function whenChanged(changed) {
 export function draft({ kind, path, payload, tollMicros, about }) {
   return {
     key: newKey(), kind, path, payload, tollMicros, about,
-    session: session(), at: Date.now(), state: 'draft', reply: null, problem: null,
+    session: session(), at: Date.now(), state: 'draft', reply: null, problem: null, ledger: null, forgotten: false,
   };
 }
 
-/** Keeps the intent, sends it, and keeps how it ended. Resolves with the record; it never throws. */
-export function commit(record) {
-  return alone(record.key, async () => {
-    await move(record, 'intent');
-    await move(record, 'sent');
-    try {
-      const { body, tollMicros, requestId } = await buy(record.path, record.payload, record.key,
-        { attempts: replays ? undefined : 1 });
-      Object.assign(record, { reply: body, problem: null, requestId });
-      record.tollMicros = tollMicros ?? record.tollMicros;
-      await end(record, 'done');
-    } catch (error) {
-      record.problem = plain(error);
-      await end(record, { no: 'refused', yes: 'charged' }[error.charged] ?? 'unknown');
-    }
-    return record;
-  });
+/**
+ * Keeps the intent, sends it, and keeps how it ended. Resolves with the record; it never throws.
+ * `atRisk`: the person was told that it could be bought a second time, and wants it sent again.
+ */
+export function commit(record, { atRisk = false } = {}) {
+  return alone(record, () => send(record, atRisk));
 }
 
 /** Whether asking again with the same key can only ever bring the first purchase's answer. */
-export function canAskAgain(record) {
-  return replays && record.state !== 'refused' && Date.now() - record.at < REMEMBERED;
+export function canAskAgain({ kind, ledger, at }) {
+  if (!memory || !ledger || ledger !== memory.ledger) return false;
+  return isWithin(at, memory[`${kind}_seconds`] * 1000 * SAFE_SHARE);
 }
 
 /** The person does not want to see it any more, whatever became of it. */
@@ -78,16 +78,19 @@ export async function open() {
   return (await purchases.all()).filter((record) => OPEN.includes(record.state));
 }
 
-/** Settles what an earlier page left open, by asking again with the same key. */
+/** Settles what an earlier page left open, where that is safe and wanted; the rest is for the person to decide. */
 export async function settleOpen() {
   for (const record of await purchases.all()) {
-    if (!OPEN.includes(record.state) && Date.now() - record.at > REMEMBERED) await purchases.delete(record.key);
+    if (!OPEN.includes(record.state) && !isWithin(record.at, KEPT)) await purchases.delete(record.key);
   }
-  for (const record of await open()) {
-    const fresh = Date.now() - record.at < FRESH;
-    if (fresh && canAskAgain(record)) void commit(record);
-    else void alone(record.key, () => leave(record));
-  }
+  for (const record of await open()) void settle(record);
+}
+
+/** Takes in how a purchase ends that another tab has under way; should that tab close, it is settled here. */
+export async function follow(key) {
+  if (working.has(key)) return;
+  const record = await purchases.one(key);
+  if (record && !working.has(key)) await settle(record);
 }
 
 /** Micro-dollars of this session: what is spent, and what may yet turn out to be. */
@@ -104,15 +107,61 @@ export async function spent() {
 const OPEN = ['intent', 'sent', 'unknown'];
 const SPENT = ['done', 'charged'];
 
-/** Too old, or the server forgets keys: shown as unknown, for the person to decide. */
+async function send(record, atRisk) {
+  const sentBefore = record.state !== 'draft';
+  let waived = atRisk;
+  const remembered = async () => {
+    serverRemembers((await read('/bff/catalog')).replay);
+    if (!waived) return canAskAgain(record);
+    waived = false;
+    Object.assign(record, { ledger: memory?.ledger ?? null, at: Date.now(), forgotten: true });
+    await move(record, 'sent');
+    return true;
+  };
+  if (!sentBefore) {
+    record.ledger = memory?.ledger ?? null;
+    await move(record, 'intent');
+  }
+  record.problem = null;
+  await move(record, 'sent');
+  try {
+    const { body, tollMicros, requestId } = await buy(record.path, record.payload, record.key,
+      { remembered, sentBefore, forgotten: atRisk || record.forgotten });
+    Object.assign(record, { reply: body, problem: null, requestId });
+    record.tollMicros = tollMicros ?? record.tollMicros;
+    await end(record, 'done');
+  } catch (error) {
+    record.problem = plain(error);
+    await end(record, { no: 'refused', yes: 'charged' }[error.charged] ?? 'unknown');
+  }
+  return record;
+}
+
+const settle = (record) => alone(record, () => (maySettle(record) ? send(record, false) : leave(record)));
+
+function maySettle(record) {
+  if (!canAskAgain(record)) return false;
+  if (record.state === 'intent') return record.kind === 'chat' && isWithin(record.at, FRESH_UNSENT);
+  return record.problem?.code !== 'unsent' && isWithin(record.at, FRESH);
+}
+
+/** A clock that was set back says nothing about an age. */
+function isWithin(at, span) {
+  const age = Date.now() - at;
+  return age >= 0 && age < span;
+}
+
+/** Not to be sent again by itself: shown as unknown, for the person to decide. */
 async function leave(record) {
-  record.problem ??= { code: 'lost', charged: 'unknown', message: 'The page was closed before an answer came' };
+  const code = record.state === 'intent' ? 'unsent' : 'lost';
+  record.problem ??= { code, charged: 'unknown', message: 'The page was closed before an answer came' };
   await end(record, 'unknown');
+  return record;
 }
 
 async function end(record, state) {
   record.state = state;
-  await keepers.get(record.kind)?.(record);
+  await keepers.get(record.kind)?.keep(record);
   await move(record, state);
 }
 
@@ -124,13 +173,32 @@ async function move(record, state) {
 
 /** What of an error outlives a reload. */
 function plain(error) {
-  const { code, status, title, detail, charged, errors, retryAfter, requestId, message } = error;
+  const { code, reason, status, title, detail, charged, errors, retryAfter, requestId, message } = error;
   // A fault of the page itself after sending is no refusal.
-  return { code: code ?? 'lost', status, title, detail, charged: charged ?? 'unknown', errors, retryAfter, requestId, message, at: Date.now() };
+  return { code: code ?? 'lost', reason, status, title, detail, charged: charged ?? 'unknown', errors, retryAfter, requestId, message, at: Date.now() };
 }
 
-/** One tab at a time works on a purchase; a second one leaves it to the first. */
-function alone(key, work) {
-  if (!navigator.locks) return work();
-  return navigator.locks.request(`purchase ${key}`, { ifAvailable: true }, (lock) => lock && work());
+/** One tab at a time works on a purchase; another waits for it, and takes in what came of it. */
+async function alone(record, work) {
+  const name = `purchase ${record.key}`;
+  const first = record.state === 'draft';
+  const latest = async (waited) => {
+    const kept = first ? null : await purchases.one(record.key);
+    if (kept) Object.assign(record, kept);
+    // What another tab has just tried is not tried again by this one.
+    if (first || (OPEN.includes(record.state) && !(waited && record.state === 'unknown'))) return await work();
+    await keepers.get(record.kind)?.keep(record);
+    return record;
+  };
+  working.add(record.key);
+  try {
+    // Plain http beyond loopback has no locks; there, the server alone joins what is the same.
+    if (!navigator.locks) return await latest(false);
+    const free = await navigator.locks.request(name, { ifAvailable: true }, async (lock) => (lock ? { record: await latest(false) } : null));
+    if (free) return free.record;
+    keepers.get(record.kind)?.wait?.(record);
+    return await navigator.locks.request(name, () => latest(true));
+  } finally {
+    working.delete(record.key);
+  }
 }

@@ -34,36 +34,76 @@ export const choice = {
   },
 };
 
+/** Tells other tabs that something of this shelf has changed; absent in old browsers. */
+const channel = globalThis.BroadcastChannel ? new BroadcastChannel(NAME) : null;
+
+/** Calls `changed(shelf)` whenever another tab has changed something. */
+export function whenChangedElsewhere(changed) {
+  channel?.addEventListener('message', ({ data }) => changed(data));
+}
+
 /**
- * `put` resolves once the record is kept (`true`: beyond this tab's life). Everything is also held in
- * memory, so that a full disk or a private window costs history, never an answer that was paid for.
+ * `put` resolves once the record is kept (`true`: beyond this tab's life). `change` reads, edits and writes
+ * in one step, so that no tab undoes what another one wrote; `edit` may be called twice. Everything is also
+ * held in memory, so that a full disk or a private window costs history, never an answer that was paid for.
  */
 function shelf(name) {
   const held = new Map();
+  // Held only here, and newer than what is on disk.
+  const unsaved = new Set();
   const keyOf = (record) => record.id ?? record.key;
   return {
     async put(record) {
       held.set(keyOf(record), record);
       try {
         await transact(name, 'readwrite', (rows) => rows.put(record));
+        unsaved.delete(keyOf(record));
+        channel?.postMessage(name);
         return true;
       } catch {
+        unsaved.add(keyOf(record));
         unkept();
         return false;
       }
     },
+    async change(key, edit, start) {
+      let record;
+      const edited = (before) => {
+        record = structuredClone(unsaved.has(key) ? held.get(key) : before);
+        edit(record);
+        return record;
+      };
+      try {
+        await transact(name, 'readwrite', (rows) => {
+          const row = rows.get(key);
+          row.onsuccess = () => rows.put(edited(row.result ?? start));
+          return row;
+        });
+        unsaved.delete(key);
+        channel?.postMessage(name);
+      } catch {
+        record = edited(held.get(key) ?? start);
+        unsaved.add(key);
+        unkept();
+      }
+      held.set(key, record);
+      return record;
+    },
     async delete(key) {
       held.delete(key);
+      unsaved.delete(key);
       await transact(name, 'readwrite', (rows) => rows.delete(key)).catch(unkept);
+      channel?.postMessage(name);
     },
     async all() {
-      const kept = await transact(name, 'readonly', (rows) => rows.getAll()).catch(() => []);
-      // What this tab holds is newer than what is kept, and other code may hold on to the same object.
-      for (const record of kept) if (!held.has(keyOf(record))) held.set(keyOf(record), record);
+      const kept = await transact(name, 'readonly', (rows) => rows.getAll()).catch(() => null);
+      if (!kept) return [...held.values()];
+      for (const key of held.keys()) if (!unsaved.has(key)) held.delete(key);
+      for (const record of kept) if (!unsaved.has(keyOf(record))) held.set(keyOf(record), record);
       return [...held.values()];
     },
     async one(key) {
-      if (!held.has(key)) await this.all();
+      await this.all();
       return held.get(key) ?? null;
     },
   };

@@ -13,7 +13,7 @@ let ordering = false;
 /** Fills the view in and goes on watching the jobs that are kept. */
 export async function start(prices) {
   catalog = prices;
-  whenSettled('video', settle);
+  whenSettled('video', settle, (record) => showOrder(record, element('p', { class: 'pending', text: 'Another tab is waiting for this order' })));
   offerVideoModels(byId('video-model'), catalog.video);
   const wanted = choice.get('video-model') ?? catalog.defaults.video_model;
   byId('video-model').value = catalog.video.some((model) => model.id === wanted) ? wanted : catalog.video[0].id;
@@ -185,6 +185,7 @@ async function order() {
 
 /** Takes in how an order ended; an accepted one becomes a job. */
 async function settle(record, old = false) {
+  if (record.state === 'forgotten') return document.getElementById(`order-${record.key}`)?.remove();
   if (record.state === 'done') {
     document.getElementById(`order-${record.key}`)?.remove();
     await takeIn(record);
@@ -192,7 +193,7 @@ async function settle(record, old = false) {
     return;
   }
   if (!record.problem) return showOrder(record, element('p', { class: 'pending', text: 'Asking what became of this order' }));
-  showOrder(record, problemCard(record.problem, offers(record), { fresh: !old }));
+  showOrder(record, problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.tollMicros) }));
   if (!old) announce(sentence(record.problem));
 }
 
@@ -217,8 +218,12 @@ function offers(record) {
     showOrder(record, element('p', { class: 'pending', text: 'Asking what became of this order. It is not bought twice.' }));
     await commit(record);
   };
-  const unknown = record.state === 'unknown';
-  return { edit, again: edit, same: unknown && canAskAgain(record) ? same : null, drop: () => remove(record) };
+  const atRisk = async () => {
+    showOrder(record, element('p', { class: 'pending', text: `Ordering again from ${record.payload.model}` }));
+    await commit(record, { atRisk: true });
+  };
+  const settled = record.state === 'unknown' && (canAskAgain(record) ? { same } : { atRisk });
+  return { edit, again: edit, ...settled, drop: () => remove(record) };
 }
 
 async function remove(record) {

@@ -78,6 +78,7 @@ pub fn serve(
     let lasting = Lasting {
         metrics,
         ledger: store.ledger,
+        ledger_name: store.name,
         running,
         credit: Credit::default(),
         jobs,
@@ -134,7 +135,7 @@ fn open_store(config: &Config) -> io::Result<Remembered> {
             Ok(store) => Ok(store),
             Err(OpenError::Unusable(reason)) => {
                 error!("nothing can be bought: {reason}");
-                Ok(Remembered::by(Arc::new(Broken(reason))))
+                Ok(Remembered::by(Arc::new(Broken(reason)), "broken".into()))
             }
             Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
         },

@@ -25,6 +25,19 @@ pub struct Facts {
     pub jobs: Words,
     /// The sandbox's moods, word and effect; empty where it is not the sandbox.
     pub moods: Vec<(&'static str, &'static str)>,
+    /// How long an `Idempotency-Key` may be sent again.
+    pub replay: Replay,
+}
+
+/// For how long, and by whose memory, a purchase that is asked for again is not bought again.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replay {
+    /// Seconds for which a chat's key is known after it was first sent.
+    pub chat_seconds: u64,
+    /// The same of a video's key.
+    pub video_seconds: u64,
+    /// Names the memory. Another name: keys that were sent before may be forgotten, and buy anew.
+    pub ledger: String,
 }
 
 /// How a job's status body is read (`[jobs]`).
@@ -51,6 +64,7 @@ struct PriceList<'a> {
     roles: &'static [&'static str],
     jobs: &'a Words,
     sandbox_moods: Vec<Mood>,
+    replay: &'a Replay,
 }
 
 #[derive(Serialize)]
@@ -127,6 +141,7 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
         roles: chat::ROLES,
         jobs: &facts.jobs,
         sandbox_moods: facts.moods.iter().map(|&(word, does)| Mood { word, does }).collect(),
+        replay: &facts.replay,
     };
     // Plain structs of strings and numbers: this cannot fail.
     serde_json::to_vec(&list).unwrap_or_default().into()
@@ -186,6 +201,7 @@ mod tests {
             video_body: 5,
             jobs: Words { finished: vec![], failed: vec![], result: vec![], media_origins: vec![] },
             moods: vec![("sandbox:slow", "answers late")],
+            replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
         };
         let list = render(&Catalog::published(), &facts);
         let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
@@ -195,5 +211,8 @@ mod tests {
         assert_eq!(list["video"][0]["durations"]["kind"], "range");
         assert_eq!(list["video"][4]["durations"]["values"][2], 8);
         assert_eq!(list["sandbox_moods"][0]["word"], "sandbox:slow");
+        assert_eq!(list["replay"]["chat_seconds"], 60);
+        assert_eq!(list["replay"]["video_seconds"], 90);
+        assert_eq!(list["replay"]["ledger"], "a memory");
     }
 }

@@ -1,6 +1,7 @@
 //! Starts the real binary against its sandbox, on free ports, and reads everything that it prints.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
@@ -62,6 +63,26 @@ impl Gate {
             panic!("tollgate does not say where it listens; it says: {}", lock(&gate.printed))
         });
         gate
+    }
+
+    /// How many purchases were charged so far, as its own figures say.
+    pub(crate) fn sold(&self) -> u64 {
+        let printed = lock(&self.printed).clone();
+        let admin = printed.lines().find(|line| line.starts_with("admin ")).and_then(origin_in);
+        let admin = admin.expect("it says where the figures are");
+        let mut stream =
+            TcpStream::connect(admin.trim_start_matches("http://")).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let ask = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(ask.as_bytes()).expect("it reads");
+        let mut figures = String::new();
+        stream.read_to_string(&mut figures).expect("it answers");
+        let charged = |line: &&str| {
+            line.starts_with("tollgate_purchases_total{") && line.contains("outcome=\"charged\"")
+        };
+        let count =
+            |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
+        figures.lines().filter(charged).filter_map(count).sum()
     }
 }
 

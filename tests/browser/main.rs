@@ -6,6 +6,7 @@ mod driver;
 mod element;
 mod gate;
 mod page;
+mod purchases;
 mod scenarios;
 mod site;
 mod watch;

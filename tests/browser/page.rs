@@ -30,6 +30,8 @@ const SHIFT: u32 = 8;
 pub(crate) struct Page {
     browser: Arc<Chromium>,
     context: Value,
+    /// Another tab ends the context.
+    is_guest: bool,
     session: String,
     record: Arc<Mutex<Record>>,
     expected: Vec<String>,
@@ -42,6 +44,18 @@ impl Page {
         let ask = |method, params| browser.wire().call(None, method, params).expect("an answer");
         let options = json!({"disposeOnDetach": true});
         let context = ask("Target.createBrowserContext", options)["browserContextId"].take();
+        Self::tab(browser, context, origin)
+    }
+
+    /// A further tab, which shares all storage with this one and has to end before it.
+    pub(crate) fn another_tab(&self, origin: &str) -> Self {
+        let mut tab = Self::tab(Arc::clone(&self.browser), self.context.clone(), origin);
+        tab.is_guest = true;
+        tab
+    }
+
+    fn tab(browser: Arc<Chromium>, context: Value, origin: &str) -> Self {
+        let ask = |method, params| browser.wire().call(None, method, params).expect("an answer");
         let tab = json!({"url": "about:blank", "browserContextId": context});
         let target = ask("Target.createTarget", tab)["targetId"].take();
         let attach = json!({"targetId": target, "flatten": true});
@@ -50,7 +64,7 @@ impl Page {
         let record = Record { allowed: vec![origin.to_owned()], ..Record::default() };
         let record = Arc::new(Mutex::new(record));
         watch(browser.wire(), &session, &record);
-        Self { browser, context, session, record, expected: Vec::new() }
+        Self { browser, context, is_guest: false, session, record, expected: Vec::new() }
     }
 
     /// Lets the page ask a further origin (`http://127.0.0.1:1234`).
@@ -187,6 +201,13 @@ impl Page {
         self.call("Fetch.enable", json!({"patterns": patterns}));
     }
 
+    /// Does this to them from now on, and nothing else; no request slips through in between.
+    pub(crate) fn tamper_instead(&self, tamper: Tamper) {
+        for (_, before) in &mut lock(&self.record).tampers {
+            *before = tamper.clone();
+        }
+    }
+
     /// Ends all tampering.
     pub(crate) fn stop_tampering(&self) {
         lock(&self.record).tampers.clear();
@@ -261,7 +282,9 @@ impl Drop for Page {
             eprintln!("the page's faults: {faults:#?}\nits picture: {:?}", self.screenshot(&name));
         }
         let context = json!({"browserContextId": self.context});
-        let _ = self.browser.wire().call(None, "Target.disposeBrowserContext", context);
+        if !self.is_guest {
+            let _ = self.browser.wire().call(None, "Target.disposeBrowserContext", context);
+        }
         assert!(thread::panicking() || faults.is_empty(), "the page has faults: {faults:#?}");
     }
 }

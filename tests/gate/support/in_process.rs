@@ -82,6 +82,7 @@ async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: 
     let lasting = Lasting {
         metrics: Arc::clone(&metrics),
         ledger: store.ledger,
+        ledger_name: store.name,
         jobs,
         running: tollgate::purchase::idempotency::Running::default(),
         credit: tollgate::purchase::credit::Credit::default(),

@@ -1,0 +1,61 @@
+//! Opens what a server remembers, and names it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use uuid::Uuid;
+
+use crate::clock;
+use crate::store::memory::Memory;
+use crate::store::sqlite::{OpenError, Sqlite};
+use crate::store::{JobBook, Ledger, Money, WindowLog};
+
+/// What a server remembers, by what it is asked for.
+#[derive(Clone)]
+pub struct Remembered {
+    /// Every purchase.
+    pub ledger: Arc<dyn Ledger>,
+    /// Every job.
+    pub book: Arc<dyn JobBook>,
+    /// What was sent to the gateway.
+    pub log: Arc<dyn WindowLog>,
+    /// Another name once purchases may be forgotten. It is public, so it holds no secret.
+    pub name: Arc<str>,
+}
+
+impl Remembered {
+    /// All of it in one place, of this name.
+    pub fn by<T: Ledger + JobBook + WindowLog>(store: Arc<T>, name: Arc<str>) -> Self {
+        Self { ledger: Arc::clone(&store) as _, book: Arc::clone(&store) as _, log: store, name }
+    }
+}
+
+/// A store that ends with the process, and whose purchases are forgotten at the next start.
+pub fn memory() -> Remembered {
+    let name = Uuid::now_v7().to_string();
+    Remembered::by(Arc::new(Memory::new(Arc::new(clock::wall))), name.into())
+}
+
+/// A store in a file, to sell from.
+///
+/// # Errors
+/// Another server has it, or it cannot be used.
+pub fn sqlite(path: &Path, money: Money) -> Result<Remembered, OpenError> {
+    let store = Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money)?);
+    Ok(Remembered::by(store, name_of(path)))
+}
+
+/// Names this file, and no other that may later lie at its place.
+fn name_of(path: &Path) -> Arc<str> {
+    let mut hash = blake3::Hasher::new();
+    hash.update(path.as_os_str().as_bytes());
+    if let Ok(file) = path.metadata() {
+        let born = file.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        hash.update(&file.ino().to_le_bytes());
+        hash.update(&born.unwrap_or_default().as_nanos().to_le_bytes());
+    }
+    format!("durable-{}", &hash.finalize().to_hex()[..16]).into()
+}

@@ -1,0 +1,198 @@
+//! What becomes of a purchase when the network, a front-end or another tab comes between.
+
+use crate::gate::Gate;
+use crate::page::Page;
+use crate::watch::Tamper;
+
+const MESSAGE: (&str, &str) = ("textbox", "Message");
+const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
+const PAID: &str = "*/api/v1/chat";
+const MARKDOWN: &str = include_str!("../page/markdown.js");
+/// The keys that this browser keeps, oldest first.
+const KEYS: &str = "new Promise((done) => {
+    indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
+        base.transaction('purchases').objectStore('purchases').getAll().onsuccess =
+            ({ target }) => { base.close(); done(target.result.map(({ key }) => key).join()); };
+    };
+})";
+const SPENT: &str = "document.getElementById('spent').textContent";
+const PRICE_OF_ONE: &str = "$0.006";
+const LIMITED: &str = r#"{"type":"/problems/rate_limited","title":"Too many requests","status":429,"code":"rate_limited","charged":"no"}"#;
+const NO_LEDGER: &str = r#"{"type":"/problems/ledger_unavailable","title":"No ledger","status":503,"code":"ledger_unavailable","charged":"no"}"#;
+const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
+
+fn open(gate: &Gate) -> Page {
+    let mut page = Page::new(&gate.origin);
+    page.expect_errors(&["Failed to load resource"]);
+    page.goto(&gate.origin);
+    page
+}
+
+/// Loses the answer to the first attempt, which the gateway has sold; the page is about to ask again.
+fn lose_the_first_answer(gate: &Gate, page: &Page, then: Tamper) {
+    page.tamper(PAID, Tamper::LoseReply);
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.wait_until(
+        "globalThis.performance.getEntriesByName(location.origin + '/api/v1/chat').length > 0",
+    );
+    page.tamper_instead(then);
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn a_refusal_after_a_lost_answer_leaves_the_outcome_unknown_and_the_key_the_same() {
+    for (name, says, refusal) in [
+        ("limited", "You are faster than", Tamper::Answer(429, vec![PROBLEM], LIMITED)),
+        ("no-ledger", "Spending cannot be recorded", Tamper::Answer(503, vec![PROBLEM], NO_LEDGER)),
+        ("between", "Something on the way answered", Tamper::Answer(403, vec![], "blocked")),
+        ("unreachable", "The connection was lost", Tamper::Refuse),
+    ] {
+        let gate = Gate::start();
+        let page = open(&gate);
+        lose_the_first_answer(&gate, &page, refusal);
+        page.find(ASK);
+        page.wait_for_text("It may have been charged.");
+        assert!(!page.shows(("button", "Try again…")), "{name}: nothing is offered anew");
+        let key = page.evaluate(KEYS);
+        // A machine that is slow may have spent all attempts before the refusals began.
+        let asked = || page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
+        let before = asked();
+        page.find(ASK).click();
+        page.patiently(|| (asked() > before).then_some(())).expect("it asks again");
+        page.find(ASK);
+        page.wait_for_text(says);
+        page.wait_for_text("It may have been charged.");
+        page.screenshot(&format!("unknown-{name}"));
+        page.stop_tampering();
+        page.find(ASK).click();
+        page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+        assert_eq!(page.evaluate(KEYS), key, "{name}");
+        assert_eq!(gate.sold(), 1, "{name}");
+    }
+}
+
+#[test]
+fn a_connection_that_is_lost_after_the_post_costs_exactly_one_charge() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    lose_the_first_answer(&gate, &page, Tamper::LoseReply);
+    page.stop_tampering();
+    page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn a_reload_in_the_middle_of_a_purchase_costs_exactly_one_charge() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("sandbox:slow");
+    page.press("Enter");
+    page.wait_until("document.querySelector('[aria-busy=true]') !== null");
+    page.wait_until(&format!("{KEYS}.then((keys) => keys !== '')"));
+    page.reload();
+    page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_person() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    lose_the_first_answer(&gate, &page, Tamper::Refuse);
+    page.find(ASK);
+    page.stop_tampering();
+    let price_list =
+        r#"{"replay":{"chat_seconds":86400,"video_seconds":604800,"ledger":"another"}}"#;
+    page.tamper(
+        "*/bff/catalog",
+        Tamper::Answer(200, vec![("Content-Type", "application/json")], price_list),
+    );
+    let posts = page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
+    page.find(ASK).click();
+    page.wait_for_text("it could be bought a second time");
+    assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
+    page.find(("button", "Send it again · $0.006")).click();
+    assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
+    page.find(("button", "Really? It could cost $0.006 a second time")).click();
+    page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+}
+
+#[test]
+fn an_open_video_is_sent_by_itself_only_when_it_was_sent_and_the_memory_is_the_same() {
+    for (state, ledger, says, posts) in [
+        ("intent", "replay.ledger", "The page was closed before this was sent", 0),
+        ("sent", "'another'", "it could be bought a second time", 0),
+        ("unknown", "null", "it could be bought a second time", 0),
+        ("sent", "replay.ledger", "The video is being made", 1),
+    ] {
+        let gate = Gate::start();
+        let page = open(&gate);
+        page.evaluate(&left_open(state, ledger));
+        page.goto(&format!("{}/#video", gate.origin));
+        page.reload();
+        page.wait_for_text(says);
+        let asked = || page.times_asked(&format!("POST {}/api/v1/video", gate.origin));
+        assert_eq!(asked(), posts, "{state} {ledger}");
+        if state == "intent" {
+            page.find(("button", "Send it now · $3.00")).click();
+            assert_eq!(asked(), 0, "a dear purchase takes two clicks");
+            page.find(("button", "Yes, spend $3.00")).click();
+            page.wait_for_text("The video is being made");
+            assert_eq!(gate.sold(), 1);
+        }
+    }
+}
+
+/// Keeps an order as a page does that is closed at this point.
+fn left_open(state: &str, ledger: &str) -> String {
+    format!(
+        "fetch('/bff/catalog').then((reply) => reply.json()).then(({{ replay, video }}) => new Promise((done) => {{
+            const payload = {{ prompt: 'A lighthouse', model: video[0].id, duration: 5 }};
+            const record = {{ key: 'left-open', kind: 'video', path: '/api/v1/video', payload, tollMicros: 3000000, about: {{}},
+                session: '', at: Date.now(), state: '{state}', reply: null, problem: null, ledger: {ledger} }};
+            indexedDB.open('tollgate').onsuccess = ({{ target: {{ result: base }} }}) => {{
+                const writing = base.transaction('purchases', 'readwrite');
+                writing.objectStore('purchases').put(record);
+                writing.oncomplete = () => {{ base.close(); done(); }};
+            }};
+        }}))"
+    )
+}
+
+#[test]
+fn two_tabs_add_to_one_conversation_and_both_show_all_of_it() {
+    let gate = Gate::start();
+    let first = open(&gate);
+    first.find(MESSAGE).fill("one");
+    first.press("Enter");
+    first.wait_until(&answers(1));
+    let mut second = first.another_tab(&gate.origin);
+    second.expect_errors(&["Failed to load resource"]);
+    second.goto(&gate.origin);
+    second.wait_until(&answers(1));
+    second.find(MESSAGE).fill("sandbox:slow two");
+    second.press("Enter");
+    first.wait_for_text("Another tab is waiting for this answer");
+    first.wait_until(&answers(2));
+    first.call("Page.bringToFront", serde_json::json!({}));
+    first.find(MESSAGE).fill("three");
+    first.press("Enter");
+    second.wait_until(&answers(3));
+    second.reload();
+    second.wait_until(&answers(3));
+    first.reload();
+    first.wait_until(&answers(3));
+    assert_eq!(gate.sold(), 3);
+}
+
+fn answers(count: usize) -> String {
+    format!("document.querySelectorAll('#turns .prose').length === {count}")
+}
+
+#[test]
+fn markdown_becomes_elements_and_never_markup() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    assert_eq!(page.evaluate(MARKDOWN), serde_json::json!([]));
+}
