@@ -1,4 +1,15 @@
 //! tollgate: a backend-for-frontend proxy for a prepaid AI gateway that never buys twice.
+//!
+//! ```text
+//! client ─► server ─► downstream ─► routes ─┬─► purchase ─┬─► upstream ─► gateway, or the sandbox
+//!                     who may ask           │   what is   │   keys, the
+//!                     what, how often       │   bought,   │   window,
+//!                                           │   once      │   connections
+//!                                           └─► jobs ─────┘
+//! ```
+//! [`pipeline`] holds the three stacks and is the file to read first; the folders are its stations in
+//! order. What a station has learned is carried by the type that it hands on: only [`validate`] makes a
+//! [`validate::Checked`] order, and only a checked order can become a [`purchase::Purchase`].
 
 pub mod account;
 pub mod answer;
@@ -19,3 +30,5 @@ pub mod server;
 pub mod store;
 pub mod upstream;
 pub mod validate;
+
+pub use downstream::caller::Peer;

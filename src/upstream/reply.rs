@@ -14,7 +14,7 @@ use crate::contract::video::VideoAccepted;
 /// definitive refusal.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// 2xx, or one of [`REFUSALS`].
+    /// A success, or a definitive refusal.
     pub status: StatusCode,
     /// Whether the body is JSON; refusals may be anything.
     pub is_json: bool,
