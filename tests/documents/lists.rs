@@ -88,6 +88,21 @@ fn the_readme_lists_every_endpoint_and_no_other() {
 }
 
 #[test]
+fn the_seven_promises_of_the_readme_are_modules_of_the_gate() {
+    let readme = read("README.md");
+    let start = readme.split("## ").next().unwrap_or_default();
+    let named: Vec<_> = rows(start).into_iter().map(|row| row[1].trim_matches('`')).collect();
+    assert_eq!(named.len(), 7, "{named:?}");
+    let gate = read("tests/gate/main.rs");
+    let modules: BTreeSet<_> =
+        gate.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
+    for (place, name) in named.iter().enumerate() {
+        assert!(modules.contains(name), "tests/gate has no module {name}");
+        assert!(!named[..place].contains(name), "{name} is there twice");
+    }
+}
+
+#[test]
 fn the_readme_lists_every_mood_and_no_other() {
     let readme = read("README.md");
     let table = rows(section(&readme, "Sandbox moods"));
