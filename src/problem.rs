@@ -69,12 +69,12 @@ kinds! {
     INSUFFICIENT_CREDIT     PAYMENT_REQUIRED       "insufficient_credit"     No      "The account's prepaid balance does not cover this request" "Who runs this service has to add credit to the gateway's account.";
     ORIGIN_NOT_ALLOWED      FORBIDDEN              "origin_not_allowed"      No      "This web origin may not call here" "Who runs this service can list the origin in access.allowed_origins.";
     FORBIDDEN               FORBIDDEN              "forbidden"               No      "You may not do this" "Ask who runs this service for the role that this needs.";
-    UNKNOWN_ENDPOINT        NOT_FOUND              "unknown_endpoint"        No      "There is no such endpoint" "See /bff/openapi.json or the README for the endpoints on offer.";
+    UNKNOWN_ENDPOINT        NOT_FOUND              "unknown_endpoint"        No      "There is no such endpoint" "See the README for the endpoints on offer.";
     NOT_FOUND               NOT_FOUND              "not_found"               No      "There is nothing at this path" "Check the address.";
-    JOB_NOT_FOUND           NOT_FOUND              "job_not_found"           No      "There is no such job among yours" "Check the request_id; a job is shown only to who ordered it.";
+    JOB_NOT_FOUND           NOT_FOUND              "job_not_found"           No      "There is no such job among yours" "Check the request_id: it is the one that the order was answered with.";
     METHOD_NOT_ALLOWED      METHOD_NOT_ALLOWED     "method_not_allowed"      No      "This path does not take that method" "Use a method that the Allow header lists.";
     REQUEST_TIMEOUT         REQUEST_TIMEOUT        "request_timeout"         No      "The body came too slowly" "Nothing was bought. Send it again.";
-    STILL_RUNNING           CONFLICT               "still_running"           Unknown "The first call with this key has not ended" "Ask again with the same Idempotency-Key; it is not bought twice.";
+    STILL_RUNNING           CONFLICT               "still_running"           Unknown "The first of these calls has not ended" "Ask again with the same Idempotency-Key; it is not bought twice.";
     PAYLOAD_TOO_LARGE       PAYLOAD_TOO_LARGE      "payload_too_large"       No      "The body is too large" "Send less: the detail says how much this endpoint takes.";
     UNSUPPORTED_MEDIA_TYPE  UNSUPPORTED_MEDIA_TYPE "unsupported_media_type"  No      "Only application/json is taken" "Send Content-Type: application/json and no Content-Encoding.";
     MISDIRECTED_REQUEST     MISDIRECTED_REQUEST    "misdirected_request"     No      "This server does not answer for that Host" "Who runs this service can list the name in server.hosts.";
