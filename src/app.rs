@@ -116,7 +116,7 @@ impl App {
             gateway: BoxCloneSyncService::new(polls.clone()),
             keys: Arc::clone(&keys),
             words: words(&config),
-            is_public: config.server.listen.iter().any(|at| !at.ip().to_canonical().is_loopback()),
+            is_public: !config.is_private(),
         });
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
@@ -178,23 +178,38 @@ impl App {
         let is_live = matches!(self.config.gateway.target, Target::Live { .. });
         let ledger = Arc::clone(&self.counter.ledger);
         let noting = is_live.then(|| books::note(ledger, self.books.gateway()));
-        let following = self.follow_books();
-        async {
+        let (following, learning) = self.ears();
+        // The limit that the first answer tells holds at once, however long the ledger takes to note it.
+        let books = async {
             OptionFuture::from(noting).await;
             following.await;
+        };
+        async {
+            futures_util::join!(books, learning);
         }
     }
 
     /// Follows the account's balance and rate limit, for a gate that takes the place of another.
     pub fn follow_books(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (following, learning) = self.ears();
+        async {
+            futures_util::join!(following, learning);
+        }
+    }
+
+    /// What follows the balance, and what hands the rate limit on.
+    fn ears(
+        &self,
+    ) -> (
+        impl Future<Output = ()> + Send + 'static,
+        impl Future<Output = Option<()>> + Send + 'static,
+    ) {
         let credit = self.counter.credit.clone();
         let following = self.books.follow(move || credit.was_used());
         let window = Arc::clone(&self.gateway.window);
         let is_told = self.config.gateway.window == config::Window::Auto;
         let learning = is_told.then(|| account::learn_limit(self.books.limit(), window));
-        async {
-            futures_util::join!(following, OptionFuture::from(learning));
-        }
+        (following, OptionFuture::from(learning))
     }
 
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.

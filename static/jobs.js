@@ -48,9 +48,11 @@ export function understand(body, { finished, failed, result }) {
   const state = [field('status'), field('state')].find((value) => typeof value === 'string') ?? null;
   const address = result.map((pointer) => at(body, pointer)).map(webAddress).find(Boolean) ?? null;
   const word = state?.toLowerCase();
-  const phase = finished.includes(word) || (state === null && address) ? 'finished' : failed.includes(word) ? 'failed' : 'open';
+  const phase = among(finished, word) || (state === null && address) ? 'finished' : among(failed, word) ? 'failed' : 'open';
   return { state, phase, percent: percentOf(field('progress')), address };
 }
+
+const among = (words, word) => words.some((one) => one.toLowerCase() === word);
 
 /** What a JSON pointer leads to (RFC 6901). */
 function at(body, pointer) {

@@ -202,6 +202,8 @@ fn start_cores(
             if let Err(error) = runtime.block_on(serving) {
                 error!(%error, "a core cannot serve");
             }
+            // Not waited for: a name that does not resolve must not outlast the drain.
+            runtime.shutdown_background();
             at_end.send(()).ok();
         })?;
         Ok(Core { stack, tasks, thread, ended })

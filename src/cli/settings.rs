@@ -14,6 +14,7 @@ use crate::config::Environment;
 use crate::config::Fault;
 use crate::config::Place;
 use crate::config::Source;
+use crate::config::Store;
 
 /// The settings file that is read when none is named.
 const DEFAULT_FILE: &str = "proxy.toml";
@@ -80,9 +81,29 @@ pub fn load_from(
             return Err(faults);
         }
     };
+    let faults = missing_folders(&config, text.as_ref().map(|_| name.as_str()));
+    if !faults.is_empty() {
+        return Err(faults);
+    }
     let mut warnings = config.warnings();
     warnings.extend(key_file_warning(folder, &environment));
     Ok(Loaded { config, file: text.map(|_| path), warnings })
+}
+
+/// What the settings name and is not there: a site that was never built, a folder for the ledger.
+fn missing_folders(config: &Config, file: Option<&str>) -> Vec<Fault> {
+    let place = || file.map_or(Place::Nowhere, |name| Place::File(name.to_owned()));
+    let site = config.page.dir.as_deref().map(|dir| ("page.dir", dir));
+    let store = match &config.store {
+        Store::Sqlite(path) => path.parent().map(|folder| ("store.url", folder)),
+        Store::Memory | Store::Redis => None,
+    };
+    let named = site.into_iter().chain(store);
+    let missing = named.filter(|(_, folder)| !folder.as_os_str().is_empty() && !folder.is_dir());
+    let text = |(name, folder): (&str, &Path)| {
+        format!("{name}: expected a folder that is there: {}", folder.display())
+    };
+    missing.map(|one| Fault::new(place(), text(one))).collect()
 }
 
 /// The variables that are ours; their names and values are text.

@@ -113,6 +113,10 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
     if url.query().is_some() || url.fragment().is_some() {
         return Err("expected no query and no fragment".into());
     }
+    let path = url.path().trim_end_matches('/');
+    if path.ends_with("/api/v1") || path.ends_with("/api") {
+        return Err("expected the address without /api/v1, which is added to it".into());
+    }
     Ok(url)
 }
 

@@ -239,7 +239,11 @@ impl Shared {
     /// Forgets a job that has ended and that nobody watches; the store remembers it.
     fn let_go(&self, watched: &Arc<Watched>) {
         let mut polled = self.polled();
-        if watched.news.borrow().is_last() && watched.is_alone() {
+        let is_this = |kept: &Arc<Watched>| Arc::ptr_eq(kept, watched);
+        if watched.news.borrow().is_last()
+            && watched.is_alone()
+            && polled.get(&watched.job.request_id).is_some_and(is_this)
+        {
             polled.remove(&watched.job.request_id);
         }
     }
@@ -279,7 +283,8 @@ impl Watching {
 
     /// Resolves when there is more than [`news`](Self::news) told; never after the last.
     pub async fn changed(&mut self) {
-        if self.news.borrow().is_last() || self.news.changed().await.is_err() {
+        // After the last word nobody sends: whoever has seen it waits for nothing.
+        if self.news.changed().await.is_err() {
             std::future::pending().await
         }
     }

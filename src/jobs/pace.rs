@@ -14,8 +14,10 @@ const WATCHED: (Duration, Duration) = (Duration::from_secs(2), Duration::from_se
 const PAUSE: Duration = Duration::from_secs(2);
 /// The longest such pause while somebody watches.
 const WATCHED_PAUSE: Duration = Duration::from_secs(30);
-/// The longest time without a poll.
+/// The longest time without a poll of a job that is not an hour old.
 const LONGEST: Duration = Duration::from_secs(300);
+/// The longest of all.
+const RAREST: Duration = Duration::from_secs(6 * 3_600);
 
 /// One job's pace.
 #[derive(Clone, Debug)]
@@ -74,7 +76,8 @@ impl Pace {
         } else if age < self.usual * 3 / 2 {
             (self.usual / 6).clamp(Duration::from_secs(5), Duration::from_secs(30))
         } else {
-            (age / 4).clamp(Duration::from_secs(10), LONGEST)
+            // Nobody may ever learn the end of a job whose words are not known: it must not fill the window.
+            (age / 4).min(LONGEST.max(age / 12)).clamp(Duration::from_secs(10), RAREST)
         }
     }
 
@@ -134,12 +137,14 @@ mod tests {
         for (before, gap) in gaps.iter().zip(&gaps[1..]) {
             age += *before;
             around += u32::from((75 * SECOND..150 * SECOND).contains(&age));
-            assert!(*gap <= LONGEST);
+            assert!(*gap <= LONGEST.max(age / 12));
             assert!(age < 150 * SECOND || age + *gap > 7_200 * SECOND || *gap >= 16 * SECOND);
         }
         assert!((4..=8).contains(&around), "{around} polls around its time");
         assert!(gaps.len() < 60, "{} polls in two hours", gaps.len());
-        assert_eq!(gaps.last(), Some(&LONGEST));
+        assert!(gaps.last().is_some_and(|last| *last >= LONGEST));
+        let old = Pace::new(vec![], 90 * 86_400 * SECOND, clock::now());
+        assert_eq!(old.unwatched(90 * 86_400 * SECOND), RAREST);
     }
 
     #[tokio::test(start_paused = true)]
@@ -148,7 +153,8 @@ mod tests {
             let pace = Pace::new(vec![], 500 * SECOND, clock::now());
             let gaps = gaps(pace, is_watched, false);
             assert!(gaps[1..].is_sorted(), "{gaps:?}");
-            assert_eq!(gaps.last(), Some(&longest));
+            // Beyond the longest pause it is the age alone that makes them rarer.
+            assert!(gaps.last().is_some_and(|last| *last >= longest && *last <= 3 * longest));
         }
         let mut pace = Pace::new(vec![], Duration::ZERO, clock::now());
         (0..100).for_each(|_| pace.failed(clock::now()));

@@ -19,7 +19,8 @@ use crate::contract::video::VideoAccepted;
 use crate::problem::{Charged, INSUFFICIENT_CREDIT, Problem};
 use crate::validate::Paid;
 
-const CENT: u64 = 10_000;
+/// A balance that was learnt so long ago refuses nothing any more; it is asked for every few minutes.
+const STALE: Duration = Duration::from_secs(15 * 60);
 
 /// What is known of the account's balance, shared by every core. Clones are the same one.
 #[derive(Clone, Debug, Default)]
@@ -84,8 +85,13 @@ impl Credit {
     /// Sets a toll aside, or says what is left where it and the floor are not covered.
     fn set_aside(&self, toll: Usd, floor: Usd) -> Result<Aside, Left> {
         self.was_used.store(true, Ordering::Relaxed);
+        let now = clock::wall();
         let mut state = self.lock();
-        state.set_aside(toll, floor)?;
+        match state.set_aside(toll, floor) {
+            // A gateway that has not answered for so long never blocks selling: it refuses by itself.
+            Err(left) if now.saturating_sub(left.as_of) > STALE => state.hold(toll),
+            outcome => outcome?,
+        }
         let mark = Mark(state.spent);
         drop(state);
         Ok(Aside { credit: self.clone(), toll, mark, cost: Some(toll) })
@@ -108,10 +114,14 @@ impl State {
         match self.left().filter(short) {
             Some(left) => Err(left),
             None => {
-                self.set_aside = self.set_aside.saturating_add(toll.as_micros());
+                self.hold(toll);
                 Ok(())
             }
         }
+    }
+
+    fn hold(&mut self, toll: Usd) {
+        self.set_aside = self.set_aside.saturating_add(toll.as_micros());
     }
 
     fn settle(&mut self, toll: Usd, cost: Usd) {
@@ -197,8 +207,8 @@ where
         let (paid, toll) = (purchase.order.get().paid, purchase.order.get().toll);
         let aside = match self.credit.set_aside(toll, self.floor) {
             Ok(aside) => aside,
-            Err(left) => {
-                let problem = refusal(left.amount, toll, self.floor);
+            Err(_left) => {
+                let problem = refusal(toll);
                 return Box::pin(std::future::ready(Err(problem)));
             }
         };
@@ -226,16 +236,12 @@ fn balance(paid: Paid, receipt: &Receipt) -> Option<Usd> {
     accepted.balance()
 }
 
-fn refusal(left: Usd, toll: Usd, floor: Usd) -> Problem {
-    let whole_cents = Usd::micros(left.as_micros() / CENT * CENT);
-    let floor = match floor {
-        Usd::ZERO => String::new(),
-        floor => format!(", and {} of it is not to be touched", floor.short()),
-    };
+/// It names no balance: whoever may call reads this, and not everybody may see the account.
+fn refusal(toll: Usd) -> Problem {
     Problem::new(&INSUFFICIENT_CREDIT).detail(format!(
-        "this costs {}; the account has {} left{floor}; who runs this service has to add credit",
+        "this costs {}, which the account's prepaid balance does not cover; who runs this service has to \
+         add credit",
         toll.short(),
-        whole_cents.short(),
     ))
 }
 

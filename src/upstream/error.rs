@@ -118,7 +118,13 @@ impl Error {
         match self.charged() {
             Charged::No => self.free(),
             charged @ (Charged::Yes | Charged::Unknown) => {
-                Problem::new(&OUTCOME_UNKNOWN).charged(charged)
+                let problem = Problem::new(&OUTCOME_UNKNOWN).charged(charged);
+                match charged {
+                    Charged::Yes => {
+                        problem.detail("it was charged, and the gateway's reply cannot be read")
+                    }
+                    Charged::No | Charged::Unknown => problem,
+                }
             }
         }
     }

@@ -158,9 +158,10 @@ impl Window {
         let now = clock::now();
         let changed = change(&mut state, now);
         while let Some(granted) = state.queue.grant(now) {
-            // Whoever waits has the other end until it has left the queue.
-            if state.waiting.remove(&granted).is_none_or(|waiter| waiter.send(()).is_err()) {
-                state.queue.give_back();
+            match state.waiting.remove(&granted) {
+                // Who is just leaving gives the place back itself, once.
+                Some(waiter) => _ = waiter.send(()),
+                None => state.queue.give_back(),
             }
         }
         changed

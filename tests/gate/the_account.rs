@@ -73,7 +73,7 @@ fn what_the_balance_does_not_cover_is_refused_before_it_is_sent() {
     let refused = gate.video();
     assert_eq!((refused.status, &*refused.code()), (402, "insufficient_credit"));
     assert_eq!(refused.charged().as_deref(), Some("no"));
-    assert!(refused.text().contains("$2.99 left"), "{}", refused.text());
+    assert!(!refused.text().contains("2.99"), "{}", refused.text());
     assert_eq!(account.sales(), 0);
     assert_eq!(gate.chat().status, 200);
     assert_eq!(account.sales(), 1);
@@ -88,7 +88,6 @@ fn the_balance_is_never_sold_below_its_floor() {
     assert_eq!(gate.chat().status, 200);
     let refused = gate.chat();
     assert_eq!((refused.status, &*refused.code()), (402, "insufficient_credit"));
-    assert!(refused.text().contains("$1.00 of it is not to be touched"), "{}", refused.text());
     assert_eq!(account.sales(), 1);
 }
 

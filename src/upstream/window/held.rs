@@ -60,7 +60,11 @@ impl Window {
         }
     }
 
-    fn enter(self: &Arc<Self>, attempt: &Attempt, again: bool) -> (Waiting, oneshot::Receiver<()>) {
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        again: bool,
+    ) -> (Waiting, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         let rank = match &attempt.ask.what {
             What::Billing => Rank::Own,
@@ -82,7 +86,7 @@ impl Window {
 }
 
 /// A place in the queue, left when it is dropped.
-struct Waiting {
+pub(super) struct Waiting {
     window: Arc<Window>,
     ticket: Ticket,
     has_left: bool,

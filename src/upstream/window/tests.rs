@@ -327,3 +327,21 @@ fn cores_share_one_window() {
     }
     assert!(clock::now() - start < 10 * SECOND);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_in_the_moment_of_its_grant_gives_its_place_back_once() {
+    let window = window(2, 60);
+    let sleeper = Gateway::slow(50 * SECOND);
+    let (one, two) = (sleeper.ask(&window, chat("a")), sleeper.ask(&window, chat("b")));
+    let leaving = async {
+        tokio::time::sleep(SECOND).await;
+        let (waiting, granted) = window.enter(&chat("c"), false);
+        // Its future is being dropped on one core while another one grants it a place.
+        drop(granted);
+        let more = queue::Limit { requests: 3, period: 60 * SECOND };
+        window.change(|state, _| state.queue.set_limit(more));
+        drop(waiting);
+        assert_eq!(window.free(), 1, "two are under way, of three");
+    };
+    tokio::join!(async { one.await.map(drop) }, async { two.await.map(drop) }, leaving).2
+}

@@ -125,3 +125,14 @@ async fn trouble_is_an_event_that_names_the_job_and_comes_once() {
     assert!(problems[0].contains(r#""request_id":"r""#) && !problems[0].contains("id: "));
     assert!(told.last().unwrap().contains("finished"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_last_word_that_came_while_nobody_looked_is_told_all_the_same() {
+    let fake = one(vec![RUNNING, DONE]).await;
+    let mut flow = follow(&fake, &["r"], "").await;
+    flow.next().await;
+    flow.next().await;
+    // A slow reader, or a busy core.
+    sleep(secs(120)).await;
+    assert!(said(&mut flow, 60).await.concat().contains("finished"));
+}
