@@ -338,7 +338,7 @@ async fn who_leaves_in_the_moment_of_its_grant_gives_its_place_back_once() {
         let (waiting, granted) = window.enter(&chat("c"), false);
         // Its future is being dropped on one core while another one grants it a place.
         drop(granted);
-        let more = queue::Limit { requests: 3, period: 60 * SECOND };
+        let more = Limit { requests: 3, period: 60 * SECOND };
         window.change(|state, _| state.queue.set_limit(more));
         drop(waiting);
         assert_eq!(window.free(), 1, "two are under way, of three");
