@@ -18,6 +18,7 @@ use crate::upstream::{Ask, Error, Reply};
 use crate::upstream::{Attempt, Departure, Stay, What};
 
 mod limits;
+mod polls;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(20);
