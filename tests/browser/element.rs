@@ -13,32 +13,68 @@ const IS_HIT: &str = "function (x, y) {
 const TWO_FRAMES: &str =
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
 
+/// Notes that a press of the mouse met the element, wherever the page has moved it to meanwhile.
+const WATCH_FOR_A_PRESS: &str = "function () {
+    globalThis.pressed = false;
+    const note = () => { globalThis.pressed = true; };
+    (this.labels?.length ? [this, ...this.labels] : [this]).forEach((one) =>
+        one.addEventListener('mousedown', note, { capture: true, once: true }));
+}";
+
 /// An element that was found by role and name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Element<'p> {
     page: &'p Page,
     node: i64,
+    name: (&'p str, &'p str),
 }
 
 impl<'p> Element<'p> {
-    pub(crate) fn new(page: &'p Page, node: i64) -> Self {
-        Self { page, node }
+    pub(crate) fn new(page: &'p Page, node: i64, name: (&'p str, &'p str)) -> Self {
+        Self { page, node, name }
     }
 
     /// Clicks its middle, once that is in view and nothing covers it.
+    ///
+    /// A page may draw itself anew between a look and a press: then the press meets nothing, or what has taken the
+    /// element's place, and the element that now has its name is pressed. What was pressed is never pressed twice.
     pub(crate) fn click(self) {
-        // A key or a layout may still be scrolling the page: the middle has to stay where it is.
-        let middle = self.page.patiently(|| {
-            let middle = self.reachable_middle()?;
-            self.page.evaluate(TWO_FRAMES);
-            (self.reachable_middle() == Some(middle)).then_some(middle)
+        let mut element = self;
+        let clicked = self.page.patiently(|| {
+            element = element.again();
+            element.press_once()
         });
-        let (x, y) = middle.unwrap_or_else(|| panic!("covered, or not shown: {}", self.html()));
+        clicked.unwrap_or_else(|| panic!("covered, or not shown: {:?}", self.name));
+    }
+
+    /// The element itself, or the one that stands for it now.
+    fn again(self) -> Self {
+        let connected = self.try_ask("function () { return this.isConnected }", &[]);
+        if connected == Some(json!(true)) {
+            return self;
+        }
+        self.page.look_for(self.name).unwrap_or(self)
+    }
+
+    fn press_once(self) -> Option<()> {
+        // A key or a layout may still be scrolling the page: the middle has to stay where it is.
+        let middle = self.reachable_middle()?;
+        self.page.evaluate(TWO_FRAMES);
+        if self.reachable_middle() != Some(middle) {
+            return None;
+        }
+        self.try_ask(WATCH_FOR_A_PRESS, &[])?;
+        let (x, y) = middle;
         for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
             let button = if kind == "mouseMoved" { "none" } else { "left" };
             let event = json!({"type": kind, "x": x, "y": y, "button": button, "clickCount": 1});
             self.page.call("Input.dispatchMouseEvent", event);
         }
+        // A click may have led to another page, where nothing is noted: only a clear no is a miss.
+        let pressed =
+            self.page.ask("Runtime.evaluate", json!({"expression": "globalThis.pressed"}));
+        let missed = pressed.is_ok_and(|answer| answer["result"]["value"] == false);
+        (!missed).then_some(())
     }
 
     /// Clicks it and types.
@@ -73,22 +109,23 @@ impl<'p> Element<'p> {
             model["model"]["border"].as_array()?.iter().filter_map(whole).collect();
         let [left, top, _, _, right, bottom, ..] = corners.as_slice() else { return None };
         let (x, y) = (left.midpoint(*right), top.midpoint(*bottom));
-        (self.call(IS_HIT, &[json!(x), json!(y)]) == true).then_some((x, y))
-    }
-
-    fn html(self) -> Value {
-        self.call("function () { return this.outerHTML.slice(0, 300) }", &[])
+        (self.try_ask(IS_HIT, &[json!(x), json!(y)])? == true).then_some((x, y))
     }
 
     /// Calls a JavaScript function with the element as `this`.
     fn call(self, function: &str, arguments: &[Value]) -> Value {
-        let object = self.page.call("DOM.resolveNode", json!({"backendNodeId": self.node}));
+        self.try_ask(function, arguments).unwrap_or_else(|| panic!("{:?} is gone", self.name))
+    }
+
+    /// The same, of an element that may be gone.
+    fn try_ask(self, function: &str, arguments: &[Value]) -> Option<Value> {
+        let object = self.try_call("DOM.resolveNode", json!({}))?;
         let arguments: Vec<_> = arguments.iter().map(|value| json!({"value": value})).collect();
         let call = json!({"functionDeclaration": function, "arguments": arguments,
             "objectId": object["object"]["objectId"], "returnByValue": true});
-        let mut answer = self.page.call("Runtime.callFunctionOn", call);
+        let mut answer = self.page.ask("Runtime.callFunctionOn", call).ok()?;
         assert_eq!(answer.get("exceptionDetails"), None, "{function}");
-        answer["result"]["value"].take()
+        Some(answer["result"]["value"].take())
     }
 
     fn try_call(self, method: &str, mut params: Value) -> Option<Value> {

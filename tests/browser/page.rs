@@ -107,15 +107,18 @@ impl Page {
 
     /// The one visible element of this role and accessible name, as soon as it is there. A name that ends in `…`
     /// is only the beginning of one.
-    pub(crate) fn find(&self, (role, name): (&str, &str)) -> Element<'_> {
-        let found = self.patiently(|| match self.nodes(role, name).as_slice() {
-            [node] => Some(*node),
+    pub(crate) fn find<'p>(&'p self, name: (&'p str, &'p str)) -> Element<'p> {
+        self.patiently(|| self.look_for(name)).unwrap_or_else(|| {
+            panic!("expected one {} {:?}; there is\n{}", name.0, name.1, self.outline().join("\n"))
+        })
+    }
+
+    /// The same, if it is there now.
+    pub(crate) fn look_for<'p>(&'p self, (role, name): (&'p str, &'p str)) -> Option<Element<'p>> {
+        match self.nodes(role, name).as_slice() {
+            [node] => Some(Element::new(self, *node, (role, name))),
             _ => None,
-        });
-        let node = found.unwrap_or_else(|| {
-            panic!("expected one {role} {name:?}; there is\n{}", self.outline().join("\n"))
-        });
-        Element::new(self, node)
+        }
     }
 
     /// Whether such an element is there now.
