@@ -11,6 +11,7 @@
 //! order. What a station has learned is carried by the type that it hands on: only [`validate`] makes a
 //! [`validate::Checked`] order, and only a checked order can become a [`purchase::Purchase`].
 
+pub mod access;
 pub mod account;
 pub mod answer;
 pub mod app;

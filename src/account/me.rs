@@ -198,6 +198,8 @@ fn budget(
 fn kind(caller: &Caller) -> &'static str {
     match caller {
         Caller::Address(_) => "address",
+        Caller::Member(_) => "member",
+        Caller::Subject(_) => "subject",
     }
 }
 

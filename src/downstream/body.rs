@@ -73,11 +73,12 @@ where
     }
 
     fn call(&mut self, call: Call<B>) -> Self::Future {
-        let Call { id, caller, route, head, body } = call;
+        let Call { id, caller, standing, route, head, body } = call;
         let Some(limit) = self.limits.bytes(route.takes) else {
             return Either::Left(self.inner.call(Call {
                 id,
                 caller,
+                standing,
                 route,
                 head,
                 body: Bytes::new(),
@@ -92,7 +93,7 @@ where
                 return Ok(refuse(problem, &head.headers, &body));
             }
             match read(body, limit, timeout).await {
-                Ok(body) => inner.call(Call { id, caller, route, head, body }).await,
+                Ok(body) => inner.call(Call { id, caller, standing, route, head, body }).await,
                 // What is left of the body was dropped with it: say so like for an unread one.
                 Err(problem) => Ok(refuse(problem, &head.headers, &Unread)),
             }

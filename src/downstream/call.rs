@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue, request};
 use uuid::Uuid;
 
 use super::route::Route;
+use crate::access::Standing;
 use crate::clock;
 use crate::store::Caller;
 
@@ -20,6 +21,8 @@ pub struct Call<B = Bytes> {
     pub id: RequestId,
     /// Who is asking.
     pub caller: Caller,
+    /// What its credentials say of it besides.
+    pub standing: Standing,
     /// The row of [`super::route::ROUTES`] that it belongs to.
     pub route: &'static Route,
     /// The request's head; no header of it is ever copied to the gateway.

@@ -13,6 +13,7 @@ use tower::{Layer, Service};
 use super::forwarded::client;
 use super::route::Route;
 use super::{Call, RequestId, refuse};
+use crate::access::Standing;
 use crate::answer::Answer;
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
@@ -84,6 +85,7 @@ where
         Either::Left(self.inner.call(Call {
             id,
             caller: Caller::Address(network(address)),
+            standing: Standing::default(),
             route,
             head,
             body,

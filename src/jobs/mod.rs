@@ -195,16 +195,17 @@ impl Jobs {
                          no identity; name the jobs that you know"
                     .to_owned(),
             }])),
-            Caller::Address(_) => Ok(()),
+            Caller::Address(_) | Caller::Member(_) | Caller::Subject(_) => Ok(()),
         }
     }
 }
 
 /// Whether a job is this caller's to see. Who is known by an address alone may see whatever it can
 /// name: the gateway's ids are not guessed.
-fn may_see(caller: &Caller, _job: &Job) -> bool {
+fn may_see(caller: &Caller, job: &Job) -> bool {
     match caller {
         Caller::Address(_) => true,
+        Caller::Member(_) | Caller::Subject(_) => *job.owner == *caller.to_string(),
     }
 }
 

@@ -134,7 +134,7 @@ fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
         model: order.model.clone(),
         toll: order.toll,
         claim,
-        limits: terms.limits,
+        limits: terms.limits.and(purchase.own),
     }
 }
 

@@ -19,7 +19,7 @@ pub use waiters::Waiters;
 
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use crate::store::{Caller, Earlier, Ledger, Limits, PurchaseId, Service};
+use crate::store::{Caller, Earlier, Ledger, Limits, Own, PurchaseId, Service};
 use crate::upstream::Departure;
 use crate::validate::{Checked, Order, Paid};
 
@@ -30,6 +30,8 @@ pub struct Purchase {
     pub id: PurchaseId,
     /// Whose purchase it is.
     pub caller: Caller,
+    /// The caller's own budget, besides those of the settings.
+    pub own: Own,
     /// What is bought, at which toll.
     pub order: Checked<Order>,
     /// How it is told from others.
@@ -58,11 +60,17 @@ impl Purchase {
         Self {
             id: PurchaseId::new(),
             caller,
+            own: Own::default(),
             order,
             claim,
             waiters: Waiters::default(),
             departure: None,
         }
+    }
+
+    /// The same, of a caller that has a budget of its own.
+    pub fn within(self, own: Own) -> Self {
+        Self { own, ..self }
     }
 
     /// What is bought, as the ledger has it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
+use super::Own;
 use super::Unavailable;
 use crate::clock;
 use crate::contract::money::Usd;
@@ -151,6 +152,21 @@ pub struct Limits {
     pub caller_day: Option<Usd>,
     /// Of this caller, per month.
     pub caller_month: Option<Usd>,
+}
+
+impl Limits {
+    /// The same, where the caller has a budget of its own besides: both hold.
+    pub fn and(self, own: Own) -> Self {
+        let lower = |one: Option<Usd>, other: Option<Usd>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            caller_day: lower(self.caller_day, own.day),
+            caller_month: lower(self.caller_month, own.month),
+            ..self
+        }
+    }
 }
 
 /// Whose spending is counted.

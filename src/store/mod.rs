@@ -18,6 +18,7 @@ mod budget;
 mod caller;
 mod entry;
 mod job;
+mod member;
 pub mod memory;
 mod period;
 mod room;
@@ -35,6 +36,7 @@ pub use entry::{
     Twin,
 };
 pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
+pub use member::{Member, MemberFault, Members, Own, Role, Session};
 pub use room::Room;
 
 /// What a verb answers, later.
