@@ -2,6 +2,7 @@
 //! everything, and one that decides nothing.
 
 mod account;
+mod begin;
 mod current;
 mod remembered;
 
@@ -18,6 +19,7 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 use url::Url;
 
+pub use begin::{Ends, begin, own_addresses};
 pub use current::Current;
 pub use remembered::{Remembered, memory, sqlite};
 
@@ -56,6 +58,9 @@ use crate::validate::ChatRules;
 
 /// Videos are dear and slow: their replies are kept at least this long.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
+
+/// How often [`App::tidy`] is due.
+pub const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 /// What outlives a change of settings.
 #[derive(Clone)]

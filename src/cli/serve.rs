@@ -2,7 +2,7 @@
 
 use std::io;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -22,21 +22,11 @@ use super::check::{budgets, callers, gateway};
 use super::reload::Reload;
 use super::{Exit, Loaded, log};
 use crate::app;
-use crate::app::{App, Current, Lasting, Remembered};
-use crate::config::{Config, Store, Target};
+use crate::app::{App, Current, Ends, TIDY_EVERY};
+use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};
-use crate::jobs::Jobs;
-use crate::metrics::Metrics;
-use crate::purchase::credit::Credit;
-use crate::purchase::idempotency::Running;
 use crate::routes::admin::Admin;
-use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::sqlite::OpenError;
-use crate::store::{Broken, Money};
-
-/// How often callers who are gone are forgotten.
-const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 /// Runs the proxy until it is told to stop.
 ///
@@ -68,24 +58,9 @@ pub fn serve(
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
     let signals = behind.block_on(async { Signals::new() })?;
     let shutdown = CancellationToken::new();
-    let store = open_store(&config)?;
-    let jobs = Jobs::new(store.book, behind.handle().clone(), shutdown.clone());
-    let window = behind.block_on(app::window(store.log, &config, shutdown.clone()));
-    let (metrics, running) = (Arc::new(Metrics::default()), Running::default());
-    let watched = Arc::clone(&window);
-    metrics.watch_window(move || (watched.free(), watched.waiting()));
-    let sandbox = behind.block_on(start_sandbox(&config))?;
-    let lasting = Lasting {
-        metrics,
-        ledger: store.ledger,
-        ledger_name: store.name,
-        running,
-        credit: Credit::default(),
-        jobs,
-        window,
-        sandbox,
-    };
-    let own = own_addresses(&config.server.listen)?;
+    let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
+    let lasting = behind.block_on(app::begin(&config, behind.handle(), &ends))?;
+    let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
     let cores = start_cores(&app, &listeners, &shutdown)?;
@@ -121,57 +96,6 @@ fn bind(at: SocketAddr) -> io::Result<StdListener> {
 
 fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
-}
-
-/// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.
-fn open_store(config: &Config) -> io::Result<Remembered> {
-    let money = match config.gateway.target {
-        Target::Sandbox => Money::Play,
-        Target::Live { .. } => Money::Real,
-    };
-    match &config.store {
-        Store::Memory => Ok(app::memory()),
-        Store::Sqlite(path) => match app::sqlite(path, money) {
-            Ok(store) => Ok(store),
-            Err(OpenError::Unusable(reason)) => {
-                error!("nothing can be bought: {reason}");
-                Ok(Remembered::by(Arc::new(Broken(reason)), "broken".into()))
-            }
-            Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
-        },
-        // `not_yet` has refused it.
-        Store::Redis => Err(io::ErrorKind::Unsupported.into()),
-    }
-}
-
-/// The sandbox listens on a free port of its own, like the gateway that it stands for.
-async fn start_sandbox(config: &Config) -> io::Result<Option<(Sandbox, SocketAddr)>> {
-    match config.gateway.target {
-        Target::Live { .. } => Ok(None),
-        Target::Sandbox => {
-            let sandbox = app::sandbox(config);
-            let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-            let address = listener.local_addr()?;
-            tokio::spawn(sandbox.clone().serve(listener, std::future::pending()));
-            Ok(Some((sandbox, address)))
-        }
-    }
-}
-
-/// The addresses under which callers reach us; all of the machine's where we listen on all.
-fn own_addresses(listen: &[SocketAddr]) -> io::Result<Vec<IpAddr>> {
-    let mut own: Vec<_> = listen.iter().map(|at| at.ip().to_canonical()).collect();
-    if own.iter().any(IpAddr::is_unspecified) {
-        for interface in nix::ifaddrs::getifaddrs()? {
-            let address = interface.address;
-            let v4: Option<IpAddr> =
-                address.as_ref().and_then(|at| at.as_sockaddr_in()).map(|at| at.ip().into());
-            let v6: Option<IpAddr> =
-                address.as_ref().and_then(|at| at.as_sockaddr_in6()).map(|at| at.ip().into());
-            own.extend(v4.or(v6));
-        }
-    }
-    Ok(own)
 }
 
 /// A core: a thread with a runtime, a stack and a share of every listener.

@@ -9,11 +9,9 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tollgate::app::{App, Lasting};
-use tollgate::config::{Config, Environment, Source, Store};
+use tollgate::app::{App, Ends};
+use tollgate::config::{Config, Environment, Source};
 use tollgate::downstream::caller::{Introduced, Peer};
-use tollgate::jobs::Jobs;
-use tollgate::metrics::Metrics;
 use tollgate::routes::admin::Admin;
 use tollgate::server;
 
@@ -68,27 +66,9 @@ impl InProcess {
 
 async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
     let own = vec![page.local_addr().unwrap().ip()];
-    let metrics = Arc::new(Metrics::default());
-    let store = match &config.store {
-        Store::Memory => tollgate::app::memory(),
-        Store::Sqlite(path) => tollgate::app::sqlite(path, tollgate::store::Money::Real)
-            .expect("a ledger that can be used"),
-        Store::Redis => panic!("no test has one"),
-    };
-    let jobs = Jobs::new(store.book, runtime::Handle::current(), shutdown.clone());
-    let window = tollgate::app::window(store.log, &config, shutdown.clone()).await;
-    let watched = Arc::clone(&window);
-    metrics.watch_window(move || (watched.free(), watched.waiting()));
-    let lasting = Lasting {
-        metrics: Arc::clone(&metrics),
-        ledger: store.ledger,
-        ledger_name: store.name,
-        jobs,
-        running: tollgate::purchase::idempotency::Running::default(),
-        credit: tollgate::purchase::credit::Credit::default(),
-        window,
-        sandbox: None,
-    };
+    let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
+    let lasting = tollgate::app::begin(&config, &runtime::Handle::current(), &ends).await;
+    let lasting = lasting.expect("a store that can be used");
     let app = App::new(config, own, &lasting).expect("the gate starts");
     if app.config().gateway.window == tollgate::config::Window::Auto {
         tokio::spawn(app.follow_books());
@@ -96,7 +76,7 @@ async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: 
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
-    let admin_service = Admin::new(metrics, || true);
+    let admin_service = Admin::new(Arc::clone(&lasting.metrics), || true);
     let end = CancellationToken::new();
     tokio::spawn(server::run(admin, move |_| admin_service.clone(), app.server(), end.clone()));
     server::run(page, introduce, app.server(), shutdown).await;

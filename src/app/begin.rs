@@ -1,0 +1,117 @@
+//! Opens what a gate starts with: its store, its window, its sandbox.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use super::{Lasting, Remembered, memory, sandbox, sqlite, window};
+use crate::config::{Config, Store, Target};
+use crate::jobs::Jobs;
+use crate::metrics::Metrics;
+use crate::purchase::credit::Credit;
+use crate::purchase::idempotency::Running;
+use crate::sandbox::Sandbox;
+use crate::server;
+use crate::store::sqlite::OpenError;
+use crate::store::{Broken, Money};
+
+/// When a gate ends.
+#[derive(Clone, Debug, Default)]
+pub struct Ends {
+    /// From here on nothing new is begun.
+    pub shutdown: CancellationToken,
+    /// Nothing is under way any more: who is asked last may go, too.
+    pub over: CancellationToken,
+}
+
+/// What outlives a change of settings, as it is at the start. Jobs and the sandbox run on `behind`.
+///
+/// # Errors
+/// A store that another server has, or a socket that cannot be had.
+pub async fn begin(config: &Config, behind: &Handle, ends: &Ends) -> io::Result<Lasting> {
+    let store = open_store(config)?;
+    let jobs = Jobs::new(store.book, behind.clone(), ends.shutdown.clone());
+    let window = window(store.log, config, ends.shutdown.clone()).await;
+    let metrics = Arc::new(Metrics::default());
+    let watched = Arc::clone(&window);
+    metrics.watch_window(move || (watched.free(), watched.waiting()));
+    Ok(Lasting {
+        metrics,
+        ledger: store.ledger,
+        ledger_name: store.name,
+        running: Running::default(),
+        credit: Credit::default(),
+        jobs,
+        window,
+        sandbox: start_sandbox(config, behind, ends.over.clone())?,
+    })
+}
+
+/// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.
+fn open_store(config: &Config) -> io::Result<Remembered> {
+    let money = match config.gateway.target {
+        Target::Sandbox => Money::Play,
+        Target::Live { .. } => Money::Real,
+    };
+    match &config.store {
+        Store::Memory => Ok(memory()),
+        Store::Sqlite(path) => match sqlite(path, money) {
+            Ok(store) => Ok(store),
+            Err(OpenError::Unusable(reason)) => {
+                error!("nothing can be bought: {reason}");
+                Ok(Remembered::by(Arc::new(Broken(reason)), "broken".into()))
+            }
+            Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
+        },
+        // `Config::not_yet` names it, and whoever starts a gate refuses it.
+        Store::Redis => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// The sandbox listens on a free port of its own, like the gateway that it stands for.
+fn start_sandbox(
+    config: &Config,
+    behind: &Handle,
+    over: CancellationToken,
+) -> io::Result<Option<(Sandbox, SocketAddr)>> {
+    match config.gateway.target {
+        Target::Live { .. } => Ok(None),
+        Target::Sandbox => {
+            let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into())?;
+            let address = listener.local_addr()?;
+            let sandbox = sandbox(config);
+            let serving = sandbox.clone();
+            behind.spawn(async move {
+                match TcpListener::from_std(listener) {
+                    Ok(listener) => serving.serve(listener, over.cancelled_owned()).await,
+                    Err(error) => error!(%error, "the sandbox cannot serve"),
+                }
+            });
+            Ok(Some((sandbox, address)))
+        }
+    }
+}
+
+/// The addresses under which callers reach us; all of the machine's where we listen on all.
+///
+/// # Errors
+/// The system does not tell its addresses.
+pub fn own_addresses(listen: &[SocketAddr]) -> io::Result<Vec<IpAddr>> {
+    let mut own: Vec<_> = listen.iter().map(|at| at.ip().to_canonical()).collect();
+    if own.iter().any(IpAddr::is_unspecified) {
+        for interface in nix::ifaddrs::getifaddrs()? {
+            let address = interface.address;
+            let v4: Option<IpAddr> =
+                address.as_ref().and_then(|at| at.as_sockaddr_in()).map(|at| at.ip().into());
+            let v6: Option<IpAddr> =
+                address.as_ref().and_then(|at| at.as_sockaddr_in6()).map(|at| at.ip().into());
+            own.extend(v4.or(v6));
+        }
+    }
+    Ok(own)
+}
