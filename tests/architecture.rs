@@ -28,6 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("server",     &["clock", "metrics"]),
     ("app",        &[EVERYTHING]),
     ("cli",        &[EVERYTHING]),
+    ("embed",      &[EVERYTHING]),
     ("lib",        &[EVERYTHING]),
     ("main",       &[EVERYTHING]),
 ];

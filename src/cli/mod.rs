@@ -31,6 +31,7 @@ pub use serve::serve;
 pub use settings::Loaded;
 pub use settings::load;
 pub use settings::load_from;
+pub use settings::read_text;
 pub use usage::By;
 pub use usage::Format;
 pub use usage::Since;

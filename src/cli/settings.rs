@@ -57,7 +57,7 @@ pub fn load_from(
     let mut faults = Vec::new();
     let path = explicit.map_or_else(|| folder.join(DEFAULT_FILE), Path::to_path_buf);
     let name = path.display().to_string();
-    let text = match read_text(&path) {
+    let text = match text_of(&path) {
         Ok(text) => Some(text),
         Err(Unread::Absent) if explicit.is_none() => None,
         // What an unread file does not say means nothing: no further faults are drawn from it.
@@ -71,7 +71,7 @@ pub fn load_from(
         file: text.as_ref().map(|text| (name.as_str(), text.as_str())),
         folder,
         environment: &environment,
-        key_file: &|path| read_text(path).map_err(|unread| unread.reason()),
+        key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
     };
     let config = match Config::read(&source) {
         Ok(config) if faults.is_empty() => config,
@@ -88,6 +88,28 @@ pub fn load_from(
     let mut warnings = config.warnings();
     warnings.extend(key_file_warning(folder, &environment));
     Ok(Loaded { config, file: text.map(|_| path), warnings })
+}
+
+/// The same from text alone, without a file or a `.env`; `folder` is where relative paths count from.
+///
+/// # Errors
+/// As [`load`].
+pub fn read_text(
+    toml: &str,
+    folder: &Path,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Config, Vec<Fault>> {
+    let ours = variables.into_iter().filter(|(name, _)| is_ours(name));
+    let environment = ours.map(|(name, value)| (name, Zeroizing::new(value))).collect();
+    let source = Source {
+        file: Some((DEFAULT_FILE, toml)),
+        folder,
+        environment: &environment,
+        key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
+    };
+    let config = Config::read(&source)?;
+    let faults = missing_folders(&config, Some(DEFAULT_FILE));
+    if faults.is_empty() { Ok(config) } else { Err(faults) }
 }
 
 /// What the settings name and is not there: a site that was never built, a folder for the ledger.
@@ -135,7 +157,7 @@ fn is_ours(name: &str) -> bool {
 /// the first holds. The process environment stays as it is.
 fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<Fault>) {
     let name = path.display().to_string();
-    let text = match read_text(path) {
+    let text = match text_of(path) {
         Ok(text) => text,
         Err(Unread::Absent | Unread::Folder) => return,
         Err(unread) => return faults.push(unread.into_fault(&name)),
@@ -195,7 +217,7 @@ enum Unread {
     Failed(io::ErrorKind),
 }
 
-fn read_text(path: &Path) -> Result<Zeroizing<String>, Unread> {
+fn text_of(path: &Path) -> Result<Zeroizing<String>, Unread> {
     let failed = |error: io::Error| {
         let absent = error.kind() == io::ErrorKind::NotFound;
         if absent { Unread::Absent } else { Unread::Failed(error.kind()) }
