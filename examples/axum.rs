@@ -1,5 +1,6 @@
 //! The gate beside an application's own routes, in one axum server, on the sandbox:
 //! `cargo run --example axum`, then <http://127.0.0.1:3000>.
+#![expect(clippy::print_stdout, reason = "an example talks to a person")]
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
 //! The gate in a bare hyper server, on the sandbox: `cargo run --example hyper`, then
 //! <http://127.0.0.1:3001>.
+#![expect(clippy::print_stdout, reason = "an example talks to a person")]
 
 use std::error::Error;
 use std::io;
