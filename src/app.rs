@@ -42,6 +42,7 @@ use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::routes::catalog::{self, Facts, Replay, Words};
+use crate::routes::openapi;
 use crate::routes::page::{Page, PageSettings};
 use crate::routes::{Parts, Routes};
 use crate::sandbox;
@@ -126,6 +127,7 @@ impl App {
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
             catalog: catalog::render(&config.catalog, &facts(&config, origins, lasting)),
+            openapi: openapi::document(&config.catalog),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
                 fields: config.gateway.chat_fields.clone(),

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use tokio::runtime;
 use tollgate::cli;
 use tollgate::cli::{Cli, Command, Exit};
+use tollgate::routes::openapi;
 
 fn main() -> ExitCode {
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
@@ -36,6 +37,11 @@ fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
         }
         (Command::Reconcile { dry_run }, Ok(loaded)) => {
             runtime.block_on(cli::reconcile(&loaded.config, dry_run, out, err))
+        }
+        (Command::Openapi, Ok(loaded)) => {
+            out.write_all(&openapi::document(&loaded.config.catalog))?;
+            writeln!(out)?;
+            Ok(Exit::Done)
         }
         (Command::Serve, Ok(loaded)) => cli::serve(loaded, cli.config, out, err),
         (Command::Sandbox { listen }, Ok(loaded)) => {

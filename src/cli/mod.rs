@@ -81,6 +81,8 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Prints the API's OpenAPI 3.1 document
+    Openapi,
     /// Runs the sandbox gateway alone
     Sandbox {
         /// Where it listens

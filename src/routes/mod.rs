@@ -8,6 +8,7 @@ mod claim;
 pub mod file;
 mod further;
 mod jobs;
+pub mod openapi;
 pub mod page;
 mod problems;
 mod receipt;
@@ -41,6 +42,8 @@ use crate::validate::ChatRules;
 pub struct Parts {
     /// The price list's answer, made once.
     pub catalog: Bytes,
+    /// The API's description, made once.
+    pub openapi: Bytes,
     /// What a chat must be.
     pub rules: ChatRules,
     /// Where finished videos are.
@@ -94,6 +97,7 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Events => jobs::events(&parts.jobs, &call).await,
                 Endpoint::Jobs => jobs::list(&parts.jobs, &call).await,
                 Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
+                Endpoint::OpenApi => Ok(openapi::answer(&parts.openapi)),
                 Endpoint::Me => parts.me.of(&call.caller).await,
                 Endpoint::Usage => spend(&parts.spend, &call).await,
                 Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,

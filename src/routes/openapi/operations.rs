@@ -1,0 +1,296 @@
+//! What the document says of each route: one row per row of `ROUTES`.
+
+use http::{Method, StatusCode};
+use utoipa::openapi::{RefOr, Schema};
+
+use super::schemas;
+use crate::problem::{
+    BUDGET_EXHAUSTED, DRAINING, FORBIDDEN, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE,
+    IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, INTERNAL, INVALID_IDEMPOTENCY_KEY,
+    INVALID_REQUEST, JOB_NOT_FOUND, Kind, LEDGER_UNAVAILABLE, MALFORMED_JSON, MALFORMED_REQUEST,
+    METHOD_NOT_ALLOWED, MISDIRECTED_REQUEST, NOT_FOUND, ORIGIN_NOT_ALLOWED, OUTCOME_UNKNOWN,
+    OVERLOADED, PAYLOAD_TOO_LARGE, RATE_LIMITED, REQUEST_TIMEOUT, STILL_RUNNING,
+    UNSUPPORTED_MEDIA_TYPE, WINDOW_EXHAUSTED,
+};
+
+/// What the document says of one route.
+pub(super) struct Operation {
+    pub(super) method: Method,
+    /// With variables in braces.
+    pub(super) path: &'static str,
+    pub(super) id: &'static str,
+    pub(super) tag: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) about: &'static str,
+    pub(super) query: &'static [Query],
+    /// Whether it takes an `Idempotency-Key` and tells its toll.
+    pub(super) is_paid: bool,
+    /// Media type and schema of its body; none, where it takes none.
+    pub(super) takes: &'static [(&'static str, &'static str)],
+    pub(super) replies: &'static [Reply],
+    pub(super) refuses: Refuses,
+    /// Besides [`ANY`].
+    pub(super) problems: &'static [&'static Kind],
+}
+
+/// A parameter of the query.
+pub(super) struct Query {
+    pub(super) name: &'static str,
+    pub(super) is_required: bool,
+    pub(super) about: &'static str,
+    pub(super) schema: fn() -> RefOr<Schema>,
+}
+
+/// A reply that is no refusal.
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) about: &'static str,
+    /// Media type and schema.
+    pub(super) body: Option<(&'static str, &'static str)>,
+}
+
+/// In which shape an operation refuses.
+#[derive(Clone, Copy)]
+pub(super) enum Refuses {
+    /// RFC 9457.
+    Problem,
+}
+
+impl Refuses {
+    /// Media type and schema.
+    pub(super) const fn shape(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Problem => ("application/problem+json", "Problem"),
+        }
+    }
+}
+
+/// What any route may be refused with.
+pub(super) const ANY: &[&Kind] =
+    &[&MALFORMED_REQUEST, &METHOD_NOT_ALLOWED, &MISDIRECTED_REQUEST, &RATE_LIMITED, &INTERNAL];
+
+/// What a purchase may be refused with.
+const PURCHASE: &[&Kind] = &[
+    &MALFORMED_JSON,
+    &INVALID_IDEMPOTENCY_KEY,
+    &BUDGET_EXHAUSTED,
+    &INSUFFICIENT_CREDIT,
+    &ORIGIN_NOT_ALLOWED,
+    &REQUEST_TIMEOUT,
+    &STILL_RUNNING,
+    &PAYLOAD_TOO_LARGE,
+    &UNSUPPORTED_MEDIA_TYPE,
+    &INVALID_REQUEST,
+    &IDEMPOTENCY_KEY_REUSED,
+    &OUTCOME_UNKNOWN,
+    &GATEWAY_UNREACHABLE,
+    &GATEWAY_KEY_REJECTED,
+    &WINDOW_EXHAUSTED,
+    &OVERLOADED,
+    &DRAINING,
+    &LEDGER_UNAVAILABLE,
+];
+/// What asking for jobs may be refused with.
+const OF_JOBS: &[&Kind] = &[
+    &JOB_NOT_FOUND,
+    &INVALID_REQUEST,
+    &GATEWAY_UNREACHABLE,
+    &GATEWAY_KEY_REJECTED,
+    &WINDOW_EXHAUSTED,
+    &OVERLOADED,
+    &DRAINING,
+    &LEDGER_UNAVAILABLE,
+];
+
+const JSON: &str = "application/json";
+const ONE_JOB: Query = Query {
+    name: "request_id",
+    is_required: true,
+    about: "The job, as the order was answered with.",
+    schema: schemas::request_id,
+};
+const SOME_JOBS: Query = Query {
+    name: "request_id",
+    is_required: false,
+    about: "The jobs, repeatable; without it the caller's own.",
+    schema: schemas::request_ids,
+};
+const BASE: Operation = Operation {
+    method: Method::GET,
+    path: "",
+    id: "",
+    tag: "",
+    summary: "",
+    about: "",
+    query: &[],
+    is_paid: false,
+    takes: &[],
+    replies: &[],
+    refuses: Refuses::Problem,
+    problems: &[],
+};
+
+/// Every row.
+pub(super) const OPERATIONS: &[Operation] = &[
+    Operation {
+        method: Method::POST,
+        path: "/api/v1/chat",
+        id: "chat",
+        tag: "purchases",
+        summary: "Buy one chat reply",
+        is_paid: true,
+        takes: &[(JSON, "ChatRequest")],
+        replies: &[ok("The gateway's reply, unchanged.", JSON, "ChatReply")],
+        problems: PURCHASE,
+        ..BASE
+    },
+    Operation {
+        method: Method::POST,
+        path: "/api/v1/video",
+        id: "video",
+        tag: "purchases",
+        summary: "Order one video",
+        about: "It is charged when it is accepted, and cannot be cancelled. Follow it by its request_id.",
+        is_paid: true,
+        takes: &[(JSON, "VideoRequest")],
+        replies: &[ok("The gateway's acceptance, unchanged.", JSON, "VideoAccepted")],
+        problems: PURCHASE,
+        ..BASE
+    },
+    Operation {
+        path: "/api/v1/video/status",
+        id: "videoStatus",
+        tag: "jobs",
+        summary: "How far a job is",
+        query: &[ONE_JOB],
+        replies: &[ok("The gateway's latest status body, unchanged.", JSON, "Anything")],
+        problems: OF_JOBS,
+        ..BASE
+    },
+    Operation {
+        path: "/bff/video/content",
+        id: "videoContent",
+        tag: "jobs",
+        summary: "The finished video",
+        about: "Ranges are answered. Only videos on page.media_origins, or the sandbox's, are fetched.",
+        query: &[ONE_JOB],
+        replies: &[
+            ok("The video.", "video/mp4", "Anything"),
+            Reply {
+                status: StatusCode::PARTIAL_CONTENT,
+                about: "A part of the video.",
+                body: Some(("video/mp4", "Anything")),
+            },
+        ],
+        problems: OF_VIDEO,
+        ..BASE
+    },
+    Operation {
+        path: "/bff/events",
+        id: "events",
+        tag: "jobs",
+        summary: "What becomes of jobs, as it happens",
+        about: "Server-sent events: `status` for each change of a job, `problem` for what goes wrong. At least one job has \
+                to be named where an address is no identity.",
+        query: &[SOME_JOBS],
+        replies: &[
+            ok("Events.", "text/event-stream", "Text"),
+            Reply {
+                status: StatusCode::NO_CONTENT,
+                about: "All of them have ended, and Last-Event-ID knows it.",
+                body: None,
+            },
+        ],
+        problems: OF_JOBS,
+        ..BASE
+    },
+    Operation {
+        path: "/bff/jobs",
+        id: "jobs",
+        tag: "jobs",
+        summary: "The caller's jobs",
+        query: &[SOME_JOBS],
+        replies: &[ok("The latest first, at most 200.", JSON, "Jobs")],
+        problems: OF_JOBS,
+        ..BASE
+    },
+    Operation {
+        path: "/bff/catalog",
+        id: "catalog",
+        tag: "facts",
+        summary: "The price list",
+        replies: &[ok("Models, tolls and the rules of forms.", JSON, "Catalog")],
+        ..BASE
+    },
+    Operation {
+        path: "/bff/me",
+        id: "me",
+        tag: "facts",
+        summary: "Who is calling, and what is left to it",
+        replies: &[ok("Limits, budgets and, where it may be seen, the balance.", JSON, "Me")],
+        problems: &[&LEDGER_UNAVAILABLE],
+        ..BASE
+    },
+    Operation {
+        path: "/bff/usage",
+        id: "usage",
+        tag: "facts",
+        summary: "What the caller has spent",
+        query: &[Query {
+            name: "since",
+            is_required: false,
+            about: "How far back: 7d, or 24h; 7d when nothing is said.",
+            schema: schemas::since,
+        }],
+        replies: &[ok("By UTC day and model.", JSON, "Usage")],
+        problems: &[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE],
+        ..BASE
+    },
+    Operation {
+        path: "/bff/openapi.json",
+        id: "openapi",
+        tag: "facts",
+        summary: "This document",
+        replies: &[ok("OpenAPI 3.1.", JSON, "Anything")],
+        ..BASE
+    },
+    Operation {
+        path: "/healthz",
+        id: "healthz",
+        tag: "facts",
+        summary: "Alive",
+        replies: &[ok("It is.", "text/plain", "Text")],
+        ..BASE
+    },
+    Operation {
+        path: "/problems/{code}",
+        id: "problem",
+        tag: "facts",
+        summary: "A kind of problem, explained",
+        replies: &[ok("A page for people.", "text/html", "Text")],
+        problems: &[&NOT_FOUND],
+        ..BASE
+    },
+];
+
+/// What fetching a video may be refused with.
+const OF_VIDEO: &[&Kind] = &[
+    &JOB_NOT_FOUND,
+    &NOT_FOUND,
+    &INVALID_REQUEST,
+    &GATEWAY_UNREACHABLE,
+    &GATEWAY_KEY_REJECTED,
+    &WINDOW_EXHAUSTED,
+    &OVERLOADED,
+    &DRAINING,
+    &LEDGER_UNAVAILABLE,
+];
+
+const fn ok(about: &'static str, media_type: &'static str, schema: &'static str) -> Reply {
+    Reply { status: StatusCode::OK, about, body: Some((media_type, schema)) }
+}
+
+/// The method and path of every row, with variables in braces.
+pub fn described() -> impl Iterator<Item = (&'static Method, &'static str)> {
+    OPERATIONS.iter().map(|operation| (&operation.method, operation.path))
+}
