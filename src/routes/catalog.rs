@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::header::CACHE_CONTROL;
+use http::header::LINK;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
@@ -11,6 +12,9 @@ use crate::contract::catalog as contract;
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
 use crate::contract::money::Usd;
 use crate::contract::{chat, video};
+
+/// Where programs find the whole API (RFC 8631).
+const DESCRIBED_BY: &str = "</bff/openapi.json>; rel=\"service-desc\"";
 
 /// What the list says beside the models.
 #[derive(Clone, Debug)]
@@ -151,6 +155,7 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
 pub(super) fn answer(list: &Bytes) -> Answer {
     let mut answer = answer::bytes_of(StatusCode::OK, "application/json", list.clone());
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    answer.headers_mut().insert(LINK, HeaderValue::from_static(DESCRIBED_BY));
     answer
 }
 
