@@ -30,6 +30,8 @@ pub enum Endpoint {
     VideoContent,
     /// The price list.
     Catalog,
+    /// What other sites put into their pages.
+    Embed,
     /// The API's description.
     OpenApi,
     /// What the caller may know of itself and the account.
@@ -104,6 +106,9 @@ pub const ROUTES: &[Route] = &[
     Route { method: Method::GET,  path: Path::Exact("/bff/events"),          endpoint: Endpoint::Events,      class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/jobs"),            endpoint: Endpoint::Jobs,        class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/client.js"),       endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/client.d.ts"),     endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/bff/elements.js"),     endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/openapi.json"),    endpoint: Endpoint::OpenApi,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing },

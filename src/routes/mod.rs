@@ -5,6 +5,7 @@ pub mod assets;
 pub mod catalog;
 mod chat;
 mod claim;
+mod embed;
 pub mod file;
 mod further;
 mod jobs;
@@ -97,6 +98,7 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Events => jobs::events(&parts.jobs, &call).await,
                 Endpoint::Jobs => jobs::list(&parts.jobs, &call).await,
                 Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
+                Endpoint::Embed => embed::answer(&call.head),
                 Endpoint::OpenApi => Ok(openapi::answer(&parts.openapi)),
                 Endpoint::Me => parts.me.of(&call.caller).await,
                 Endpoint::Usage => spend(&parts.spend, &call).await,

@@ -6,7 +6,7 @@ use crate::page::Page;
 
 /// Whether a click at this place would meet the element itself (or its label), and nothing that covers it.
 const IS_HIT: &str = "function (x, y) {
-    const hit = document.elementFromPoint(x, y);
+    const hit = this.getRootNode().elementFromPoint(x, y);
     return this.contains(hit) || hit?.closest('label')?.control === this;
 }";
 

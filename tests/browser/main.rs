@@ -4,6 +4,7 @@
 mod chromium;
 mod driver;
 mod element;
+mod embedding;
 mod gate;
 mod page;
 mod purchases;

@@ -255,6 +255,30 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ..BASE
     },
     Operation {
+        path: "/bff/client.js",
+        id: "client",
+        tag: "embedding",
+        summary: "A client for web pages: one module without imports",
+        replies: &[ok("The module.", "text/javascript", "Text")],
+        ..BASE
+    },
+    Operation {
+        path: "/bff/client.d.ts",
+        id: "clientTypes",
+        tag: "embedding",
+        summary: "The client's types, for TypeScript",
+        replies: &[ok("The types.", "text/plain", "Text")],
+        ..BASE
+    },
+    Operation {
+        path: "/bff/elements.js",
+        id: "elements",
+        tag: "embedding",
+        summary: "The elements tollgate-chat and tollgate-video",
+        replies: &[ok("The module.", "text/javascript", "Text")],
+        ..BASE
+    },
+    Operation {
         path: "/healthz",
         id: "healthz",
         tag: "facts",

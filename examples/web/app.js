@@ -1,0 +1,18 @@
+import { createClient } from 'http://127.0.0.1:8080/bff/client.js';
+
+// With members or a login of your own: createClient({ token: () => session.accessToken })
+const tollgate = createClient();
+const answer = document.getElementById('answer');
+
+document.getElementById('ask').addEventListener('click', async () => {
+  answer.textContent = 'Waiting…';
+  try {
+    const reply = await tollgate.chat({
+      model: 'eta-5-mini',
+      messages: [{ role: 'user', content: 'Say something kind.' }],
+    });
+    answer.textContent = `${reply.message.content} ($${reply.toll})`;
+  } catch (error) {
+    answer.textContent = `${error.message} (charged: ${error.charged ?? 'unknown'})`;
+  }
+});

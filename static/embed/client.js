@@ -1,0 +1,229 @@
+/**
+ * A client for tollgate: `import { createClient } from 'https://your-tollgate/bff/client.js'`.
+ *
+ * Every purchase gets one Idempotency-Key, made before its first attempt and sent with each repeat, so that a
+ * lost reply is asked for again and never bought again. What cannot be settled that way is thrown, and says
+ * whether money moved.
+ */
+
+/** Where this file came from: the default address of the API. */
+const HOME = new URL('/', import.meta.url).href;
+const ATTEMPTS = 5;
+/** How long a server may make us wait before we say so instead, in seconds. */
+const LONGEST_WAIT = 60;
+/** Refusals that cost nothing, or that the same key answers later. */
+const SENT_AGAIN = [409, 429, 503];
+
+/** A refusal, or a call whose outcome nobody here knows. */
+export class TollgateError extends Error {
+  /**
+   * `code`: the problem's, or `connection_lost`, or `unreadable`. `charged`: `no`, `yes` or `unknown`. `errors`: faults of the
+   * payload. `retryAfter`: seconds. `idempotencyKey`: of a purchase; calling again with it settles what is unknown.
+   */
+  constructor(facts) {
+    super(facts.detail || facts.title || facts.code);
+    this.name = 'TollgateError';
+    const nothing = { status: 0, title: '', detail: '', errors: [], retryAfter: null, requestId: null, idempotencyKey: null };
+    Object.assign(this, nothing, facts);
+  }
+}
+
+/**
+ * @param {object} options
+ *   baseUrl: tollgate's address, this file's by default. token: a member's token or a JWT, or a function that
+ *   gives one (it may be async). attempts: how often a call is sent at most. fetch: another one.
+ */
+export function createClient({ baseUrl = HOME, token = null, attempts = ATTEMPTS, fetch = globalThis.fetch.bind(globalThis) } = {}) {
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: Math.max(1, attempts), fetch };
+  const read = async (path, options) => (await call(wire, path, options)).body;
+  return Object.freeze({
+    chat: async (request, options = {}) => {
+      const { body, ...paid } = await buy(wire, '/api/v1/chat', request, options);
+      return { message: body?.message, ...paid, raw: body };
+    },
+    video: Object.freeze({
+      create: async (request, options = {}) => {
+        const { body, ...paid } = await buy(wire, '/api/v1/video', request, options);
+        return { requestId: body?.request_id, ...paid, raw: body };
+      },
+      status: (requestId, options) => read(`/api/v1/video/status?${named([requestId])}`, options),
+      watch: (requestId, options = {}) => watch(wire, requestId, options),
+      content: async (requestId, options) => {
+        const response = await send(wire, `/bff/video/content?${named([requestId])}`, options);
+        if (!response.ok) throw refusal(response, await response.text());
+        return response.blob();
+      },
+    }),
+    catalog: (options) => read('/bff/catalog', options),
+    me: (options) => read('/bff/me', options),
+    jobs: (options) => read('/bff/jobs', options),
+    usage: (since = '7d', options = {}) => read(`/bff/usage?since=${encodeURIComponent(since)}`, options),
+  });
+}
+
+/** A name that no other purchase has: an Idempotency-Key. */
+export function newKey() {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  // Plain http beyond loopback has no randomUUID.
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+const named = (ids) => ids.map((id) => `request_id=${encodeURIComponent(id)}`).join('&');
+
+async function buy(wire, path, request, { idempotencyKey = newKey(), signal, onRetry } = {}) {
+  const headers = { 'content-type': 'application/json', 'idempotency-key': idempotencyKey };
+  try {
+    const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry });
+    return {
+      body,
+      toll: response.headers.get('tollgate-toll'),
+      replayed: response.headers.get('idempotent-replayed') === 'true',
+      idempotencyKey,
+    };
+  } catch (error) {
+    if (error instanceof TollgateError) error.idempotencyKey = idempotencyKey;
+    throw error;
+  }
+}
+
+/** Sends until there is an answer that another attempt would not change. */
+async function call(wire, path, { onRetry, ...request } = {}) {
+  let doubt = false;
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      const response = await send(wire, path, request);
+      return { body: await parsed(response, request), response };
+    } catch (error) {
+      if (!(error instanceof TollgateError)) throw error;
+      // A refusal of a repeat speaks of the repeat: of an earlier attempt that was lost, it says nothing.
+      if (doubt && error.charged === 'no' && !SPEAKS_OF_THE_KEY.includes(error.code)) error.charged = 'unknown';
+      const wait = error.code === 'connection_lost' ? 2 ** (attempt - 1) : error.retryAfter;
+      const isAgain = error.code === 'connection_lost' || SENT_AGAIN.includes(error.status);
+      if (!isAgain || attempt >= wire.attempts || !(wait <= LONGEST_WAIT)) throw error;
+      doubt ||= error.charged !== 'no';
+      onRetry?.(error, wait);
+      await pause(wait, request.signal);
+    }
+  }
+}
+
+/** Decided only after the key was looked up: these speak of every attempt with it. */
+const SPEAKS_OF_THE_KEY = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
+
+async function send(wire, path, { headers = {}, ...request } = {}) {
+  const token = typeof wire.token === 'function' ? await wire.token() : wire.token;
+  const all = { ...headers, ...(token && { authorization: `Bearer ${token}` }) };
+  try {
+    return await wire.fetch(new URL(path, wire.base).href, {
+      ...request, headers: all, credentials: 'omit', redirect: 'error', cache: 'no-store', referrerPolicy: 'no-referrer',
+    });
+  } catch (error) {
+    if (request.signal?.aborted) throw error;
+    throw lost(request);
+  }
+}
+
+const lost = ({ method = 'GET' }) => new TollgateError({
+  code: 'connection_lost', charged: method === 'POST' ? 'unknown' : 'no', detail: 'The connection was lost before an answer came',
+});
+
+async function parsed(response, request) {
+  let text;
+  try {
+    text = await response.text();
+  } catch {
+    throw lost(request);
+  }
+  if (!response.ok) throw refusal(response, text);
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new TollgateError({ code: 'unreadable', status: response.status, charged: request.method === 'POST' ? 'unknown' : 'no', detail: 'The answer is not JSON' });
+  }
+}
+
+function refusal(response, text) {
+  let problem = null;
+  try {
+    problem = JSON.parse(text);
+  } catch { /* Whoever answered, it was not tollgate. */ }
+  const isOurs = typeof problem?.code === 'string' && typeof problem?.charged === 'string';
+  // The gateway's own refusal comes unchanged, with its toll beside it: nothing.
+  const isGateways = !isOurs && response.headers.has('tollgate-toll');
+  const after = response.headers.get('retry-after') ?? '';
+  return new TollgateError({
+    status: response.status,
+    code: isOurs ? problem.code : 'refused',
+    title: isOurs ? problem.title : `It was refused (${response.status})`,
+    detail: isOurs ? problem.detail : text.slice(0, 500),
+    charged: isOurs ? problem.charged : isGateways ? 'no' : 'unknown',
+    errors: isOurs ? problem.errors ?? [] : [],
+    retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,
+    requestId: response.headers.get('x-request-id'),
+  });
+}
+
+function pause(seconds, signal) {
+  return new Promise((done, stop) => {
+    const timer = setTimeout(done, seconds * 1000);
+    signal?.addEventListener('abort', () => { clearTimeout(timer); stop(signal.reason); }, { once: true });
+  });
+}
+
+/**
+ * Yields `{requestId, state, status, at}` with each change of a job, the last one with `finished` or `failed`.
+ * The stream is opened again where it ends or is lost, and goes on where it was.
+ */
+async function* watch(wire, requestId, { signal } = {}) {
+  const path = `/bff/events?${named([requestId])}`;
+  for (let lastId = '', failures = 0; ;) {
+    let wait = 3;
+    try {
+      const headers = { accept: 'text/event-stream', ...(lastId && { 'last-event-id': lastId }) };
+      const response = await send(wire, path, { headers, signal });
+      if (response.status === 204) return;
+      if (!response.ok) throw refusal(response, await response.text());
+      for await (const { id, event, data } of events(response.body)) {
+        lastId = id || lastId;
+        failures = 0;
+        const word = JSON.parse(data);
+        if (event === 'problem' && word.request_id) throw new TollgateError({ ...word, requestId: null });
+        if (event !== 'job') continue;
+        yield { requestId: word.request_id, state: word.state, status: word.status, at: word.at };
+        if (word.state !== 'open') return;
+      }
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      const isFinal = error instanceof TollgateError && error.status && !SENT_AGAIN.includes(error.status) && error.status < 500;
+      failures += 1;
+      if (isFinal || failures > wire.attempts) throw error;
+      wait = error.retryAfter ?? Math.min(30, 2 ** failures);
+    }
+    await pause(wait, signal);
+  }
+}
+
+/** Server-sent events of a body, as the standard reads them. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  let event = { id: '', event: 'message', data: [] };
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
+      rest = lines.pop();
+      for (const line of lines) {
+        const [, field, text] = /^([^:]*):? ?(.*)$/s.exec(line);
+        if (line === '') {
+          if (event.data.length) yield { ...event, data: event.data.join('\n') };
+          event = { id: event.id, event: 'message', data: [] };
+        } else if (field === 'data') event.data.push(text);
+        else if (field === 'event' || field === 'id') event[field] = text;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

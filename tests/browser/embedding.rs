@@ -1,0 +1,145 @@
+//! The client and the elements in a page of another origin, under as strict a policy as a site can have.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::gate::Gate;
+use crate::page::Page;
+use crate::watch::Tamper;
+
+/// Where the example says that tollgate is.
+const EXAMPLES: &str = "http://127.0.0.1:8080";
+const TYPES: &[(&str, &str)] =
+    &[("html", "text/html; charset=utf-8"), ("js", "text/javascript"), ("css", "text/css")];
+const ASK: (&str, &str) = ("button", "Say something kind");
+const MESSAGE: (&str, &str) = ("textbox", "Message");
+const PROMPT: (&str, &str) = ("textbox", "What should it show?");
+
+/// The example's site, which ends with the value.
+struct Host {
+    origin: String,
+    ended: Arc<AtomicBool>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Host {
+    /// Serves `examples/web` with its policy, as if tollgate were at the address that `start` gives: it is told
+    /// the site's origin.
+    fn serve(start: impl FnOnce(&str) -> Gate) -> (Self, Gate) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let origin = format!("http://{}", listener.local_addr().expect("bound"));
+        let gate = start(&origin);
+        let ended = Arc::<AtomicBool>::default();
+        let (end, tollgate) = (Arc::clone(&ended), gate.origin.clone());
+        let server = thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if end.load(Ordering::SeqCst) {
+                    return;
+                }
+                let tollgate = tollgate.clone();
+                thread::spawn(move || answer(stream, &tollgate));
+            }
+        });
+        (Self { origin, ended, server: Some(server) }, gate)
+    }
+
+    fn open(&self, gate: &Gate) -> Page {
+        let page = Page::new(&self.origin);
+        page.allow(&gate.origin);
+        page.goto(&format!("{}/index.html", self.origin));
+        page
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(self.origin.trim_start_matches("http://")));
+        drop(self.server.take().map(JoinHandle::join));
+    }
+}
+
+fn answer(mut stream: TcpStream, tollgate: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/web");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+    let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+    let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+    let name = path.trim_start_matches('/');
+    let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let policy = fs::read_to_string(folder.join("README.md")).expect("it is there");
+    let policy = policy.split("```").nth(1).expect("a policy").trim_start_matches("text\n");
+    let policy = policy.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (text, policy) = (text.replace(EXAMPLES, tollgate), policy.replace(EXAMPLES, tollgate));
+    let end = name.rsplit('.').next().unwrap_or_default();
+    let media_type =
+        TYPES.iter().find(|(known, _)| *known == end).map_or("text/plain", |(_, is)| is);
+    let length = text.len();
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Type: {media_type}\r\nContent-Length: {length}\r\nConnection: close\r\n{policy}\r\n\r\n{text}"
+    )
+    .ok();
+}
+
+fn start(origin: &str) -> Gate {
+    Gate::start_with(&[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &format!("[\"{origin}\"]"))])
+}
+
+#[test]
+fn a_page_of_another_origin_chats_by_the_element_and_by_the_client() {
+    let (host, gate) = Host::serve(start);
+    let page = host.open(&gate);
+    page.find(MESSAGE).fill("Good morning");
+    page.press("Enter");
+    page.wait_until("document.querySelector('tollgate-chat').shadowRoot.querySelectorAll('article').length === 2");
+    assert_eq!(gate.sold(), 1);
+    page.find(ASK).click();
+    page.wait_until("document.getElementById('answer').textContent.includes('($0.003000)')");
+    assert_eq!(gate.sold(), 2);
+    page.screenshot("embedded");
+}
+
+#[test]
+fn a_page_of_another_origin_makes_a_video_in_two_steps_and_it_plays() {
+    let (host, gate) = Host::serve(start);
+    let page = host.open(&gate);
+    page.find(PROMPT).fill("A lighthouse at dusk");
+    page.find(("button", "Generate · $…")).click();
+    assert_eq!(gate.sold(), 0);
+    page.find(("button", "Yes, spend $…")).click();
+    page.wait_until("document.querySelector('tollgate-video').shadowRoot.querySelector('video')?.readyState >= 2");
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn an_answer_that_is_lost_on_its_way_is_asked_for_again_and_costs_one_charge() {
+    let (host, gate) = Host::serve(start);
+    let mut page = host.open(&gate);
+    page.expect_errors(&["net::ERR", "Failed to load resource"]);
+    page.find(ASK);
+    page.tamper("*/api/v1/chat", Tamper::LoseReply);
+    page.find(ASK).click();
+    let posts = format!("POST {}/api/v1/chat", gate.origin);
+    let twice = || (page.times_asked(&posts) >= 2).then_some(());
+    page.patiently(twice).expect("it is asked for again");
+    page.stop_tampering();
+    page.wait_until("document.getElementById('answer').textContent.includes('($0.003000)')");
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn a_site_that_is_not_listed_can_load_the_client_and_buy_nothing() {
+    let (host, gate) = Host::serve(|_| Gate::start());
+    let mut page = host.open(&gate);
+    page.expect_errors(&["CORS policy", "CorsIssue", "Failed to load resource", "net::ERR"]);
+    page.find(ASK).click();
+    page.wait_until("document.getElementById('answer').textContent.length > 20");
+    assert_eq!(gate.sold(), 0);
+}
