@@ -24,6 +24,7 @@ pub use remembered::{Remembered, memory, sqlite};
 use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
+use crate::account::statement::Statement;
 use crate::config;
 use crate::config::{Config, Key, Target};
 use crate::downstream;
@@ -220,6 +221,16 @@ impl App {
         }
     }
 
+    /// Who asks the account's books of the gateway anew, however lately it was asked.
+    pub fn statement(&self) -> Statement {
+        Statement::new(self.books.gateway())
+    }
+
+    /// Has `statement` ask with the settings of this gate from now on.
+    pub fn take_over(&self, statement: &Statement) {
+        statement.ask_through(self.books.gateway());
+    }
+
     /// The settings that this gate was built from.
     pub fn config(&self) -> &Config {
         &self.config
@@ -287,7 +298,15 @@ fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
     }
 }
 
-/// Asks the gateway at `base` with these keys, outside of any gate.
+/// The window of a command that asks the gateway itself, which goes on with what `log` remembers.
+pub async fn window_alone(log: Arc<dyn WindowLog>, settings: &config::Gateway) -> Arc<Window> {
+    let window = Window::new(log, settings.window, CancellationToken::new());
+    window.restore().await;
+    window.assume();
+    window
+}
+
+/// Asks the gateway at `base` with these keys, outside of any gate, when it is their turn in `window`.
 ///
 /// # Errors
 /// No trust anchors.
@@ -295,12 +314,10 @@ pub fn asking(
     settings: &config::Gateway,
     base: &Url,
     keys: &[Key],
+    window: Arc<Window>,
 ) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
     let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
     let client = Client::new(base, keys, settings, Arc::new(Metrics::default()))?;
-    // A server that runs beside does not count these few.
-    let window = Window::new(memory().log, settings.window, CancellationToken::new());
-    window.assume();
     Ok(pipeline::gateway(window, settings.max_wait, ring, client))
 }
 

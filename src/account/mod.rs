@@ -9,4 +9,5 @@ pub mod me;
 pub mod media;
 pub mod reconcile;
 pub mod spend;
+pub mod statement;
 pub mod usage;

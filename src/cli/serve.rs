@@ -25,6 +25,7 @@ use crate::app;
 use crate::app::{App, Current, Lasting, Remembered};
 use crate::config::{Config, Store, Target};
 use crate::downstream::caller::{Introduced, Peer};
+use crate::downstream::host::Hosts;
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::purchase::credit::Credit;
@@ -68,7 +69,7 @@ pub fn serve(
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
     let signals = behind.block_on(async { Signals::new() })?;
     let shutdown = CancellationToken::new();
-    let store = open_store(&config)?;
+    let store = open_store(&config, admin.local_addr()?)?;
     let jobs = Jobs::new(store.book, behind.handle().clone(), shutdown.clone());
     let window = behind.block_on(app::window(store.log, &config, shutdown.clone()));
     let (metrics, running) = (Arc::new(Metrics::default()), Running::default());
@@ -94,12 +95,17 @@ pub fn serve(
     // connections that nobody serves while the rest drains.
     drop(listeners);
     behind.spawn(app.open_books());
-    let reload = Reload { config_path, own, lasting: lasting.clone() };
+    let statement = app.statement();
+    let reload =
+        Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
+    let admin_hosts = Hosts::new([], own_addresses(&[admin.local_addr()?])?);
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
             let shutdown = shutdown.clone();
             move || !shutdown.is_cancelled()
         });
+        let admin_service =
+            admin_service.with_books(statement, move |headers| admin_hosts.check(headers));
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
         let settings = app.server();
@@ -124,14 +130,14 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 /// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.
-fn open_store(config: &Config) -> io::Result<Remembered> {
+fn open_store(config: &Config, admin: SocketAddr) -> io::Result<Remembered> {
     let money = match config.gateway.target {
         Target::Sandbox => Money::Play,
         Target::Live { .. } => Money::Real,
     };
     match &config.store {
         Store::Memory => Ok(app::memory()),
-        Store::Sqlite(path) => match app::sqlite(path, money) {
+        Store::Sqlite(path) => match app::sqlite(path, money, Some(admin)) {
             Ok(store) => Ok(store),
             Err(OpenError::Unusable(reason)) => {
                 error!("nothing can be bought: {reason}");

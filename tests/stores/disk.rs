@@ -20,7 +20,7 @@ async fn a_second_server_is_told_whose_the_ledger_is() {
     std::os::unix::fs::symlink(desk.path(), &other_name).unwrap();
     for path in [desk.path(), other_name] {
         let second = Sqlite::serve(&path, desk.clock());
-        let Err(OpenError::Locked { pid }) = second else { panic!("{second:?}") };
+        let Err(OpenError::Locked { pid, .. }) = second else { panic!("{second:?}") };
         assert_eq!(pid, Some(std::process::id()));
     }
     desk.buy(&asked("ann", TOLL), "").await;
@@ -136,7 +136,7 @@ async fn the_other_process() {
         return;
     }
     let clock = Desk::in_memory(Room::default()).clock();
-    let Err(OpenError::Locked { pid }) = Sqlite::serve(path, clock.clone()) else {
+    let Err(OpenError::Locked { pid, .. }) = Sqlite::serve(path, clock.clone()) else {
         panic!("the lock does not hold across processes");
     };
     assert_eq!(pid, Some(std::os::unix::process::parent_id()));

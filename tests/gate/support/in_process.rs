@@ -71,7 +71,7 @@ async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: 
     let metrics = Arc::new(Metrics::default());
     let store = match &config.store {
         Store::Memory => tollgate::app::memory(),
-        Store::Sqlite(path) => tollgate::app::sqlite(path, tollgate::store::Money::Real)
+        Store::Sqlite(path) => tollgate::app::sqlite(path, tollgate::store::Money::Real, None)
             .expect("a ledger that can be used"),
         Store::Redis => panic!("no test has one"),
     };
