@@ -12,6 +12,7 @@ mod replies;
 mod report;
 mod schema;
 mod step;
+mod unread;
 mod window;
 mod writer;
 
@@ -23,6 +24,10 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+
+use bytes::Bytes;
+use tracing::error;
+use tracing::warn;
 
 use super::Answer;
 use super::Checkpoint;
@@ -243,9 +248,28 @@ impl Ledger for Sqlite {
         self.send(Noted::step(Weight::Cheap, move |books| books.delivered(id)));
     }
 
+    fn keep_unread(&self, id: PurchaseId, body: Bytes) {
+        let (path, clock) = (self.path.clone(), self.clock.clone());
+        // On the writer's thread, which may wait for a disk.
+        self.send(Noted::step(Weight::Cheap, move |_| {
+            match unread::keep(&path, id, &body, clock()) {
+                Ok(file) => {
+                    warn!(%id, file = %file.display(), "a reply that cannot be read is kept")
+                }
+                Err(error) => error!(%id, %error, "a reply that cannot be read could not be kept"),
+            }
+            Ok(())
+        }));
+    }
+
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
-        let clock = self.clock.clone();
-        self.ask(Weight::Cheap, move |books| replies::forget(books, clock()))
+        let (path, clock) = (self.path.clone(), self.clock.clone());
+        self.ask(Weight::Cheap, move |books| {
+            if let Err(error) = unread::tidy(&path, clock()) {
+                warn!(%error, "replies that could not be read could not be forgotten");
+            }
+            replies::forget(books, clock())
+        })
     }
 
     fn spending(
@@ -278,6 +302,10 @@ impl JobBook for Sqlite {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         let job = job.clone();
         self.ask(Weight::Dear, move |books| jobs::accept(&books.connection, &job))
+    }
+
+    fn accept_later(&self, job: Job) {
+        self.send(Noted::step(Weight::Dear, move |books| jobs::accept(&books.connection, &job)));
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use tower::{Service, ServiceExt};
 
-use super::{Ask, Error, Reply, What};
+use super::{Ask, Error, Reply, Unread, What};
 
 /// The answer to `GET /api/api-keys` (contract 2.1 to 2.3). Fields that the contract does not show
 /// are passed over.
@@ -100,9 +100,8 @@ where
 /// As [`ask`], of what the answer says.
 pub fn read(reply: &Reply) -> Result<Listing, Error> {
     match reply.status.is_success() {
-        true => {
-            serde_json::from_slice(&reply.body).map_err(|_error| Error::Unreadable(reply.status))
-        }
+        true => serde_json::from_slice(&reply.body)
+            .map_err(|_error| Error::Unreadable(reply.status, Unread::default())),
         false => Err(Error::Status(reply.status)),
     }
 }
@@ -180,7 +179,7 @@ mod tests {
         ] {
             assert!(REFERENCE.contains(from), "{from}");
             let outcome = asked(StatusCode::OK, &REFERENCE.replace(from, to)).await;
-            assert!(matches!(outcome, Err(Error::Unreadable(_))), "{to}: {outcome:?}");
+            assert!(matches!(outcome, Err(Error::Unreadable(..))), "{to}: {outcome:?}");
         }
     }
 

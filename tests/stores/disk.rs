@@ -12,6 +12,7 @@ use tollgate::store::sqlite::{OpenError, Sqlite};
 use tollgate::store::{Broken, Ending, Ledger, Refused, Room, Scope, State};
 
 use crate::desk::*;
+use crate::jobs::job;
 
 #[tokio::test]
 async fn a_second_server_is_told_whose_the_ledger_is() {
@@ -91,6 +92,27 @@ async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
     // Another process gives the ledger's room back.
     desk.settle(id, Ending::Voided).await;
     eventually(async || desk.states().await == [State::Voided]).await;
+}
+
+#[tokio::test]
+async fn a_job_that_found_no_room_is_written_down_when_there_is_some() {
+    let desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
+    desk.buy(&asked("ann", TOLL), &"x".repeat(80_000)).await;
+    let mut number = 0;
+    let left_over = loop {
+        let job = job(&format!("r-{number}"), &"x".repeat(3_000));
+        if bounded(desk.book.accept(&job)).await.is_err() {
+            break job;
+        }
+        number += 1;
+        assert!(number < 1_000, "the disk never fills");
+    };
+    desk.book.accept_later(left_over.clone());
+    assert_eq!(bounded(desk.book.job(left_over.request_id.clone())).await.unwrap(), None);
+    desk.pass(25 * HOUR);
+    desk.ledger.forget().await.unwrap();
+    let known = async || bounded(desk.book.job(left_over.request_id.clone())).await.unwrap();
+    eventually(async || known().await.as_ref() == Some(&left_over)).await;
 }
 
 #[tokio::test]
