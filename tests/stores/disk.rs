@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::sqlite::{OpenError, Sqlite};
-use tollgate::store::{Broken, Ending, Ledger, Refused, Room, Scope, State};
+use tollgate::store::{Broken, Ending, Ledger, Money, Refused, Room, Scope, State};
 
 use crate::desk::*;
 use crate::jobs::job;
@@ -27,6 +27,21 @@ async fn a_second_server_is_told_whose_the_ledger_is() {
     desk.buy(&asked("ann", TOLL), "").await;
     desk.restart();
     assert_eq!(desk.states().await, [State::Posted]);
+}
+
+#[tokio::test]
+async fn play_money_and_real_money_never_share_a_ledger() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Desk::in_memory(Room::default()).clock();
+    for (first, other) in [(Money::Play, Money::Real), (Money::Real, Money::Play)] {
+        let path = folder.path().join(format!("{first:?}.db"));
+        drop(Sqlite::serve_for(&path, clock.clone(), first, None).unwrap());
+        let refused = Sqlite::serve_for(&path, clock.clone(), other, None).unwrap_err();
+        assert!(matches!(refused, OpenError::Unusable(_)), "{refused}");
+        let says = refused.to_string();
+        assert!(says.contains("other kind of money") && says.contains(".db"), "{says}");
+        drop(Sqlite::serve_for(&path, clock.clone(), first, None).expect("it stays what it was"));
+    }
 }
 
 #[tokio::test]
