@@ -105,3 +105,30 @@ fn a_sandbox_does_not_become_a_gateway_while_it_runs() {
     assert_eq!(server.policy(), "\"caller\";q=100;w=3600");
     assert_eq!(upstream.requests(), 0);
 }
+
+#[test]
+fn after_a_change_of_keys_operators_hear_what_the_new_one_is_told() {
+    const BOOKS: &str = r#"{"keys":[],"billing":{"balanceCents":4210,
+        "rateLimit":{"requests":1000,"windowSeconds":1},
+        "usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
+    let upstream = Upstream::with_books(|_| Reply::new(200, BOOKS));
+    let gateway = format!("gateway.base_url = \"http://{}\"", upstream.address());
+    let settings = settings(100, HERE, &gateway);
+    let server = Server::start(&settings, "GATEWAY_API_KEY=svc_sk_of_yesterday\n");
+    let asked_last = || {
+        let heard = upstream.heard();
+        heard.last().map(|heard| heard.values("authorization")[0].to_owned()).unwrap_or_default()
+    };
+    for key in ["svc_sk_of_yesterday", "svc_sk_of_today"] {
+        until("the server itself asks with it", || asked_last() == format!("Bearer {key}"));
+        let before = upstream.requests();
+        let mut operator = Client::connect(server.process.address("admin"), &Arc::default());
+        operator.send("GET", "/billing", &[], "");
+        let answer = operator.answer();
+        assert!(answer.status == 200 && answer.text().contains(r#""balanceCents":4210"#));
+        assert!(upstream.requests() > before, "it is asked anew");
+        assert_eq!(asked_last(), format!("Bearer {key}"));
+        write(&server.folder, &settings, "GATEWAY_API_KEY=svc_sk_of_today\n");
+        server.process.signal(Signal::SIGHUP);
+    }
+}
