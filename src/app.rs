@@ -2,6 +2,7 @@
 //! everything, and one that decides nothing.
 
 mod account;
+mod alone;
 mod current;
 mod remembered;
 
@@ -18,6 +19,7 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 use url::Url;
 
+pub use alone::{asking, window_alone};
 pub use current::Current;
 pub use remembered::{Remembered, memory, sqlite};
 
@@ -115,6 +117,10 @@ impl App {
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         lasting.jobs.follow(jobs::Setup {
             gateway: BoxCloneSyncService::new(polls.clone()),
+            room: Arc::new({
+                let window = Arc::clone(&lasting.window);
+                move || window.room()
+            }),
             keys: Arc::clone(&keys),
             words: words(&config),
             is_public: !config.is_private(),
@@ -296,29 +302,6 @@ fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
         }
         (Target::Sandbox, None) => Err(io::Error::other("the sandbox is not running")),
     }
-}
-
-/// The window of a command that asks the gateway itself, which goes on with what `log` remembers.
-pub async fn window_alone(log: Arc<dyn WindowLog>, settings: &config::Gateway) -> Arc<Window> {
-    let window = Window::new(log, settings.window, CancellationToken::new());
-    window.restore().await;
-    window.assume();
-    window
-}
-
-/// Asks the gateway at `base` with these keys, outside of any gate, when it is their turn in `window`.
-///
-/// # Errors
-/// No trust anchors.
-pub fn asking(
-    settings: &config::Gateway,
-    base: &Url,
-    keys: &[Key],
-    window: Arc<Window>,
-) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
-    let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
-    let client = Client::new(base, keys, settings, Arc::new(Metrics::default()))?;
-    Ok(pipeline::gateway(window, settings.max_wait, ring, client))
 }
 
 /// What purchases are made under.
