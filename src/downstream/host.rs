@@ -13,8 +13,9 @@ use http::Request;
 use http::header::HOST;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
+use tracing::info;
 
-use super::refuse;
+use super::{refuse, shown};
 use crate::answer::Answer;
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
@@ -129,6 +130,7 @@ where
         let is_probe = request.uri().path() == ANY_HOST;
         match self.hosts.check(request.headers()) {
             Err(problem) if !(is_probe && may_be_any(&problem, request.headers())) => {
+                info!(host = shown(request.headers().get(HOST)), "a Host that is not ours");
                 Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
             }
             Ok(()) | Err(_) => Either::Left(self.inner.call(request)),
