@@ -136,7 +136,7 @@ impl App {
             spend: account::spend(&config, lasting),
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
-            videos: Videos::new(media, words(&config)),
+            videos: Videos::new(media, words(&config), lasting.jobs.stopped()),
             page: page(&config),
         };
         let gate = Gate {

@@ -10,4 +10,5 @@ pub mod media;
 pub mod reconcile;
 pub mod spend;
 pub mod statement;
+mod transfer;
 pub mod usage;

@@ -19,4 +19,5 @@ mod support;
 mod the_account;
 mod the_key_never_leaves;
 mod the_window_holds;
+mod transfers;
 mod unknown_is_spent;
