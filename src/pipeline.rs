@@ -114,10 +114,10 @@ where
     let stack = ServiceBuilder::new()
         .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
-        .layer(budget::layer(ledger, terms)) //                        its toll is set aside, then settled
+        .layer(budget::layer(Arc::clone(&ledger), terms)) //           its toll is set aside, then settled
         .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
         .layer(accepted::layer(desk)) //                               a video's job is written down
-        .layer(send::layer(metrics)) //                                order → ask, reply → receipt
+        .layer(send::layer(metrics, ledger)) //                        order → ask, reply → receipt
         .service(gateway);
     BoxCloneSyncService::new(stack)
 }

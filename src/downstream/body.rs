@@ -17,7 +17,7 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::route::Takes;
-use super::{Call, refuse};
+use super::{Call, refuse, shown};
 use crate::answer::{Answer, BoxError};
 use crate::problem::{
     MALFORMED_REQUEST, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
@@ -103,9 +103,17 @@ where
 
 fn fault_of_head(headers: &HeaderMap, limit: usize) -> Option<Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
-    let media_type = types.next().and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if types.next().is_some() || !is_json(media_type) {
-        return Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE));
+    let (first, more) = (types.next(), types.next());
+    let media_type = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if more.is_some() || !is_json(media_type) {
+        let detail = match (first, more) {
+            (None, _) => "expected Content-Type: application/json, found none".to_owned(),
+            (Some(_), Some(_)) => "expected one Content-Type, found several".to_owned(),
+            (found, None) => {
+                format!("expected Content-Type: application/json, found \"{}\"", shown(found))
+            }
+        };
+        return Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
     }
     let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
     if !headers.get_all(CONTENT_ENCODING).iter().all(plain) {

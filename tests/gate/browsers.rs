@@ -108,6 +108,20 @@ fn an_origin_is_listed_byte_for_byte_or_not_at_all() {
 }
 
 #[test]
+fn what_is_refused_is_named_in_the_log() {
+    let (_upstream, gate) = gate();
+    let sent = gate.ask("POST", "/api/v1/chat", &[("Origin", "https://evil.example:81")], CHAT);
+    assert_eq!(sent.status, 403);
+    let mut client = gate.client();
+    client.write(b"GET / HTTP/1.1\r\nHost: rebound.example:82\r\n\r\n");
+    assert_eq!(client.answer().status, 421);
+    let printed = gate.printed();
+    for named in ["https://evil.example:81", "rebound.example:82"] {
+        assert!(printed.contains(named), "{named}: {printed}");
+    }
+}
+
+#[test]
 fn what_the_browser_says_of_the_page_decides_before_what_the_page_says_of_itself() {
     let (upstream, gate) = gate();
     let own = format!("http://{}", gate.address());

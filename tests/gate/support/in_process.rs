@@ -67,7 +67,7 @@ impl InProcess {
 async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
     let own = vec![page.local_addr().unwrap().ip()];
     let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
-    let lasting = tollgate::app::begin(&config, &runtime::Handle::current(), &ends).await;
+    let lasting = tollgate::app::begin(&config, None, &runtime::Handle::current(), &ends).await;
     let lasting = lasting.expect("a store that can be used");
     let app = App::new(config, own, &lasting).expect("the gate starts");
     if app.config().gateway.window == tollgate::config::Window::Auto {
