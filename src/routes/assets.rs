@@ -43,8 +43,15 @@ pub const ROWS: &[Row] = rows! {
     "problems.js"   SCRIPT true
     "purchase.js"   SCRIPT true
     "store.js"      SCRIPT true
+    "alerts.js"     SCRIPT false
+    "card.js"       SCRIPT false
+    "gallery.js"    SCRIPT false
     "jobs.js"       SCRIPT false
+    "orders.js"     SCRIPT false
+    "status.js"     SCRIPT false
     "stream.js"     SCRIPT false
+    "video-form.js" SCRIPT false
+    "video.css"     STYLE  false
     "video.js"      SCRIPT false
 };
 
