@@ -9,4 +9,6 @@ mod page;
 mod purchases;
 mod scenarios;
 mod site;
+mod tabs;
+mod videos;
 mod watch;
