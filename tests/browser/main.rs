@@ -10,5 +10,6 @@ mod purchases;
 mod scenarios;
 mod site;
 mod tabs;
+mod video_form;
 mod videos;
 mod watch;
