@@ -39,12 +39,17 @@ pub const ROWS: &[Row] = rows! {
     "catalog.js"    SCRIPT true
     "chat.js"       SCRIPT true
     "dom.js"        SCRIPT true
-    "markdown.js"   SCRIPT true
     "problems.js"   SCRIPT true
     "purchase.js"   SCRIPT true
     "store.js"      SCRIPT true
+    "conversations.js" SCRIPT false
+    "highlight.js"  SCRIPT false
     "jobs.js"       SCRIPT false
+    "markdown.js"   SCRIPT false
     "stream.js"     SCRIPT false
+    "transfer.js"   SCRIPT false
+    "turns.js"      SCRIPT false
+    "usage.js"      SCRIPT false
     "video.js"      SCRIPT false
 };
 
