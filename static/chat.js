@@ -51,6 +51,7 @@ export async function start(prices) {
     keepDraft();
   });
   byId('chat-text').addEventListener('focus', () => void drawing().catch(() => null));
+  addEventListener('online', () => fault(''));
   byId('chat-stop').addEventListener('click', stopWaiting);
   byId('editing-cancel').addEventListener('click', leaveEditing);
   byId('new-conversation').addEventListener('click', async () => {
@@ -177,11 +178,6 @@ async function buyTurn(conversation, question, model, instead = null) {
     kind: 'chat', path: '/api/v1/chat', payload: payload(question, model, instead),
     tollMicros: model.toll_micros, about: { conversation: conversation.id },
   });
-  // Nothing is bought that this browser could forget: the intent has to be on disk.
-  if (!(await purchases.put({ ...record, state: 'intent' }))) {
-    await purchases.delete(record.key);
-    return 'This browser cannot keep anything right now (private window or full disk), so it was not sent and nothing was bought.';
-  }
   const turn = {
     key: record.key, question, answer: null, model: model.id, tollMicros: model.toll_micros,
     at: record.at, ledger: null, state: WAITING, problem: null,
