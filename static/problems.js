@@ -8,6 +8,7 @@ import { announce, button, element } from './dom.js';
  */
 const PROBLEMS = {
   offline: ['You are offline, so it was not sent.', 'again'],
+  unkept: ['This browser keeps nothing right now (full disk or private window), so it was not sent: its answer could be lost.', 'again'],
   unsettled: ['It was sent before, and what became of it is not known yet.', 'same'],
   forgotten: ['The answer was lost, and the service may no longer know this purchase.', 'atRisk'],
   unsent: ['The page was closed before this was sent, as far as is known.', 'same'],
@@ -95,7 +96,7 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
 }
 
 /** A button that spends at the second click only. */
-function twice(label, sure, act) {
+export function twice(label, sure, act) {
   const made = button(label, () => {
     if (made.textContent === sure) return act();
     made.textContent = sure;

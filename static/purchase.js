@@ -118,12 +118,14 @@ async function send(record, atRisk) {
     await move(record, 'sent');
     return true;
   };
+  record.problem = null;
   if (!sentBefore) {
     record.ledger = memory?.ledger ?? null;
-    await move(record, 'intent');
+    // What this browser could forget in the middle is not begun.
+    if (!(await move(record, 'intent')) || !(await move(record, 'sent'))) return refuse(record, UNKEPT);
+  } else {
+    await move(record, 'sent');
   }
-  record.problem = null;
-  await move(record, 'sent');
   try {
     const { body, tollMicros, requestId } = await buy(record.path, record.payload, record.key,
       { remembered, sentBefore, forgotten: atRisk || record.forgotten });
@@ -151,6 +153,14 @@ function isWithin(at, span) {
   return age >= 0 && age < span;
 }
 
+const UNKEPT = { code: 'unkept', charged: 'no', message: 'This browser does not keep what is bought' };
+
+async function refuse(record, problem) {
+  record.problem = { ...problem, at: Date.now() };
+  await end(record, 'refused');
+  return record;
+}
+
 /** Not to be sent again by itself: shown as unknown, for the person to decide. */
 async function leave(record) {
   const code = record.state === 'intent' ? 'unsent' : 'lost';
@@ -165,11 +175,19 @@ async function end(record, state) {
   await move(record, state);
 }
 
+/** Whether it is kept beyond this tab's life. */
 async function move(record, state) {
   record.state = state;
-  await purchases.put(record);
+  const isKept = await purchases.put(record);
   for (const changed of watchers) changed();
+  return isKept;
 }
+
+// Back online, what was lost on the way is asked for again, with its own key.
+addEventListener('online', async () => {
+  if (!memory) return;
+  for (const record of await open()) if (record.state === 'unknown' && maySettle(record)) void settle(record);
+});
 
 /** What of an error outlives a reload. */
 function plain(error) {
