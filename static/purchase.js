@@ -183,12 +183,6 @@ async function move(record, state) {
   return isKept;
 }
 
-// Back online, what was lost on the way is asked for again, with its own key.
-addEventListener('online', async () => {
-  if (!memory) return;
-  for (const record of await open()) if (record.state === 'unknown' && maySettle(record)) void settle(record);
-});
-
 /** What of an error outlives a reload. */
 function plain(error) {
   const { code, reason, status, title, detail, charged, errors, retryAfter, requestId, message } = error;
@@ -220,3 +214,21 @@ async function alone(record, work) {
     working.delete(record.key);
   }
 }
+
+/** Between two rounds of asking by itself for what was lost. */
+const PAUSE = 30_000;
+let asked = 0;
+
+/** Back online, or back at this tab: what was lost on the way is asked for again, with its own key. */
+async function askAgain() {
+  if (!memory || document.visibilityState !== 'visible' || navigator.onLine === false || Date.now() - asked < PAUSE) return;
+  for (const record of await open()) {
+    // What the server itself does not know, it will not know sooner for being asked.
+    if (record.state !== 'unknown' || record.problem?.code === 'outcome_unknown' || !maySettle(record)) continue;
+    asked = Date.now();
+    void settle(record);
+  }
+}
+
+addEventListener('online', askAgain);
+document.addEventListener('visibilitychange', askAgain);

@@ -10,7 +10,7 @@ const KEPT = ['conversations', 'purchases', 'jobs'];
 export const conversations = shelf('conversations');
 /** Purchases by their Idempotency-Key, as in purchase.js. */
 export const purchases = shelf('purchases');
-/** Video jobs: `{id, model, prompt, tollMicros, at, open, body, seenAt}`. */
+/** Video jobs, as in jobs.js. */
 export const jobs = shelf('jobs');
 
 /** The key under which this tab's purchases count as one session; it survives a reload. */

@@ -13,9 +13,14 @@ const BARREN = 3;
 /** What a reply says of the moment, not of the job. */
 const PASSING = [408, 409, 424, 429];
 
+/** Between two looks at the clock; a gap of this many says that the computer slept, and that the connection may be dead. */
+const TICK = 15_000, SLEPT = 10;
+/** The server ends each stream after five minutes: one that is older has died without a word. */
+const OLDEST = 6 * 60_000;
+
 let ids = [];
 let listener = null;
-let stream = null, named = '', barren = 0;
+let stream = null, named = '', barren = 0, begun = 0;
 let isLooking = false, again = AGAIN;
 
 /** Calls `begin()` once this tab is the one that holds the stream: now, or when the one that does is closed. */
@@ -51,6 +56,8 @@ function connect() {
   if (navigator.onLine === false) return void look();
   const mine = new EventSource(`/bff/events?${query}`);
   stream = mine;
+  begun = Date.now();
+  mine.addEventListener('open', () => { begun = Date.now(); });
   mine.addEventListener('job', ({ data }) => {
     if (mine !== stream) return;
     barren = 0;
@@ -84,6 +91,15 @@ addEventListener('offline', () => {
   listener.connection({ code: 'offline' });
   void look();
 });
+
+let ticked = Date.now();
+setInterval(() => {
+  const slept = Date.now() - ticked > TICK * SLEPT;
+  ticked = Date.now();
+  if (!stream || !(slept || ticked - begun > OLDEST)) return;
+  close();
+  connect();
+}, TICK);
 
 /** Looks at each job until none is open any more, or it is time to try a stream again. */
 async function look() {

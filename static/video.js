@@ -30,6 +30,15 @@ export async function start(prices) {
   await startOrders({ reuse, again });
 }
 
+/** Comes into sight. `#video?prompt=…&model=…` fills the form in, and never orders. */
+export function shown() {
+  const [name, query] = location.hash.slice(1).split('?', 2);
+  const { prompt, model } = Object.fromEntries(new URLSearchParams(query ?? ''));
+  if (name !== 'video' || !prompt) return;
+  history.replaceState(null, '', '#video');
+  reuse({ prompt, model });
+}
+
 /** The view's own look is loaded with the view. */
 function dress() {
   return new Promise((done) => {

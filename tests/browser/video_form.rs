@@ -109,3 +109,15 @@ fn a_double_click_or_enter_spends_nothing_and_escape_takes_it_back() {
     page.wait_for_text("You ordered exactly this");
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 1);
 }
+
+#[test]
+fn an_address_may_fill_the_form_in_and_never_orders() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.goto(&format!("{}/?#video?prompt=A%20paper%20boat&model=video-b", gate.origin));
+    page.wait_until("document.getElementById('video-prompt').value === 'A paper boat'");
+    assert_eq!(page.find(MODEL).value(), "video-b");
+    page.wait_until("location.hash === '#video'");
+    assert!(!page.shows(CONFIRM));
+    assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 0);
+}

@@ -219,6 +219,34 @@ fn a_job_goes_on_while_the_browser_is_offline_and_is_found_finished_after_it() {
 }
 
 #[test]
+fn a_service_that_is_away_for_a_while_is_said_and_jobs_are_found_again() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.tamper("*/bff/events*", Tamper::Refuse);
+    page.tamper("*/api/v1/video/status*", Tamper::Refuse);
+    order(&page, "A lighthouse");
+    page.wait_for_text("The service cannot be reached right now. Videos go on being made");
+    page.stop_tampering();
+    page.wait_until(IS_READY);
+    page.wait_until("document.getElementById('jobs-connection').textContent === ''");
+}
+
+#[test]
+fn an_order_that_was_lost_when_the_network_went_is_settled_when_it_is_back() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.tamper("*/api/v1/video", Tamper::LoseReply);
+    order(&page, "A lighthouse");
+    page.find(ASK);
+    page.offline(true);
+    page.stop_tampering();
+    page.offline(false);
+    page.wait_until(IS_READY);
+    assert_eq!(page.evaluate("document.querySelectorAll('#jobs > li').length"), 1);
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
 fn the_title_says_that_a_video_is_finished_until_it_was_seen() {
     let gate = Gate::start();
     let page = open(&gate);
