@@ -37,7 +37,7 @@ export function card(job, { mediaOrigins, reuse }) {
     item.firstChild.dataset.phase = said.phase;
     parts.chip.textContent = NAMES[said.phase];
     drawFrame(said);
-    parts.said.replaceChildren(...words(current, said));
+    parts.said.replaceChildren(...words(current, said, mediaOrigins));
     drawActions(said);
     drawDetails(said);
     tick();
@@ -125,13 +125,15 @@ export function card(job, { mediaOrigins, reuse }) {
 }
 
 /** What is to be said of it in words. */
-function words({ body, trouble, tollMicros }, { state, phase, percent, address }) {
+function words({ body, trouble, tollMicros }, { state, phase, percent, address }, mediaOrigins) {
   const said = [];
   if (phase === 'open') {
     const reported = percent === null ? '' : `, ${percent} %`;
     said.push(element('p', { class: 'pending', text: state ? `Status: “${state}”${reported}` : 'Waiting for the first status' }));
   } else if (phase === 'finished' && !address) {
     said.push(element('p', { text: 'Finished, but the answer names no address that this page knows how to find. It is in the details.' }));
+  } else if (phase === 'finished' && !mediaOrigins.includes(new URL(address).origin)) {
+    said.push(element('p', { class: 'hint', text: `It can be played and downloaded here once whoever runs this service lists ${new URL(address).origin} in page.media_origins.` }));
   } else if (phase === 'failed') {
     const why = reason(body);
     said.push(element('p', { class: 'fault', text: `The video could not be made (“${state}”).` }),
