@@ -54,11 +54,7 @@ export async function start(prices) {
   addEventListener('online', () => fault(''));
   byId('chat-stop').addEventListener('click', stopWaiting);
   byId('editing-cancel').addEventListener('click', leaveEditing);
-  byId('new-conversation').addEventListener('click', async () => {
-    if (byId('drawer').matches(':popover-open')) byId('drawer').hidePopover();
-    await open(fresh());
-    byId('chat-text').focus();
-  });
+  for (const id of ['new-conversation', 'new-here']) byId(id).addEventListener('click', begin);
   byId('import').addEventListener('click', async () => {
     await listing();
     byId('import-file').click();
@@ -83,6 +79,12 @@ const picked = () => catalog.chat.find((model) => model.id === byId('chat-model'
 const fresh = () => ({ id: `${Date.now()}-${Math.random()}`, title: '', at: Date.now(), turns: [], aside: [] });
 const waiting = () => current.turns.find((turn) => turn.state === WAITING);
 const everyTurn = ({ turns, aside = [] }) => [...turns, ...aside.flatMap((branch) => branch.turns)];
+
+async function begin() {
+  if (byId('drawer').matches(':popover-open')) byId('drawer').hidePopover();
+  await open(fresh());
+  byId('chat-text').focus();
+}
 
 function showPrice() {
   const model = picked();
@@ -172,7 +174,7 @@ async function buyTurn(conversation, question, model, instead = null) {
   try {
     await drawing();
   } catch {
-    return 'The service cannot be reached, so it was not sent.';
+    return 'The service cannot be reached, so it was not sent. If it stays so, reload the page: what you wrote is kept.';
   }
   const record = draft({
     kind: 'chat', path: '/api/v1/chat', payload: payload(question, model, instead),
@@ -229,6 +231,7 @@ async function settle(record) {
   const conversation = await changeTurn(before, record.key, newsOf(record));
   const turn = everyTurn(conversation).find((one) => one.key === record.key);
   if (!turn) return;
+  void showList();
   if (conversation.id !== current.id) return announce(`An answer came in another conversation: ${conversation.title}`);
   await show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
@@ -260,7 +263,7 @@ async function refresh(shelf) {
   if (shelf !== 'conversations' && shelf !== 'purchases') return;
   const before = JSON.stringify(current);
   const latest = await conversations.one(current.id);
-  if (shelf === 'conversations') void showList(true);
+  if (shelf === 'conversations') void showList();
   if (!latest || latest.id !== current.id) return;
   for (const { key, state } of latest.turns) if (state === WAITING) void follow(key);
   if (JSON.stringify(latest) === before) return;
@@ -370,7 +373,7 @@ async function reconcile(turn) {
   else if (!['draft', 'intent', 'sent'].includes(record.state)) Object.assign(turn, newsOf(record));
 }
 
-async function showList(again = false) {
-  if (!(await conversations.some())) return byId('conversations').replaceChildren(element('p', { class: 'hint', text: 'What you ask is kept in this browser and listed here.' }));
-  await (await listing()).showList(again);
+async function showList() {
+  if (await conversations.some()) return (await listing()).showList();
+  byId('conversations').replaceChildren(element('p', { class: 'hint', text: 'What you ask is kept in this browser and listed here.' }));
 }

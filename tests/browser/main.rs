@@ -1,10 +1,13 @@
 //! Promises that only a real browser can check: Chromium opens the page that the real binary serves.
 #![cfg(test)]
 
+mod chatting;
 mod chromium;
+mod conversations;
 mod driver;
 mod element;
 mod gate;
+mod looks;
 mod page;
 mod purchases;
 mod scenarios;
