@@ -180,7 +180,7 @@ function showMode() {
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
   byId('mode').replaceChildren(element('details', { class: 'menu moods' },
     element('summary', { class: 'badge', text: 'Sandbox: play money' }),
-    element('div', { class: 'card' },
+    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': 'Words for the sandbox' },
       element('p', { text: 'Nothing here costs real money. These words in a message or prompt make the sandbox misbehave:' }),
       moods)));
 }

@@ -118,7 +118,15 @@ function prefill() {
   write(text);
 }
 
-const drafts = new Map(Object.entries(JSON.parse(choice.get('drafts') ?? '{}')));
+const drafts = new Map(keptDrafts());
+
+function keptDrafts() {
+  try {
+    return Object.entries(JSON.parse(choice.get('drafts') ?? '{}'));
+  } catch {
+    return [];
+  }
+}
 
 /** What is written and not yet sent outlives a reload, for each conversation of its own. */
 function keepDraft() {

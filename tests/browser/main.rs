@@ -12,4 +12,5 @@ mod page;
 mod purchases;
 mod scenarios;
 mod site;
+mod usage;
 mod watch;
