@@ -17,19 +17,19 @@ const LONGEST_BODY = 20_000;
  */
 export function card(job, { mediaOrigins, reuse }) {
   const parts = {
-    chip: element('span', { class: 'chip' }), time: element('span', { class: 'elapsed' }),
-    frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
+    chip: element('span', { class: 'chip' }), time: element('span', { class: 'elapsed' }), took: element('span'),
+    expected: element('p', { class: 'hint' }), frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
     actions: element('div', { class: 'actions' }), details: element('details', {}, element('summary', { text: 'Details' })),
   };
   const { payload, tollMicros, at } = job;
   const item = element('li', {}, element('article', { class: 'card job', 'aria-label': `Video by ${payload.model}: ${start(payload.prompt, 60)}` },
     parts.frame,
     element('div', { class: 'about' },
-      element('p', { class: 'state' }, parts.chip, ' ', parts.time),
+      element('p', { class: 'state' }, parts.chip, ' ', parts.took),
       element('p', { class: 'plain clamp', text: payload.prompt }),
       element('p', { class: 'hint' }, `${payload.model} · ${payload.duration} s · ${price(tollMicros)} · `, day(at)),
       parts.said, parts.actions, parts.details)));
-  let current = job, media = null, bar = null;
+  let current = job, media = null, bar = null, offered = null;
 
   function draw(latest) {
     current = latest;
@@ -39,7 +39,7 @@ export function card(job, { mediaOrigins, reuse }) {
     drawFrame(said);
     parts.said.replaceChildren(...words(current, said));
     drawActions(said);
-    drawDetails();
+    drawDetails(said);
     tick();
   }
 
@@ -50,7 +50,7 @@ export function card(job, { mediaOrigins, reuse }) {
     if (phase === 'open') bar ??= element('progress', { max: 100 });
     if (wanted !== media) {
       if (phase === 'finished' && playable) parts.frame.replaceChildren(clip(current, address));
-      else parts.frame.replaceChildren(...(phase === 'open' ? [bar] : []));
+      else parts.frame.replaceChildren(...(phase === 'open' ? [element('div', { class: 'waiting' }, parts.time, bar, parts.expected)] : []));
       parts.frame.hidden = phase !== 'open' && !(phase === 'finished' && playable);
       media = wanted;
     }
@@ -61,23 +61,24 @@ export function card(job, { mediaOrigins, reuse }) {
     const playable = address && mediaOrigins.includes(new URL(address).origin);
     const wanted = [
       phase === 'finished' && playable && element('a', {
-        class: 'button', href: contentOf(current.id), download: fileName(current, address), text: 'Download',
+        href: contentOf(current.id), download: fileName(current, address), text: 'Download',
       }),
-      address && phase !== 'failed' && outside(address),
+      address && !playable && phase !== 'failed' && outside(address),
       ['left', 'gone'].includes(phase) && !current.id.startsWith('unnamed-') && button('Look again', () => watchJob(current.id, true), 'quiet small'),
-      button('Use this prompt again', () => reuse(payload), 'quiet small'),
-      phase === 'open' && button('Stop watching (it goes on, and stays paid)', () => watchJob(current.id, false), 'quiet small'),
-      phase !== 'open' && small(twice('Remove from this list', `Really? ${price(tollMicros)} stay spent`, () => remove(current.id))),
+      button('Use again', () => reuse(payload), 'quiet small'),
+      phase === 'open' && button('Stop watching', () => watchJob(current.id, false), 'quiet small'),
+      phase !== 'open' && small(twice('Remove', `Really remove? It is not paid back`, () => remove(current.id))),
     ].filter(Boolean);
-    const same = (one, other) => one?.textContent === other?.textContent && one?.href === other?.href && one?.download === other?.download;
-    // A button that somebody is on is not taken from under them.
-    if (parts.actions.children.length === wanted.length && wanted.every((one, place) => same(one, parts.actions.children[place]))) return;
+    // A button that somebody is on, or has pressed once of twice, is not taken from under them.
+    const kinds = `${phase} ${playable} ${address}`;
+    if (kinds === offered) return;
+    offered = kinds;
     const hadFocus = parts.actions.contains(document.activeElement);
     parts.actions.replaceChildren(...wanted);
     if (hadFocus) wanted[0].focus();
   }
 
-  function drawDetails() {
+  function drawDetails({ address }) {
     const facts = [
       ['Ordered', new Date(at).toLocaleString()],
       current.took > 0 && ['Took', clock(current.took)],
@@ -85,24 +86,30 @@ export function card(job, { mediaOrigins, reuse }) {
       payload.image_url && ['Started from', payload.image_url],
       ['Request', current.id],
     ].filter(Boolean);
-    parts.details.replaceChildren(parts.details.firstChild,
+    parts.details.replaceChildren(...[
+      parts.details.firstChild,
       element('p', { class: 'plain whole', text: payload.prompt }),
       element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
-      current.body ? element('p', { class: 'hint', text: 'What the service says, as it came' }) : null,
-      current.body ? element('pre', { tabindex: '0', text: start(JSON.stringify(current.body, null, 2), LONGEST_BODY) }) : null);
+      address && element('p', {}, outside(address)),
+      current.body && element('p', { class: 'hint', text: 'What the service says, as it came' }),
+      current.body && element('pre', { tabindex: '0', text: start(JSON.stringify(current.body, null, 2), LONGEST_BODY) }),
+    ].filter(Boolean));
   }
 
   /** Time is what is known of progress; a percentage is shown only where the service reports one. */
   function tick() {
     if (!current.open) {
-      parts.time.textContent = current.took > 0 ? `in ${clock(current.took)}` : '';
+      const { phase } = standing(current);
+      parts.took.textContent = current.took > 0 ? `${phase === 'finished' ? 'made in' : 'after'} ${clock(current.took)}` : '';
       return;
     }
+    parts.took.textContent = '';
     const elapsed = Date.now() - at;
     const usual = usualTime(payload.model);
     const late = usual && elapsed > usual.time;
-    const expected = usual ? `${late ? 'longer than the usual' : 'usually about'} ${clock(usual.time)}` : '';
-    parts.time.textContent = [clock(elapsed), expected].filter(Boolean).join(' · ');
+    parts.time.textContent = clock(elapsed);
+    parts.expected.textContent = !usual ? 'How long this model takes is not known here yet.'
+      : late ? `Longer than usual: about ${clock(usual.time)}.` : `Usually about ${clock(usual.time)}.`;
     const percent = bar.dataset.percent;
     const [value, most, label] = percent ? [percent, 100, `Progress: ${percent} %, as the service reports it`]
       : usual && !late ? [elapsed, usual.time, `Progress: ${clock(elapsed)} of the usual ${clock(usual.time)}`]
@@ -131,7 +138,7 @@ function words({ body, trouble, tollMicros }, { state, phase, percent, address }
       why && element('p', { text: `The service says: ${why}` }),
       element('p', { text: `${price(tollMicros)} were charged when it was ordered. Whether a failed video is paid back, the service does not say.` }));
   } else if (phase === 'left') {
-    said.push(element('p', { text: `You stopped watching${state ? ` at “${state}”` : ''}. It is paid for and goes on.` }));
+    said.push(element('p', { text: `You stopped watching${state ? ` at “${state}”` : ''}. It cannot be cancelled: it goes on, and is paid for.` }));
   } else if (phase === 'gone' && state) {
     said.push(element('p', { text: `Last status: “${state}”` }));
   }
@@ -169,7 +176,7 @@ function clip(job, address) {
 }
 
 function outside(address) {
-  return element('a', { class: 'button', href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: 'Open the clip by itself' });
+  return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: 'Open the clip by itself' });
 }
 
 function small(made) {

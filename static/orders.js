@@ -13,11 +13,11 @@ const shown = new Map();
 /** Those that this tab waits for no more. */
 const left = new Set();
 
-let putBack;
+let putBack, askAnew;
 
-/** Takes up the orders that are kept. `reuse(payload)` puts wishes back into the form. */
-export async function startOrders({ reuse }) {
-  putBack = reuse;
+/** Takes up the orders that are kept. `reuse(payload)` puts wishes back into the form, `again(payload)` also asks whether to buy. */
+export async function startOrders({ reuse, again }) {
+  [putBack, askAnew] = [reuse, again];
   whenSettled('video', settle, (record) => wait(record, 'Another tab is waiting for this order'));
   whenChangedElsewhere((name) => {
     if (name === 'purchases') void refresh();
@@ -27,6 +27,9 @@ export async function startOrders({ reuse }) {
   }
 }
 
+const NAMES = { refused: 'Not ordered', charged: 'Charged, without a video', unknown: 'Outcome unknown' };
+const UNKNOWN = 'Do not order it anew before this is known. Asking is safe, and this page also asks by itself when it is opened or back online soon enough. '
+  + 'If it was accepted, it becomes a video here.';
 const OVER = ['done', 'forgotten'];
 
 /** Buys one video. */
@@ -62,7 +65,9 @@ async function settle(record, old = false) {
   }
   if (!record.problem) return wait(record, 'Asking what became of this order');
   left.delete(record.key);
-  show(record, problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.tollMicros) }), !old);
+  const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.tollMicros) });
+  const advice = record.state === 'unknown' ? element('p', { class: 'hint', text: UNKNOWN }) : null;
+  show(record, element('div', {}, problem, advice), !old);
   if (!old) announce(sentence(record.problem));
 }
 
@@ -81,6 +86,7 @@ function wait(record, text) {
 function show(record, content, inView = false) {
   shown.set(record.key, { ...record });
   const item = element('li', { id: `order-${record.key}`, class: 'order' }, element('article', { class: 'card', 'aria-label': `Order from ${record.payload.model}` },
+    element('p', { class: 'state' }, element('span', { class: `chip ${record.state}`, text: NAMES[record.state] ?? 'On its way' })),
     element('p', { class: 'plain clamp', text: record.payload.prompt }),
     element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.tollMicros)}` }),
     content));
@@ -96,9 +102,9 @@ function clear(key) {
 
 function offers(record) {
   // A dear purchase is never repeated by one click: its text goes back into the form, with its price.
-  const edit = () => {
+  const back = (put) => () => {
     if (record.state === 'refused') void drop();
-    putBack(record.payload);
+    put(record.payload);
   };
   const drop = async () => {
     clear(record.key);
@@ -113,5 +119,5 @@ function offers(record) {
     await commit(record, { atRisk: true });
   };
   const settled = record.state === 'unknown' && (canAskAgain(record) ? { same } : { atRisk });
-  return { edit, again: edit, ...settled, drop };
+  return { edit: back(putBack), again: back(askAnew), ...settled, drop };
 }

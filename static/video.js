@@ -27,7 +27,7 @@ export async function start(prices) {
   startAlerts();
   await startJobs(catalog.jobs, { changed: show, connection: showConnection });
   setInterval(() => cards.forEach(({ tick }) => tick()), 1000);
-  await startOrders({ reuse });
+  await startOrders({ reuse, again });
 }
 
 /** The view's own look is loaded with the view. */
@@ -94,6 +94,12 @@ async function buy() {
 function reuse(wishes) {
   fillIn(wishes);
   byId('video-prompt').focus();
+}
+
+/** The same, and on to the question whether to buy. */
+function again(wishes) {
+  fillIn(wishes);
+  ask();
 }
 
 /** Something is new of a job. */

@@ -12,5 +12,8 @@ mod page;
 mod purchases;
 mod scenarios;
 mod site;
+mod tabs;
 mod usage;
+mod video_form;
+mod videos;
 mod watch;
