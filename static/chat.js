@@ -54,6 +54,8 @@ export async function start(prices) {
   addEventListener('online', () => fault(''));
   byId('chat-stop').addEventListener('click', stopWaiting);
   byId('editing-cancel').addEventListener('click', leaveEditing);
+  // Where there is room for the drawer beside the messages, it is no drawer.
+  matchMedia('(min-width: 60rem)').addEventListener('change', closeDrawer);
   for (const id of ['new-conversation', 'new-here']) byId(id).addEventListener('click', begin);
   byId('import').addEventListener('click', async () => {
     await listing();
@@ -71,7 +73,7 @@ export async function start(prices) {
 const drawing = () => import('./turns.js');
 const listing = async () => {
   const module = await import('./conversations.js');
-  module.start({ current: () => current, open, fresh, change });
+  module.start({ current: () => current, open, fresh, change, closeDrawer });
   return module;
 };
 
@@ -80,8 +82,12 @@ const fresh = () => ({ id: `${Date.now()}-${Math.random()}`, title: '', at: Date
 const waiting = () => current.turns.find((turn) => turn.state === WAITING);
 const everyTurn = ({ turns, aside = [] }) => [...turns, ...aside.flatMap((branch) => branch.turns)];
 
-async function begin() {
+function closeDrawer() {
   if (byId('drawer').matches(':popover-open')) byId('drawer').hidePopover();
+}
+
+async function begin() {
+  closeDrawer();
   await open(fresh());
   byId('chat-text').focus();
 }
@@ -292,7 +298,7 @@ async function stopWaiting() {
 async function show(news = null) {
   byId('chat-heading').textContent = current.title || 'New conversation';
   byId('chat-empty').hidden = everyTurn(current).length > 0;
-  byId('keep').hidden = everyTurn(current).length === 0;
+  for (const id of ['keep', 'new-here']) byId(id).hidden = everyTurn(current).length === 0;
   byId('chat-stop').hidden = !waiting();
   if (!everyTurn(current).length) return byId('turns').replaceChildren();
   const { draw } = await drawing();
@@ -301,6 +307,9 @@ async function show(news = null) {
     priceOf: (turn) => price(modelOf(turn).toll_micros),
   });
 }
+
+/** Called when the view comes into sight. */
+export const shown = () => bringIntoView();
 
 /** The latest question on top, with as much of its answer as there is room for. */
 function bringIntoView() {
@@ -369,7 +378,7 @@ async function open(conversation) {
   byId('chat-text').value = drafts.get(current.turns.length ? current.id : 'new') ?? '';
   for (const turn of everyTurn(current)) await reconcile(turn);
   await show();
-  if (current.turns.length) bringIntoView();
+  bringIntoView();
   await showList();
 }
 

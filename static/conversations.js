@@ -9,7 +9,7 @@ const AT_ONCE = 300;
 
 let chat = null, all = [], renaming = null, searching = null;
 
-/** `chat`: `{current(), open(conversation), fresh(), change(conversation, edit)}`; called again, it changes nothing. */
+/** `chat`: `{current(), open(conversation), fresh(), change(conversation, edit), closeDrawer()}`; called again, it changes nothing. */
 export function start(view) {
   if (chat) return;
   chat = view;
@@ -82,7 +82,7 @@ function row(conversation) {
 }
 
 async function take(conversation) {
-  if (byId('drawer').matches(':popover-open')) byId('drawer').hidePopover();
+  chat.closeDrawer();
   await chat.open((await conversations.one(conversation.id)) ?? conversation);
   byId('chat-heading').focus({ preventScroll: true });
 }

@@ -117,7 +117,8 @@ function faults({ errors, detail, title }) {
   if (errors?.length) {
     return element('ul', {}, ...errors.map((fault) => element('li', { text: fault.detail ?? fault.code })));
   }
-  return detail && detail !== title ? element('p', { class: 'hint', text: withLocalTimes(detail) }) : null;
+  const said = detail && detail !== title ? withLocalTimes(detail[0].toUpperCase() + detail.slice(1)) : null;
+  return said && element('p', { class: 'hint', text: said });
 }
 
 /** Counts down to when it may be tried again. The button stays a button and says how long. */

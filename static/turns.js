@@ -65,7 +65,8 @@ function question(turn, { edit }, isEdited) {
 
 function answer(turn, offers, { news, elsewhere, priceOf }) {
   const body = element('article', { 'aria-label': turn.model, 'aria-busy': turn.state === 'sent' && 'true' });
-  const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model} · ${price(turn.tollMicros)}` }), when(turn.at), ...more);
+  const cost = turn.state === 'refused' ? '' : ` · ${price(turn.tollMicros)}`;
+  const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn.at), ...more);
   if (turn.state === 'done') {
     body.append(prose(turn.answer),
       foot(act('Copy', () => copy(turn.answer)), offers.again && act(`Ask again · ${priceOf(turn)}`, offers.again)));

@@ -13,6 +13,13 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
 const LIMITED: &str = r#"{"type":"/problems/rate_limited","title":"Too many requests","status":429,"code":"rate_limited","charged":"no"}"#;
 const SPENT: &str = "document.getElementById('spent').textContent";
+/// How many keys this browser keeps.
+const KEYS: &str = "new Promise((done) => {
+    indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
+        base.transaction('purchases').objectStore('purchases').count().onsuccess =
+            ({ target }) => { base.close(); done(target.result); };
+    };
+})";
 const FOCUSED: &str = "document.activeElement";
 /// What a hostile answer tries: to run, to load, to lead astray.
 const HOSTILE: &[&str] = &[
@@ -158,6 +165,7 @@ fn a_refusal_for_haste_counts_down_and_says_so_when_pressed_too_soon() {
     page.find(("button", "Try again · $0.006")).click();
     page.wait_until(&answered(1));
     assert_eq!(gate.sold(), 1);
+    assert_eq!(page.evaluate(KEYS), 2, "a new purchase has a key of its own");
 }
 
 #[test]
