@@ -1,7 +1,7 @@
 /** Starts the page: prices first, then the view that the address names, then whatever was left open. */
 
 import { read } from './api.js';
-import { price } from './catalog.js';
+import { nameOfBudget, price } from './catalog.js';
 import { announce, button, byId, element, notice } from './dom.js';
 import { sentence } from './problems.js';
 import { open, serverRemembers, settleOpen, spent, whenChanged } from './purchase.js';
@@ -25,6 +25,7 @@ let catalog = null, me = null;
 
 async function start() {
   followTheme();
+  followTop();
   followNetwork();
   byId('title').textContent = service;
   showLinks();
@@ -65,10 +66,11 @@ async function show(moveFocus) {
   document.title = `${VIEWS[name].title} · ${service}`;
   const module = await begin(name);
   if (name !== viewed()) return;
+  if (moveFocus) {
+    scrollTo(0, 0);
+    byId(`${name}-heading`).focus({ preventScroll: true });
+  }
   module?.shown?.();
-  if (!moveFocus) return;
-  scrollTo(0, 0);
-  byId(`${name}-heading`).focus({ preventScroll: true });
 }
 
 function begin(name) {
@@ -110,6 +112,15 @@ function followTheme() {
   apply();
 }
 
+/** Tells the style sheet how much the top covers, which depends on what is left to say there. */
+function followTop() {
+  const top = document.querySelector('.top');
+  new ResizeObserver(() => {
+    const covers = getComputedStyle(top).position === 'sticky' ? top.offsetHeight : 0;
+    document.documentElement.style.setProperty('--top', `${covers}px`);
+  }).observe(top);
+}
+
 /** Says when the network is gone, and when it is back. */
 function followNetwork() {
   const gone = 'You are offline. What you write is kept, and can be sent when the network is back.';
@@ -134,7 +145,7 @@ async function showSpent() {
   byId('unsettled').textContent = sum.unsettled ? ` + ${price(sum.unsettled)} open` : '';
 }
 
-/** What is left in the account and of the budgets, as far as this caller may see it. */
+/** What is left in the account and of the tightest budgets; the usage view has all of them. */
 async function showLeft() {
   try {
     me = await read('/bff/me');
@@ -147,18 +158,16 @@ async function showLeft() {
   const least = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros));
   const low = least < cheapest;
   const at = balance?.stale ? ` at ${new Date(balance.as_of).toLocaleTimeString()}` : '';
+  const tightest = [...budgets].sort((one, other) => one.left_micros - other.left_micros).slice(0, 2);
   const parts = [
     balance && `Balance ${price(balance.amount_micros)}${at}`,
-    ...budgets.map(({ scope, period, left_micros }) =>
-      `${scope === 'total' ? 'Everybody’s' : 'Your'} ${period}: ${price(left_micros)} left`),
+    ...budgets.filter((budget) => tightest.includes(budget)).map((budget) => `${nameOfBudget(budget)}: ${price(budget.left_micros)} left`),
     low && 'less than one video',
   ].filter(Boolean);
   const shown = byId('left');
   if (low && !shown.classList.contains('low')) announce('Less than one video is left');
   shown.classList.toggle('low', low);
   shown.textContent = parts.join(' · ');
-  shown.title = budgets.map(({ scope, period, limit_micros, renews }) =>
-    `${scope === 'total' ? 'Everybody’s' : 'Your'} ${period}: ${price(limit_micros)}, renews ${new Date(renews).toLocaleString()}`).join('\n');
   shown.hidden = parts.length === 0;
 }
 
@@ -180,7 +189,7 @@ function showMode() {
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
   byId('mode').replaceChildren(element('details', { class: 'menu moods' },
     element('summary', { class: 'badge', text: 'Sandbox: play money' }),
-    element('div', { class: 'card' },
+    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': 'Words for the sandbox' },
       element('p', { text: 'Nothing here costs real money. These words in a message or prompt make the sandbox misbehave:' }),
       moods)));
 }

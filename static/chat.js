@@ -54,11 +54,9 @@ export async function start(prices) {
   addEventListener('online', () => fault(''));
   byId('chat-stop').addEventListener('click', stopWaiting);
   byId('editing-cancel').addEventListener('click', leaveEditing);
-  byId('new-conversation').addEventListener('click', async () => {
-    if (byId('drawer').matches(':popover-open')) byId('drawer').hidePopover();
-    await open(fresh());
-    byId('chat-text').focus();
-  });
+  // Where there is room for the drawer beside the messages, it is no drawer.
+  matchMedia('(min-width: 60rem)').addEventListener('change', closeDrawer);
+  for (const id of ['new-conversation', 'new-here']) byId(id).addEventListener('click', begin);
   byId('import').addEventListener('click', async () => {
     await listing();
     byId('import-file').click();
@@ -75,7 +73,7 @@ export async function start(prices) {
 const drawing = () => import('./turns.js');
 const listing = async () => {
   const module = await import('./conversations.js');
-  module.start({ current: () => current, open, fresh, change });
+  module.start({ current: () => current, open, fresh, change, closeDrawer });
   return module;
 };
 
@@ -83,6 +81,16 @@ const picked = () => catalog.chat.find((model) => model.id === byId('chat-model'
 const fresh = () => ({ id: `${Date.now()}-${Math.random()}`, title: '', at: Date.now(), turns: [], aside: [] });
 const waiting = () => current.turns.find((turn) => turn.state === WAITING);
 const everyTurn = ({ turns, aside = [] }) => [...turns, ...aside.flatMap((branch) => branch.turns)];
+
+function closeDrawer() {
+  if (byId('drawer').matches(':popover-open')) byId('drawer').hidePopover();
+}
+
+async function begin() {
+  closeDrawer();
+  await open(fresh());
+  byId('chat-text').focus();
+}
 
 function showPrice() {
   const model = picked();
@@ -116,7 +124,15 @@ function prefill() {
   write(text);
 }
 
-const drafts = new Map(Object.entries(JSON.parse(choice.get('drafts') ?? '{}')));
+const drafts = new Map(keptDrafts());
+
+function keptDrafts() {
+  try {
+    return Object.entries(JSON.parse(choice.get('drafts') ?? '{}'));
+  } catch {
+    return [];
+  }
+}
 
 /** What is written and not yet sent outlives a reload, for each conversation of its own. */
 function keepDraft() {
@@ -172,7 +188,7 @@ async function buyTurn(conversation, question, model, instead = null) {
   try {
     await drawing();
   } catch {
-    return 'The service cannot be reached, so it was not sent.';
+    return 'The service cannot be reached, so it was not sent. If it stays so, reload the page: what you wrote is kept.';
   }
   const record = draft({
     kind: 'chat', path: '/api/v1/chat', payload: payload(question, model, instead),
@@ -229,6 +245,7 @@ async function settle(record) {
   const conversation = await changeTurn(before, record.key, newsOf(record));
   const turn = everyTurn(conversation).find((one) => one.key === record.key);
   if (!turn) return;
+  void showList();
   if (conversation.id !== current.id) return announce(`An answer came in another conversation: ${conversation.title}`);
   await show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
@@ -260,7 +277,7 @@ async function refresh(shelf) {
   if (shelf !== 'conversations' && shelf !== 'purchases') return;
   const before = JSON.stringify(current);
   const latest = await conversations.one(current.id);
-  if (shelf === 'conversations') void showList(true);
+  if (shelf === 'conversations') void showList();
   if (!latest || latest.id !== current.id) return;
   for (const { key, state } of latest.turns) if (state === WAITING) void follow(key);
   if (JSON.stringify(latest) === before) return;
@@ -281,7 +298,7 @@ async function stopWaiting() {
 async function show(news = null) {
   byId('chat-heading').textContent = current.title || 'New conversation';
   byId('chat-empty').hidden = everyTurn(current).length > 0;
-  byId('keep').hidden = everyTurn(current).length === 0;
+  for (const id of ['keep', 'new-here']) byId(id).hidden = everyTurn(current).length === 0;
   byId('chat-stop').hidden = !waiting();
   if (!everyTurn(current).length) return byId('turns').replaceChildren();
   const { draw } = await drawing();
@@ -290,6 +307,9 @@ async function show(news = null) {
     priceOf: (turn) => price(modelOf(turn).toll_micros),
   });
 }
+
+/** Called when the view comes into sight. */
+export const shown = () => bringIntoView();
 
 /** The latest question on top, with as much of its answer as there is room for. */
 function bringIntoView() {
@@ -358,7 +378,7 @@ async function open(conversation) {
   byId('chat-text').value = drafts.get(current.turns.length ? current.id : 'new') ?? '';
   for (const turn of everyTurn(current)) await reconcile(turn);
   await show();
-  if (current.turns.length) bringIntoView();
+  bringIntoView();
   await showList();
 }
 
@@ -370,7 +390,7 @@ async function reconcile(turn) {
   else if (!['draft', 'intent', 'sent'].includes(record.state)) Object.assign(turn, newsOf(record));
 }
 
-async function showList(again = false) {
-  if (!(await conversations.some())) return byId('conversations').replaceChildren(element('p', { class: 'hint', text: 'What you ask is kept in this browser and listed here.' }));
-  await (await listing()).showList(again);
+async function showList() {
+  if (await conversations.some()) return (await listing()).showList();
+  byId('conversations').replaceChildren(element('p', { class: 'hint', text: 'What you ask is kept in this browser and listed here.' }));
 }

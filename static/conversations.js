@@ -9,7 +9,7 @@ const AT_ONCE = 300;
 
 let chat = null, all = [], renaming = null, searching = null;
 
-/** `chat`: `{current(), open(conversation), fresh(), change(conversation, edit)}`; called again, it changes nothing. */
+/** `chat`: `{current(), open(conversation), fresh(), change(conversation, edit), closeDrawer()}`; called again, it changes nothing. */
 export function start(view) {
   if (chat) return;
   chat = view;
@@ -22,7 +22,7 @@ export function start(view) {
     }, 150);
   });
   const transfer = (act) => () => import('./transfer.js').then(act).catch(() => notice('This part of the page could not be loaded. Try again when the service can be reached.'));
-  byId('export-all').addEventListener('click', transfer(({ saveJson }) => saveJson(all, 'conversations')));
+  byId('export-all').addEventListener('click', transfer(async ({ saveJson }) => saveJson(await sorted(), 'conversations')));
   byId('export-json').addEventListener('click', transfer(({ saveJson }) => saveJson([chat.current()], chat.current().title)));
   byId('import-file').addEventListener('change', transfer(async ({ importFile }) => {
     const [file] = byId('import-file').files;
@@ -33,11 +33,13 @@ export function start(view) {
   byId('export-markdown').addEventListener('click', transfer(({ saveMarkdown }) => saveMarkdown(chat.current())));
 }
 
-/** Lists what there is now; `again`: another tab has changed something. */
+/** Lists what there is now. */
 export async function showList() {
-  all = (await conversations.all()).sort((one, other) => other.at - one.at);
+  all = await sorted();
   draw();
 }
+
+const sorted = async () => (await conversations.all()).sort((one, other) => other.at - one.at);
 
 /** Those that the search finds, by title and by what was said. */
 function found() {
@@ -74,13 +76,13 @@ function row(conversation) {
   item.append(
     element('button', { type: 'button', class: 'link', text: name, title: name, 'aria-current': isCurrent && 'true', click: () => take(conversation) }),
     element('span', { class: 'acts' },
-      element('button', { type: 'button', class: 'link small', text: 'Rename', 'aria-label': `Rename ${name}`, click: () => rename(conversation, item) }),
-      element('button', { type: 'button', class: 'link small', text: 'Delete', 'aria-label': `Delete ${name}`, click: () => remove(conversation) })));
+      element('button', { type: 'button', class: 'link icon pen', title: 'Rename', 'aria-label': `Rename ${name}`, click: () => rename(conversation, item) }),
+      element('button', { type: 'button', class: 'link icon bin', title: 'Delete', 'aria-label': `Delete ${name}`, click: () => remove(conversation) })));
   return item;
 }
 
 async function take(conversation) {
-  if (byId('drawer').matches(':popover-open')) byId('drawer').hidePopover();
+  chat.closeDrawer();
   await chat.open((await conversations.one(conversation.id)) ?? conversation);
   byId('chat-heading').focus({ preventScroll: true });
 }
@@ -111,6 +113,7 @@ function rename(conversation, item) {
     field.blur();
     void end();
   });
+  field.focus();
   field.select();
 }
 

@@ -108,11 +108,17 @@ export function twice(label, sure, act) {
   return made;
 }
 
+/** `it renews at 2026-01-31T00:00:00Z`, in the person's own time. */
+function withLocalTimes(text) {
+  return text.replace(/\d{4}-\d\d-\d\dT[\d:.]{5,18}Z/g, (time) => new Date(time).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }));
+}
+
 function faults({ errors, detail, title }) {
   if (errors?.length) {
     return element('ul', {}, ...errors.map((fault) => element('li', { text: fault.detail ?? fault.code })));
   }
-  return detail && detail !== title ? element('p', { class: 'hint', text: detail }) : null;
+  const said = detail && detail !== title ? withLocalTimes(detail[0].toUpperCase() + detail.slice(1)) : null;
+  return said && element('p', { class: 'hint', text: said });
 }
 
 /** Counts down to when it may be tried again. The button stays a button and says how long. */

@@ -65,9 +65,10 @@ function question(turn, { edit }, isEdited) {
 
 function answer(turn, offers, { news, elsewhere, priceOf }) {
   const body = element('article', { 'aria-label': turn.model, 'aria-busy': turn.state === 'sent' && 'true' });
-  const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model} · ${price(turn.tollMicros)}` }), when(turn.at), ...more);
+  const cost = turn.state === 'refused' ? '' : ` · ${price(turn.tollMicros)}`;
+  const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn.at), ...more);
   if (turn.state === 'done') {
-    body.append(element('div', { class: 'prose' }, render(turn.answer)),
+    body.append(prose(turn.answer),
       foot(act('Copy', () => copy(turn.answer)), offers.again && act(`Ask again · ${priceOf(turn)}`, offers.again)));
   } else if (turn.state === 'sent') {
     const text = elsewhere.has(turn.key) ? 'Another tab is waiting for this answer; it will appear here, too.' : `${turn.model} is answering`;
@@ -78,6 +79,18 @@ function answer(turn, offers, { news, elsewhere, priceOf }) {
     body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: priceOf(turn) }), foot());
   }
   return element('li', { class: 'theirs' }, body);
+}
+
+/** What a model wrote. Its headings may leave levels out; for who goes by them, none is. */
+function prose(text) {
+  const made = element('div', { class: 'prose' }, render(text));
+  let above = 2;
+  for (const heading of made.querySelectorAll('h3, h4, h5, h6')) {
+    const level = Math.min(Number(heading.tagName[1]), above + 1);
+    if (level !== Number(heading.tagName[1])) heading.setAttribute('aria-level', level);
+    above = level;
+  }
+  return made;
 }
 
 function when(at) {
@@ -95,7 +108,7 @@ function aside({ id, turns, at }, { bringBack }) {
     element('li', { class: 'mine' }, element('article', { 'aria-label': 'You' }, element('p', { class: 'plain', text: turn.question }))),
     element('li', { class: 'theirs' }, element('article', { 'aria-label': turn.model }, turn.answer === null
       ? element('p', { class: 'pending still', text: turn.problem ? 'There is no answer to this.' : 'If the answer still comes, it appears here.' })
-      : element('div', { class: 'prose' }, render(turn.answer)))),
+      : prose(turn.answer))),
   ]));
   return element('li', { class: 'aside' }, element('details', {},
     element('summary', { text: `${count} set aside, ${new Date(at).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })}` }),

@@ -1,7 +1,7 @@
 /** The usage view: the caller's own spending by day and by model, as pictures with the table behind them. */
 
 import { read } from './api.js';
-import { price } from './catalog.js';
+import { nameOfBudget, price } from './catalog.js';
 import { announce, button, byId, element } from './dom.js';
 import { sentence } from './problems.js';
 import { whenChanged } from './purchase.js';
@@ -37,8 +37,8 @@ async function load() {
   const days = Number(byId('usage-range').querySelector(':checked').value);
   stale = false;
   try {
-    const { rows, total_micros: total } = await read(`/bff/usage?since=${days}d`);
-    draw({ rows, total, days });
+    const [{ rows, total_micros: total }, { budgets }] = await Promise.all([read(`/bff/usage?since=${days}d`), read('/bff/me')]);
+    draw({ rows, total, days, budgets });
     announce(`${price(total)} in ${days} days`);
   } catch (problem) {
     stale = true;
@@ -52,19 +52,29 @@ async function load() {
 
 function draw(usage) {
   shownAs = usage;
-  const { rows, total, days } = usage;
+  const { rows, total, days, budgets } = usage;
   const count = rows.reduce((sum, row) => sum + row.count, 0);
   const lead = element('p', { class: 'total' }, element('strong', { text: price(total) }),
     ` for ${count} ${count === 1 ? 'purchase' : 'purchases'} in the last ${days} days`);
   if (!rows.length) {
-    return byId('usage-body').replaceChildren(lead, element('p', { class: 'empty', text: 'Nothing was bought in these days. What you buy appears here at once.' }));
+    return byId('usage-body').replaceChildren(lead, limits(budgets) ?? '', element('p', { class: 'empty', text: 'Nothing was bought in these days. What you buy appears here at once.' }));
   }
-  byId('usage-body').replaceChildren(lead,
+  byId('usage-body').replaceChildren(lead, limits(budgets) ?? '',
     element('div', { class: 'pictures' }, byDay(rows, days), byModel(rows)),
     element('div', { class: 'usage-head' }, element('h3', { text: 'Each day and model' }),
       button('Download as CSV', () => saveFile(csv(rows), `spending-${lastDays(1)[0]}.csv`, 'text/csv'), 'quiet small')),
     table(rows, total),
     element('p', { class: 'hint', text: 'Days are those of UTC. What is under way or not known yet counts as spent.' }));
+}
+
+/** Every budget that holds for this caller, how much of it is used up, and when it renews. */
+function limits(budgets) {
+  if (!budgets.length) return null;
+  return element('ul', { class: 'limits card', 'aria-label': 'Budgets' }, budgets.map((budget) => element('li', {},
+    element('strong', { text: nameOfBudget(budget) }),
+    element('span', { text: `${price(budget.left_micros)} of ${price(budget.limit_micros)} left` }),
+    element('progress', { max: budget.limit_micros, value: budget.spent_micros, 'aria-label': `${nameOfBudget(budget)}, used up` }),
+    element('span', { class: 'hint', text: `Renews ${new Date(budget.renews).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })}` }))));
 }
 
 /** The last days in UTC, oldest first: `2026-01-31`. */
@@ -101,7 +111,7 @@ function byDay(rows, count) {
       parts.push(shape('rect', { x: step * (place + 0.15), y: bottom, width: step * 0.7, height: seen, rx: Math.min(2, seen / 2), class: service },
         shape('title', {}, `${day}: ${SERVICES[service]} ${price(sumOf(those.filter((row) => row.service === service)))}`)));
     }
-    const every = Math.ceil(44 / step);
+    const every = Math.ceil(54 / step);
     if ((count - 1 - place) % every === 0) parts.push(words(dayName(day), { x: step * (place + 0.5), y: height - 6, 'text-anchor': 'middle' }));
   });
   const said = days.filter((one) => one.rows.length).map((one) => `${dayName(one.day)} ${price(sumOf(one.rows))}`).join(', ');
