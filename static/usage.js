@@ -111,8 +111,10 @@ function byDay(rows, count) {
       parts.push(shape('rect', { x: step * (place + 0.15), y: bottom, width: step * 0.7, height: seen, rx: Math.min(2, seen / 2), class: service },
         shape('title', {}, `${day}: ${SERVICES[service]} ${price(sumOf(those.filter((row) => row.service === service)))}`)));
     }
-    const every = Math.ceil(54 / step);
-    if ((count - 1 - place) % every === 0) parts.push(words(dayName(day), { x: step * (place + 0.5), y: height - 6, 'text-anchor': 'middle' }));
+    const every = Math.ceil(70 / step);
+    const middle = step * (place + 0.5);
+    const anchor = middle + 24 > width ? { x: width, 'text-anchor': 'end' } : { x: middle, 'text-anchor': 'middle' };
+    if ((count - 1 - place) % every === 0) parts.push(words(dayName(day), { ...anchor, y: height - 6 }));
   });
   const said = days.filter((one) => one.rows.length).map((one) => `${dayName(one.day)} ${price(sumOf(one.rows))}`).join(', ');
   const legend = element('p', { class: 'legend' }, services.map((service) => element('span', { class: service, text: SERVICES[service] })));
