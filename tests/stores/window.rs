@@ -96,6 +96,17 @@ async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now()
 }
 
 #[tokio::test]
+async fn a_clock_that_is_set_ahead_makes_nothing_forget_a_reply_that_came_just_now() {
+    let mut desk = Desk::on_disk(Default::default());
+    let place = took(&desk).await;
+    desk.pass(DAY + SECOND);
+    let now = desk.now();
+    desk.places.replied(place, now);
+    desk.restart();
+    assert_eq!(since(&desk, START).await, [TakenPlace { at: START, replied: now }]);
+}
+
+#[tokio::test]
 async fn a_clock_that_was_far_ahead_does_not_fill_the_window_for_ever() {
     let mut desk = Desk::on_disk(Default::default());
     desk.set(START + 365 * DAY);
