@@ -26,7 +26,11 @@ pub const PART: usize = 16 * 1_024;
 
 /// A body that is there already, or one that comes piece by piece.
 #[derive(Debug)]
-pub struct Body(Inner);
+pub struct Body {
+    inner: Inner,
+    /// What it says, where it is a refusal: somebody further out may say it in other words.
+    problem: Option<Box<Problem>>,
+}
 
 #[derive(Debug)]
 enum Inner {
@@ -47,13 +51,22 @@ impl Body {
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        Self(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
+        Self::new(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
+    }
+
+    /// The refusal that it is the document of.
+    pub fn problem(&self) -> Option<&Problem> {
+        self.problem.as_deref()
+    }
+
+    fn new(inner: Inner) -> Self {
+        Self { inner, problem: None }
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self(Inner::Whole(bytes))
+        Self::new(Inner::Whole(bytes))
     }
 }
 
@@ -71,7 +84,7 @@ impl http_body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut self.get_mut().0 {
+        match &mut self.get_mut().inner {
             Inner::Whole(rest) => {
                 let part = rest.split_to(rest.len().min(PART));
                 Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
@@ -81,14 +94,14 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.inner {
             Inner::Whole(rest) => rest.is_empty(),
             Inner::Stream(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.inner {
             Inner::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
             Inner::Stream(body) => body.size_hint(),
         }
@@ -114,7 +127,9 @@ pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> An
 
 /// The answer that a refusal is.
 pub fn refusal(problem: Problem, request_id: &str) -> Answer {
-    sealed(problem.into_response(request_id).map(Body::from))
+    let mut answer = problem.clone().into_response(request_id).map(Body::from);
+    answer.body_mut().problem = Some(Box::new(problem));
+    sealed(answer)
 }
 
 /// The answer with what keeps a browser from making of it what no answer of the API is, whatever

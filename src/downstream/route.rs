@@ -9,7 +9,7 @@ use http::{Method, Request};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::refuse;
+use super::{hint, refuse};
 use crate::answer::Answer;
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
@@ -38,6 +38,18 @@ pub enum Endpoint {
     Buy,
     /// An endpoint of `gateway.passthrough` that does not.
     Ask,
+    /// The models, in OpenAI's dialect.
+    OpenAiModels,
+    /// One of them.
+    OpenAiModel,
+    /// One chat, in OpenAI's dialect.
+    OpenAiChat,
+    /// One video job, in OpenAI's dialect.
+    OpenAiVideo,
+    /// The caller's jobs, in OpenAI's dialect.
+    OpenAiVideos,
+    /// How far one job is, or its finished video.
+    OpenAiVideoNamed,
     /// Alive.
     Healthz,
     /// A kind of problem, explained.
@@ -66,6 +78,8 @@ pub enum Takes {
     ChatJson,
     /// JSON, at most `server.video_body` bytes.
     VideoJson,
+    /// The same, or a form of as many bytes (`multipart/form-data`).
+    VideoForm,
 }
 
 /// How a row's path is compared.
@@ -104,6 +118,12 @@ pub const ROUTES: &[Route] = &[
     Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/v1/models"),           endpoint: Endpoint::OpenAiModels, class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Below("/v1/models/"),          endpoint: Endpoint::OpenAiModel, class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::POST, path: Path::Exact("/v1/chat/completions"), endpoint: Endpoint::OpenAiChat,  class: Class::Paid, takes: Takes::ChatJson },
+    Route { method: Method::POST, path: Path::Exact("/v1/videos"),           endpoint: Endpoint::OpenAiVideo, class: Class::Paid, takes: Takes::VideoForm },
+    Route { method: Method::GET,  path: Path::Exact("/v1/videos"),           endpoint: Endpoint::OpenAiVideos, class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Below("/v1/videos/"),          endpoint: Endpoint::OpenAiVideoNamed, class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing },
 ];
@@ -191,13 +211,20 @@ pub fn find(method: &Method, path: &str, further: &[Further]) -> Result<&'static
     let reserved = RESERVED
         .iter()
         .any(|prefix| path.starts_with(prefix) || path == &prefix[..prefix.len() - 1]);
+    let hint = hint::of(path);
     match allowed {
-        None if reserved => Err(Problem::new(&UNKNOWN_ENDPOINT)),
+        None if reserved => Err(match hint {
+            Some(hint) => Problem::new(&UNKNOWN_ENDPOINT).detail(hint),
+            None => Problem::new(&UNKNOWN_ENDPOINT),
+        }),
         None if !path.starts_with('/') => Err(Problem::new(&UNKNOWN_ENDPOINT)),
         None if PAGE.takes_method(method) => Ok(PAGE_ROW),
         allowed => {
             let allowed = allowed.unwrap_or(PAGE.allows());
-            let detail = format!("this path takes {allowed}");
+            let detail = match hint {
+                Some(hint) if !reserved => format!("this path takes {allowed}; {hint}"),
+                Some(_) | None => format!("this path takes {allowed}"),
+            };
             Err(Problem::new(&METHOD_NOT_ALLOWED).detail(detail).allow(allowed))
         }
     }

@@ -8,6 +8,7 @@ mod claim;
 pub mod file;
 mod further;
 mod jobs;
+mod openai;
 pub mod page;
 mod problems;
 mod receipt;
@@ -98,6 +99,12 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Usage => spend(&parts.spend, &call).await,
                 Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
                 Endpoint::Ask => further::ask(&parts.further, &call).await,
+                Endpoint::OpenAiModels
+                | Endpoint::OpenAiModel
+                | Endpoint::OpenAiChat
+                | Endpoint::OpenAiVideo
+                | Endpoint::OpenAiVideos
+                | Endpoint::OpenAiVideoNamed => openai::answer(&parts, purchases, &call).await,
                 Endpoint::Healthz => Ok(admin::alive()),
                 Endpoint::Problem => problems::answer(call.head.uri.path()),
                 Endpoint::Page => return Ok(page(&parts.page, &call).await),
