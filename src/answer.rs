@@ -54,6 +54,17 @@ impl Body {
         Self::new(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
     }
 
+    /// The same body, which keeps `guard` until its end where that is yet to come.
+    #[must_use]
+    pub fn holding(self, guard: impl Send + Unpin + 'static) -> Self {
+        match self.inner {
+            Inner::Stream(body) if body.size_hint().exact().is_none() => {
+                Self::stream(Holding { body, _guard: guard })
+            }
+            Inner::Stream(_) | Inner::Whole(_) => self,
+        }
+    }
+
     /// The refusal that it is the document of.
     pub fn problem(&self) -> Option<&Problem> {
         self.problem.as_deref()
@@ -61,6 +72,32 @@ impl Body {
 
     fn new(inner: Inner) -> Self {
         Self { inner, problem: None }
+    }
+}
+
+/// A body with something that goes when it goes.
+struct Holding<G> {
+    body: UnsyncBoxBody<Bytes, BoxError>,
+    _guard: G,
+}
+
+impl<G: Unpin> http_body::Body for Holding<G> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -156,6 +156,25 @@ fn a_stream_that_reached_nobody_is_replayed_to_who_asks_again_without_a_word() {
     assert_eq!(upstream.charges(), [6_000; 2]);
 }
 
+#[test]
+fn a_stream_is_a_call_at_the_same_time_until_its_end() {
+    let upstream = Upstream::start(|_| Reply::chat("hi").after(LATE));
+    let settings = "limits = { requests = 100, seconds = 1, burst = 100, concurrent = 1 }";
+    let gate = Gate::start(&upstream, settings);
+    let mut first = gate.client();
+    first.send("POST", CHATS, &[], &streamed());
+    wait_for_a_sign(&mut first);
+    let second = gate.post(CHATS, CHAT);
+    assert_eq!((second.status, second.code().as_str()), (429, "rate_limited"));
+    // What was read by hand is no answer to the books; the end of it is.
+    assert!(
+        String::from_utf8_lossy(&first.rest_of_stream()).ends_with("data: [DONE]\n\n\r\n0\r\n\r\n")
+    );
+    let other = CHAT.replace("hello", "another");
+    assert_eq!(gate.post(CHATS, &other).status, 200, "there is room again");
+    assert_eq!(upstream.charges(), [6_000; 2]);
+}
+
 /// Reads until the first comment of a stream.
 fn wait_for_a_sign(client: &mut Client) {
     let mut read = Vec::new();

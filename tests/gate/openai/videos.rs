@@ -79,7 +79,7 @@ fn a_video_is_ordered_watched_and_listed_under_one_id() {
     let content = gate.get("/v1/videos/job-1/content");
     assert_eq!((content.status, content.code().as_str()), (404, "not_found"));
     assert!(gate.get("/api/v1/video/status?request_id=job-1").text().contains("rendering"));
-    assert_eq!(upstream.charges(), [3_000_000]);
+    assert_eq!(upstream.charges().iter().sum::<u64>(), 3_000_000);
 }
 
 #[test]
@@ -177,7 +177,8 @@ fn every_field_of_an_order_has_its_fate() {
             answer.text()
         );
     }
-    assert_eq!(upstream.charges().len(), bought);
+    let sold = upstream.charges().into_iter().filter(|micros| *micros > 0).count();
+    assert_eq!(sold, bought);
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn a_form_is_the_same_order_and_a_repeat_of_it_is_bought_once() {
         "input_reference": "https://pictures.example/a.png" });
     let again = gate.ask("POST", VIDEOS, &[("x-stainless-retry-count", "1")], &order.to_string());
     assert_eq!((again.is_replay(), &again.json()["id"]), (true, &json!("job-1")));
-    assert_eq!(upstream.charges(), [3_000_000]);
+    assert_eq!(upstream.charges().iter().sum::<u64>(), 3_000_000);
 }
 
 #[test]

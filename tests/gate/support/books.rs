@@ -60,7 +60,13 @@ impl Books {
         let price = price(method, target, body.as_bytes());
         let is_key = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("idempotency-key");
         let key = headers.iter().find(is_key).filter(|_| price > 0);
-        let key = key.map(|(_, key)| (target.to_owned(), key.trim_matches('"').to_owned()));
+        // A key is of the service, in whichever dialect it is asked for.
+        let service = match target {
+            "/v1/chat/completions" => "/api/v1/chat",
+            "/v1/videos" => "/api/v1/video",
+            native => native,
+        };
+        let key = key.map(|(_, key)| (service.to_owned(), key.trim_matches('"').to_owned()));
         // The dialect's words are not the gateway's: its tests count the charges themselves.
         lock(&self.0).is_blind |= target.starts_with("/v1/");
         if let Some(likeness) = likeness(method, target, body.as_bytes()) {
@@ -72,6 +78,13 @@ impl Books {
             }
         }
         Errand { price, key }
+    }
+
+    /// Somebody who is no client of the test was told that it was charged so much, or may have been.
+    pub(super) fn told_elsewhere(&self, micros: u64) {
+        let mut sums = lock(&self.0);
+        sums.told += micros;
+        sums.is_blind = true;
     }
 
     /// A client writes bytes of its own.

@@ -115,6 +115,18 @@ impl Client {
         rest
     }
 
+    /// Everything until the last chunk of an answer whose start was read by hand.
+    pub(crate) fn rest_of_stream(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let mut tap = Tap { stream: &self.stream, record: &self.record };
+        while !rest.ends_with(b"\r\n0\r\n\r\n") {
+            let mut byte = [0];
+            tap.read_exact(&mut byte).expect("the stream goes on");
+            rest.push(byte[0]);
+        }
+        rest
+    }
+
     /// Says that nothing more will be written.
     pub(crate) fn end_of_requests(&mut self) {
         self.stream.shutdown(Shutdown::Write).ok();
