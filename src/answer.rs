@@ -58,7 +58,7 @@ impl Body {
     #[must_use]
     pub fn holding(self, guard: impl Send + Unpin + 'static) -> Self {
         match self.inner {
-            Inner::Stream(body) if body.size_hint().exact().is_none() => {
+            Inner::Stream(body) if is_yet_to_come(&body) => {
                 Self::stream(Holding { body, _guard: guard })
             }
             Inner::Stream(_) | Inner::Whole(_) => self,
@@ -73,6 +73,10 @@ impl Body {
     fn new(inner: Inner) -> Self {
         Self { inner, problem: None }
     }
+}
+
+fn is_yet_to_come(body: &impl http_body::Body) -> bool {
+    body.size_hint().exact().is_none()
 }
 
 /// A body with something that goes when it goes.
