@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_guess_is_told_what_is_there() {
+    fn a_wrong_path_is_told_what_is_there() {
         for (path, heart) in [
             ("/v1/completions", Some("/v1/chat/completions")),
             ("/v1/embeddings", Some("GET /v1/models")),

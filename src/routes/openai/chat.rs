@@ -4,7 +4,6 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
-use super::super::{claim, receipt};
 use super::{Purchases, naming, refusal, stream};
 use crate::answer::Answer;
 use crate::clock;
@@ -12,6 +11,8 @@ use crate::downstream::Call;
 use crate::jobs::reading::text_at;
 use crate::problem::{Charged, OUTCOME_UNKNOWN, Problem};
 use crate::purchase::{Purchase, Receipt};
+use crate::routes::claim;
+use crate::routes::receipt;
 use crate::validate;
 use crate::validate::ChatRules;
 

@@ -5,11 +5,11 @@ use http::HeaderValue;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::super::receipt;
 use crate::answer::Answer;
 use crate::jobs::reading::text_at;
 use crate::problem::{Charged, SHOULD_RETRY, family, is_sent_again};
 use crate::purchase::Receipt;
+use crate::routes::receipt;
 
 /// Guess: where the body of a refusal has words for people (7 does not show its shape).
 const WORDS: &[&str] = &["/error/message", "/message", "/detail", "/error"];

@@ -16,13 +16,13 @@ use serde::Serialize;
 use tokio::time::{Interval, interval, sleep, timeout};
 use tower::ServiceExt;
 
-use super::super::receipt;
-use super::super::receipt::Noticed;
 use super::chat::{Said, Usage, Voice};
 use super::{Purchases, refusal};
 use crate::answer::{Answer, Body, BoxError};
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
+use crate::routes::receipt;
+use crate::routes::receipt::Noticed;
 
 /// A purchase that is not sent for longer than this (it queues, or repeats another) has its stream begun.
 const LONGEST_HOLD: Duration = Duration::from_secs(10);

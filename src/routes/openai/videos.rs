@@ -6,7 +6,6 @@ use http::{HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
-use super::super::{Parts, claim, receipt};
 use super::{Purchases, form, naming, refusal};
 use crate::answer;
 use crate::answer::Answer;
@@ -20,6 +19,9 @@ use crate::problem::{
     UNKNOWN_ENDPOINT,
 };
 use crate::purchase::{Purchase, Receipt};
+use crate::routes::Parts;
+use crate::routes::claim;
+use crate::routes::receipt;
 use crate::validate;
 
 const PREFIX: &str = "/v1/videos/";
