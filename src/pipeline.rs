@@ -66,10 +66,11 @@ where
     S::Future: Send,
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    use downstream::{body, caller, catch, cors, csrf, head, host, observe, rate, route};
+    use downstream::{body, caller, catch, cors, csrf, dialect, head, host, observe, rate, route};
     let stack = ServiceBuilder::new()
         .layer(observe::layer(Arc::clone(&gate.metrics), Arc::clone(&gate.further))) // id, span and metrics before any refusal
         .layer(cors::layer(&gate.origins)) //                 else a browser cannot read a refusal
+        .layer(dialect::layer()) //                           refusals under /v1/ in OpenAI's shape
         .layer(catch::layer()) //                             a panic is a 500, readable and with its id
         .layer(head::layer()) //                              400: two parsers could disagree
         .layer(host::layer(Arc::clone(&gate.hosts))) //       421: not our name

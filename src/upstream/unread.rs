@@ -15,7 +15,7 @@ pub struct Unread(Bytes);
 
 impl Unread {
     /// A whole body, in which no key is left.
-    pub(super) fn whole(body: &Bytes) -> Self {
+    pub fn whole(body: &Bytes) -> Self {
         Self(body.slice(..body.len().min(MOST)))
     }
 

@@ -8,7 +8,8 @@ use crate::support::{CHAT, Gate, Reply, Upstream};
 
 const APP: &str = "https://app.example";
 const READABLE: &str = "ratelimit, ratelimit-policy, retry-after, idempotent-replayed, \
-                        x-request-id, tollgate-toll, tollgate-ignored, openai-poll-after-ms";
+                        x-request-id, tollgate-toll, tollgate-ignored, openai-poll-after-ms, \
+                        x-should-retry";
 
 fn gate() -> (Upstream, Gate) {
     let upstream = Upstream::start(|_| Reply::chat("hello"));

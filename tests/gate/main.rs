@@ -12,6 +12,7 @@ mod nothing_invalid_is_forwarded;
 mod nothing_is_bought_twice;
 mod nothing_is_sent_before_its_toll;
 mod one_poll_for_all;
+mod openai;
 mod operations;
 mod patience;
 mod reload;

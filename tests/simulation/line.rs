@@ -13,7 +13,7 @@ use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
 use tollgate::store::PurchaseId;
-use tollgate::upstream::{Attempt, Departure, Error, Reply};
+use tollgate::upstream::{Attempt, Departure, Error, Reply, Unread};
 use tower::Service;
 
 use crate::gateway::{Course, Fate};
@@ -125,9 +125,9 @@ async fn reply(
         Fate::NoConnection | Fate::NotTaken => Err(Error::NotTaken),
         Fate::LostBefore | Fate::LostAfter | Fate::Cut => Err(lost().await),
         Fate::Late | Fate::ChargedTooLate => Err(Error::Late(timeout)),
-        Fate::Garbled => Err(Error::Unreadable(StatusCode::OK)),
+        Fate::Garbled => Err(Error::Unreadable(StatusCode::OK, Unread::whole(&body))),
         Fate::Encoded => Err(Error::Encoded),
-        Fate::TooLarge => Err(Error::TooLarge),
+        Fate::TooLarge => Err(Error::TooLarge(Unread::whole(&body))),
         Fate::BrokeBefore | Fate::BrokeAfter => Err(Error::Status(StatusCode::BAD_GATEWAY)),
         Fate::Throttled { seconds } => {
             Err(Error::Throttled { retry_after: seconds.map(Duration::from_secs) })

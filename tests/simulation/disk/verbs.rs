@@ -4,6 +4,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
@@ -128,6 +129,12 @@ impl Ledger for Disk {
         })
     }
 
+    fn keep_unread(&self, id: PurchaseId, body: Bytes) {
+        if self.is_alive() {
+            self.store().keep_unread(id, body);
+        }
+    }
+
     fn settle_later(&self, id: PurchaseId, ending: Ending) {
         if !self.is_alive() {
             return;
@@ -218,6 +225,18 @@ impl JobBook for Disk {
             }
             accepted?
         })
+    }
+
+    fn accept_later(&self, job: Job) {
+        if !self.is_alive() {
+            return;
+        }
+        let this = self.clone();
+        tokio::spawn(async move {
+            while this.accept(&job).await.is_err() {
+                tokio::time::sleep(AGAIN).await;
+            }
+        });
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {
