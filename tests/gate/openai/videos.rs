@@ -148,7 +148,7 @@ fn every_field_of_an_order_has_its_fate() {
             answer.text()
         );
         let orders = upstream.heard().into_iter().filter(|heard| heard.method == "POST");
-        assert_eq!(orders.last().unwrap().json(), sent(heard), "{order}");
+        assert_eq!(orders.next_back().unwrap().json(), sent(heard), "{order}");
         bought += 1;
     }
     for (more, param) in [
