@@ -7,6 +7,7 @@ mod counters;
 mod fault;
 mod jobs;
 mod lock;
+mod members;
 mod open;
 mod replies;
 mod report;
