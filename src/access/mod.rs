@@ -4,6 +4,8 @@
 //! Invariant: a credential is compared as a keyed hash or by its signature, is in no log and no answer,
 //! and a caller is only ever made here or from an address.
 
+pub mod token;
+
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{Own, Role};

@@ -8,6 +8,7 @@ mod online;
 mod reconcile;
 mod reload;
 mod sandbox;
+mod secret;
 mod serve;
 mod settings;
 mod usage;

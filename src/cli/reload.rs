@@ -82,6 +82,7 @@ fn changed(old: &Config, new: &Config) -> Vec<(&'static str, Effect)> {
         ("server.listen", before.listen != after.listen, Refused),
         ("gateway.base_url", is_sandbox(old) != is_sandbox(new), Refused),
         ("store.url", old.store != new.store, Refused),
+        ("TOLLGATE_SECRET", old.secret != new.secret, Refused),
         ("server.max_connections", before.max_connections != after.max_connections, Later),
         ("server.header_timeout", before.header_timeout != after.header_timeout, Later),
         ("server.idle_timeout", before.idle_timeout != after.idle_timeout, Later),

@@ -71,7 +71,7 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
         ("TOLLGATE_GATEWAY__WINDOW", "{ requests = 30, seconds = 60 }"),
         ("TOLLGATE_GATEWAY__BALANCE_FLOOR", "2.5"),
         ("TOLLGATE_LOG__LEVEL", "debug"),
-        ("TOLLGATE_SECRET", "anything"),
+        ("TOLLGATE_SECRET", ""),
         ("TOLLGATE_SERVICE_HOST", "10.0.0.1"),
         ("TOLLGATE_PORT", "tcp://10.0.0.1:80"),
         ("TOLLGATE_PORT_80_TCP_ADDR", "10.0.0.1"),
