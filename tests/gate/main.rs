@@ -7,6 +7,7 @@ mod browsers;
 mod commands;
 mod heads;
 mod limits;
+mod members;
 mod nothing_bought_is_lost;
 mod nothing_invalid_is_forwarded;
 mod nothing_is_bought_twice;
