@@ -1,5 +1,6 @@
 //! Makes members' tokens and cookies, and hashes them: what the ledger keeps of them opens nothing.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
@@ -18,7 +19,7 @@ const SHOWN: usize = 6;
 /// Bytes of a token, a cookie, a secret.
 const RANDOM: usize = 32;
 
-/// The keys of the hashes. A ledger that was stolen without it confirms no guess.
+/// The keys of the hashes. Without it, a stolen ledger tells nobody whether a token is right.
 pub struct Secret {
     tokens: Zeroizing<[u8; 32]>,
     cookies: Zeroizing<[u8; 32]>,
@@ -116,6 +117,27 @@ pub fn prefix(token: &str) -> &str {
     token.get(..TOKEN_PREFIX.len() + SHOWN).filter(|_| is_token).unwrap_or_default()
 }
 
+/// The text with every token in it cut down to what may be shown: for whatever repeats a user's words.
+pub fn blot(text: &str) -> Cow<'_, str> {
+    let mut parts = text.split(TOKEN_PREFIX);
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    let mut found = false;
+    for part in parts {
+        let is_random = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let rest = part.trim_start_matches(is_random);
+        let secret = &part[..part.len() - rest.len()];
+        clean.push_str(TOKEN_PREFIX);
+        match secret.get(..SHOWN).filter(|_| secret.len() > 2 * SHOWN) {
+            Some(shown) => {
+                found = true;
+                clean.extend([shown, "…", rest]);
+            }
+            None => clean.push_str(part),
+        }
+    }
+    if found { Cow::Owned(clean) } else { Cow::Borrowed(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -155,6 +177,15 @@ mod tests {
         let mut last = token;
         last[31] ^= 1;
         assert!(!is_same(&token, &last));
+    }
+
+    #[test]
+    fn a_token_is_blotted_out_of_whatever_is_said() {
+        let (one, other) = (mint().unwrap(), mint().unwrap());
+        let said = format!("'{}' and {}, not tg_no", one.expose(), other.expose());
+        let shown = format!("'{}…' and {}…, not tg_no", one.prefix(), other.prefix());
+        assert_eq!(blot(&said), shown);
+        assert!(matches!(blot("nothing, tg_no"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -43,6 +43,15 @@ pub(super) fn secret(config: &Config) -> Result<Secret, String> {
     }
 }
 
+/// Whether [`secret`] will have to make the file.
+pub(super) fn is_missing(config: &Config) -> bool {
+    let path = match (&config.secret, &config.store) {
+        (None, Store::Sqlite(ledger)) => ledger.with_file_name(FILE),
+        (Some(_), _) | (None, Store::Memory | Store::Redis) => return false,
+    };
+    matches!(path.try_exists(), Ok(false))
+}
+
 /// Whoever comes first makes it, and everybody reads it.
 fn find_or_make(path: &Path) -> Result<SecretText, String> {
     let unmade =

@@ -10,7 +10,7 @@ use crate::contract::money::Usd;
 
 /// How often a server looks at the [`edition`](Members::edition): what another process changes holds
 /// there after this and the time that reading the list takes.
-pub const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Logins of one member that are kept; where there are more, the first to be opened are over.
 pub(super) const MOST_LOGINS: usize = 100;

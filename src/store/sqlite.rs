@@ -126,6 +126,11 @@ impl Sqlite {
         Self::start(path, clock, books, Access::Read, None)
     }
 
+    /// Whether a server has this ledger now, in whichever process.
+    pub fn is_served(&self) -> bool {
+        lock::is_served(&self.path)
+    }
+
     fn start(
         path: &Path,
         clock: Clock,

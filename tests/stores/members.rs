@@ -118,7 +118,7 @@ async fn an_update_changes_what_it_names_and_ends_no_login(desk: Desk) {
     desk.log_in(&login("cookie", "ann", START + HOUR)).await;
     desk.update("ann", Some(Role::Admin), None).await.unwrap();
     let admin = Member { role: Role::Admin, ..member("ann") };
-    assert_eq!(desk.members().await, [admin.clone()]);
+    assert_eq!(desk.members().await, std::slice::from_ref(&admin));
     let own = Own { day: None, month: Some(Usd::mills(6)) };
     desk.update("ann", None, Some(own)).await.unwrap();
     assert_eq!(desk.members().await, [Member { own, ..admin.clone() }]);
