@@ -4,7 +4,20 @@
 //! Invariant: a credential is compared as a keyed hash or by its signature, is in no log and no answer,
 //! and a caller is only ever made here or from an address.
 
+mod denied;
+mod end;
+mod fetch;
+mod fresh;
+pub mod jwt;
+mod key_set;
+mod object;
+
+use std::time::Duration;
+
 use tokio_util::sync::CancellationToken;
+
+pub use denied::Denied;
+pub use fresh::Known;
 
 use crate::store::{Own, Role};
 
@@ -18,4 +31,6 @@ pub struct Standing {
     /// Cancelled once the credentials hold no more (revoked, logged out, expired): open streams end
     /// with it. Who has none has nothing that could end.
     pub ended: Option<CancellationToken>,
+    /// When they end by themselves: wall-clock time since the Unix epoch.
+    pub until: Option<Duration>,
 }
