@@ -114,26 +114,4 @@ fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn how_long_it_may_be_kept_is_read_from_cache_control() {
-        for (said, seconds) in [
-            (&["max-age=300"][..], Some(300)),
-            (&["public, max-age=300, must-revalidate"], Some(300)),
-            (&["public", "Max-Age=\"60\""], Some(60)),
-            (&["max-age=300, no-cache"], Some(0)),
-            (&["no-store"], Some(0)),
-            (&["max-age=-1"], None),
-            (&["max-age=99999999999999999999999"], None),
-            (&["s-maxage=300"], None),
-            (&["public"], None),
-            (&[], None),
-        ] {
-            let headers: HeaderMap =
-                said.iter().map(|said| (CACHE_CONTROL, HeaderValue::from_static(said))).collect();
-            assert_eq!(fresh_for(&headers), seconds.map(Duration::from_secs), "{said:?}");
-        }
-    }
-}
+mod tests;
