@@ -11,7 +11,6 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tollgate::access::Known;
 use tollgate::access::jwt::Jwt;
 use tollgate::clock;
 use tollgate::config::{self, Jwks};
@@ -38,17 +37,14 @@ fn main() -> Outcome {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("jwks.json");
     std::fs::write(&path, keys)?;
-    let jwt = Jwt::new(
-        &config::Jwt {
-            issuer: "https://login.example.com/".to_owned(),
-            audience: "tollgate".to_owned(),
-            jwks: Jwks::File(path),
-            leeway: Duration::from_secs(60),
-            role_claim: None,
-            budget_claim: None,
-        },
-        &Known::default(),
-    )?;
+    let jwt = Jwt::new(&config::Jwt {
+        issuer: "https://login.example.com/".to_owned(),
+        audience: "tollgate".to_owned(),
+        jwks: Jwks::File(path),
+        leeway: Duration::from_secs(60),
+        role_claim: None,
+        budget_claim: None,
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for by in ["RS256", "ES256", "EdDSA"] {
         let tokens: Result<Vec<_>, Box<dyn std::error::Error>> = (0..TIMES)

@@ -14,7 +14,6 @@ use super::fetch::{DEADLINE, Fault, Fetched, Source};
 use super::key_set::KeySet;
 use crate::clock;
 use crate::clock::Instant;
-use crate::config::Jwks;
 
 /// How long keys hold after they were last confirmed.
 pub(super) const LONGEST_STALE: Duration = Duration::from_secs(24 * 3_600);
@@ -26,33 +25,14 @@ pub(super) const PAUSE_WITHOUT: Duration = Duration::from_secs(5);
 const WAIT: Duration = Duration::from_secs(DEADLINE.as_secs() + 1);
 
 /// Keys, and when they were last confirmed.
-#[derive(Clone)]
-pub(super) struct Held {
-    pub(super) set: Arc<KeySet>,
+struct Held {
+    set: Arc<KeySet>,
     since: Instant,
-}
-
-/// The last keys of a source, which outlive a change of settings.
-#[derive(Clone, Default)]
-pub struct Known(Arc<Mutex<Option<(Jwks, Held)>>>);
-
-impl Known {
-    fn of(&self, source: &Jwks) -> Option<Held> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.as_ref().filter(|(own, _)| own == source).map(|(_, held)| held.clone())
-    }
-
-    fn note(&self, source: &Jwks, held: &Held) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some((source.clone(), held.clone()));
-    }
 }
 
 /// The keys of one source, for all cores.
 pub(super) struct Keys {
-    name: Jwks,
     source: Box<dyn Source>,
-    known: Known,
     held: ArcSwapOption<Held>,
     asking: Mutex<Asking>,
     wake: Arc<Notify>,
@@ -62,20 +42,21 @@ pub(super) struct Keys {
 /// When it was asked, and when it will be.
 struct Asking {
     is_on: bool,
+    /// Also by whoever came while it was on.
+    is_wanted: bool,
     last: Option<Instant>,
     due: Instant,
     fails: bool,
 }
 
 impl Keys {
-    /// With what is known of this source already. Nothing is asked before [`Keys::keep`] runs.
-    pub(super) fn new(name: Jwks, source: Box<dyn Source>, known: Known) -> Self {
-        let asking = Asking { is_on: false, last: None, due: clock::now(), fails: false };
+    /// None yet: nothing is asked before [`Keys::keep`] runs.
+    pub(super) fn new(source: Box<dyn Source>) -> Self {
+        let asking =
+            Asking { is_on: false, is_wanted: false, last: None, due: clock::now(), fails: false };
         Self {
-            held: ArcSwapOption::new(known.of(&name).map(Arc::new)),
-            name,
+            held: ArcSwapOption::empty(),
             source,
-            known,
             asking: Mutex::new(asking),
             wake: Arc::default(),
             asked: watch::Sender::new(0),
@@ -101,6 +82,12 @@ impl Keys {
         self.current()
     }
 
+    /// Asks soon, however short a while ago that was done: an operator wants it.
+    pub(super) fn look_again(&self) {
+        self.asking().is_wanted = true;
+        self.wake.notify_one();
+    }
+
     /// Asks when it is time to, until nobody holds these keys any more.
     pub(super) fn keep(self: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
         let (keys, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
@@ -119,9 +106,7 @@ impl Keys {
             Some(held) => Arc::clone(&held.set),
             None => Arc::new(told(KeySet::read(document)?)),
         };
-        let held = Held { set, since: clock::now() };
-        self.known.note(&self.name, &held);
-        self.held.store(Some(Arc::new(held)));
+        self.held.store(Some(Arc::new(Held { set, since: clock::now() })));
         Ok(())
     }
 
@@ -185,7 +170,7 @@ async fn step(keys: &Weak<Keys>) -> Option<Instant> {
     let now = clock::now();
     let is_time = {
         let mut asking = keys.asking();
-        asking.is_on |= now >= asking.due;
+        asking.is_on |= std::mem::take(&mut asking.is_wanted) || now >= asking.due;
         if asking.is_on {
             asking.last = Some(now);
         }

@@ -19,7 +19,7 @@ use self::claims::Claims;
 use self::token::Token;
 use super::fetch;
 use super::fetch::{Address, InFile, Source};
-use super::fresh::{Keys, Known, PAUSE};
+use super::fresh::{Keys, PAUSE};
 use super::key_set::{Found, KeySet};
 use super::{Denied, Standing};
 use crate::clock;
@@ -54,17 +54,17 @@ struct Checked {
 }
 
 impl Jwt {
-    /// Checks tokens by these settings, with what is `known` of the keys at the same place already.
-    /// A file is read at once; an address is asked when [`Jwt::keep`] runs.
+    /// Checks tokens by these settings. A file is read at once; an address is asked when [`Jwt::keep`]
+    /// runs.
     ///
     /// # Errors
     /// The file cannot be read, or holds no key that can be used.
-    pub fn new(settings: &config::Jwt, known: &Known) -> io::Result<Self> {
+    pub fn new(settings: &config::Jwt) -> io::Result<Self> {
         let source: Box<dyn Source> = match &settings.jwks {
             Jwks::Address(address) => Box::new(Address(address.clone())),
             Jwks::File(path) => Box::new(InFile(path.clone())),
         };
-        let jwt = Self::with(settings, source, known, Arc::new(clock::wall));
+        let jwt = Self::with(settings, source, Arc::new(clock::wall));
         if let Jwks::File(path) = &settings.jwks {
             let named = |fault: &dyn fmt::Display| {
                 io::Error::other(format!("access.jwt.jwks: {}: {fault}", path.display()))
@@ -78,10 +78,10 @@ impl Jwt {
         Ok(jwt)
     }
 
-    fn with(settings: &config::Jwt, source: Box<dyn Source>, known: &Known, wall: Wall) -> Self {
+    fn with(settings: &config::Jwt, source: Box<dyn Source>, wall: Wall) -> Self {
         Self {
             rules: Arc::new(settings.clone()),
-            keys: Arc::new(Keys::new(settings.jwks.clone(), source, known.clone())),
+            keys: Arc::new(Keys::new(source)),
             checked: Cache::builder()
                 .max_capacity(MOST_REMEMBERED)
                 .time_to_live(REMEMBERED_FOR)
@@ -94,6 +94,11 @@ impl Jwt {
     /// never asked.
     pub fn keep(&self) -> impl Future<Output = ()> + Send + 'static {
         self.keys.keep()
+    }
+
+    /// Asks for the keys soon, as an operator wants who has changed them.
+    pub fn look_again(&self) {
+        self.keys.look_again();
     }
 
     /// Whose token it is, and what it may do.

@@ -17,7 +17,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use denied::Denied;
-pub use fresh::Known;
 
 use crate::store::{Own, Role};
 

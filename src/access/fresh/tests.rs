@@ -1,10 +1,10 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::access::jwt::tests::issuer::{P256, Told, settings};
+use crate::access::jwt::tests::issuer::{P256, Told};
 
 fn keys(told: &Told) -> Arc<Keys> {
-    Arc::new(Keys::new(settings().jwks, Box::new(told.clone()), Known::default()))
+    Arc::new(Keys::new(Box::new(told.clone())))
 }
 
 #[tokio::test(start_paused = true)]
@@ -36,6 +36,19 @@ async fn an_outage_is_asked_about_every_half_minute() {
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert!((9..=12).contains(&(told.asked() - before)), "{}", told.asked() - before);
     assert!(keys.current().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_is_not_made_to_wait() {
+    let told = Told::new(&[P256.jwk()]);
+    let keys = keys(&told);
+    tokio::spawn(keys.keep());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for asked in 2..5 {
+        keys.look_again();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(told.asked(), asked);
+    }
 }
 
 #[tokio::test(start_paused = true)]

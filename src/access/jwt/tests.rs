@@ -229,19 +229,13 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
         if let Some(content) = content {
             std::fs::write(&path, content).expect("written");
         }
-        let fault = Jwt::new(&rules, &Known::default()).expect_err(why).to_string();
+        let fault = Jwt::new(&rules).expect_err(why).to_string();
         assert!(fault.starts_with("access.jwt.jwks: ") && fault.contains(why), "{fault}");
     }
     std::fs::write(&path, document(&[P256.jwk()])).expect("written");
-    let known = Known::default();
-    let jwt = Jwt::new(&rules, &known).expect("right");
+    let jwt = Jwt::new(&rules).expect("right");
     assert_eq!(who(&jwt, &P256.token("ES256", &at(claims()))).await, Ok(ada()));
     std::fs::write(&path, document(&[ED.jwk()])).expect("written");
-    // As SIGHUP does.
-    let again = Jwt::new(&rules, &known).expect("right");
-    assert_eq!(who(&again, &P256.token("ES256", &at(claims()))).await, Err(Denied::Invalid));
-    assert_eq!(who(&again, &ED.token("EdDSA", &at(claims()))).await, Ok(ada()));
-    // And without: it is looked at from time to time.
     tokio::spawn(jwt.keep());
     let seen = async {
         while who(&jwt, &ED.token("EdDSA", &at(claims()))).await.is_err() {
@@ -253,29 +247,9 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_outlive_a_change_of_settings() {
-    let (told, known) = (every_key(), Known::default());
-    let wall = || -> Wall { Arc::new(|| Duration::from_secs(NOW)) };
-    let old = Jwt::with(&settings(), Box::new(told.clone()), &known, wall());
-    tokio::spawn(old.keep());
-    let token = RSA.token("RS256", &claims());
-    assert_eq!(who(&old, &token).await, Ok(ada()));
-    told.says(None);
-    let new = Jwt::with(&settings(), Box::new(told.clone()), &known, wall());
-    tokio::spawn(new.keep());
-    assert_eq!(who(&new, &token).await, Ok(ada()));
-    // Keys of another place are none of these.
-    let moved = "https://login.example.com/others".parse().expect("an address");
-    let moved = config::Jwt { jwks: Jwks::Address(moved), ..settings() };
-    let moved = Jwt::with(&moved, Box::new(told), &known, wall());
-    tokio::spawn(moved.keep());
-    assert_eq!(who(&moved, &token).await, Err(UNAVAILABLE));
-}
-
-#[tokio::test(start_paused = true)]
 async fn nothing_is_asked_for_once_nobody_checks_tokens() {
     let wall: Wall = Arc::new(|| Duration::from_secs(NOW));
-    let jwt = Jwt::with(&settings(), Box::new(every_key()), &Known::default(), wall);
+    let jwt = Jwt::with(&settings(), Box::new(every_key()), wall);
     let keeping = tokio::spawn(jwt.keep());
     assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Ok(ada()));
     drop(jwt);

@@ -12,7 +12,6 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::access::Known;
 use crate::access::fetch::{Fault, Fetched, Fetching, Source};
 use crate::access::jwt::Jwt;
 use crate::config;
@@ -206,7 +205,7 @@ pub(crate) fn checker(settings: &config::Jwt, told: &Told) -> (Jwt, Clock) {
     let clock = Clock(Arc::new(AtomicU64::new(NOW)));
     let shown = clock.clone();
     let wall = move || Duration::from_secs(shown.0.load(Ordering::SeqCst));
-    let jwt = Jwt::with(settings, Box::new(told.clone()), &Known::default(), Arc::new(wall));
+    let jwt = Jwt::with(settings, Box::new(told.clone()), Arc::new(wall));
     tokio::spawn(jwt.keep());
     (jwt, clock)
 }
