@@ -23,6 +23,7 @@ pub use remembered::{Remembered, memory, sqlite};
 
 use crate::access::Access;
 use crate::access::Door;
+use crate::access::jwt::Jwt;
 use crate::access::roll::Roll;
 use crate::access::token::Secret;
 use crate::account::billing::Books;
@@ -278,7 +279,7 @@ pub async fn window(
 /// where there are members only.
 ///
 /// # Errors
-/// That of `secret`.
+/// That of `secret`; keys in a file that cannot be used.
 pub async fn access(
     mode: &Mode,
     members: Arc<dyn Members>,
@@ -288,8 +289,7 @@ pub async fn access(
     let door = match mode {
         Mode::Open => Door::Open,
         Mode::Members => Door::Members(Roll::open(members, secret()?).await),
-        // `not_yet` has refused it.
-        Mode::Jwt { .. } => return Err(io::ErrorKind::Unsupported.into()),
+        Mode::Jwt(settings) => Door::Jwt(Jwt::new(settings)?),
     };
     Ok(Arc::new(Access::new(door, metrics)))
 }

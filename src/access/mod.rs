@@ -8,6 +8,11 @@ pub mod cookie;
 mod denied;
 mod end;
 mod failures;
+mod fetch;
+mod fresh;
+pub mod jwt;
+mod key_set;
+mod object;
 pub mod roll;
 pub mod token;
 
@@ -24,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem, RATE_LIMITED};
 use crate::store::{Caller, Own, Role};
 use failures::Failures;
+use jwt::Jwt;
 use roll::{Count, Opened, Roll};
 
 /// What a caller's credentials say of it, besides its name.
@@ -59,6 +65,8 @@ pub enum Door {
     Open,
     /// Holders of a token that tollgate issued.
     Members(Roll),
+    /// Users of the web app's own login.
+    Jwt(Jwt),
 }
 
 /// Judges credentials; shared by every core. It outlives a change of settings.
@@ -96,8 +104,9 @@ impl Access {
     ) -> Result<(Caller, Standing), Problem> {
         let found = match (&self.door, shown) {
             (Door::Open, _) => return Ok((address, Standing::default())),
-            (Door::Members(_), Shown::Nothing) => return Err(Problem::new(&MISSING_CREDENTIALS)),
-            (Door::Members(_), Shown::Garbled) => Err(Denied::Invalid),
+            (_, Shown::Nothing) => return Err(Problem::new(&MISSING_CREDENTIALS)),
+            (_, Shown::Garbled) | (Door::Jwt(_), Shown::Login(_)) => Err(Denied::Invalid),
+            (Door::Jwt(jwt), Shown::Token(token)) => jwt.verify(token).await,
             (Door::Members(roll), Shown::Token(token)) => roll.by_token(token),
             (Door::Members(roll), Shown::Login(value)) => roll.by_login(value),
         };
@@ -132,13 +141,23 @@ impl Access {
         match &self.door {
             Door::Open => {}
             Door::Members(roll) => roll.follow().await,
+            Door::Jwt(jwt) => jwt.keep().await,
+        }
+    }
+
+    /// Looks soon, as an operator wants it: keys may have been withdrawn.
+    pub fn look_again(&self) {
+        match &self.door {
+            Door::Jwt(jwt) => jwt.look_again(),
+            // The list of members is never older than a moment.
+            Door::Open | Door::Members(_) => {}
         }
     }
 
     /// How many members may call, where that is known.
     pub fn count(&self) -> Option<Count> {
         match &self.door {
-            Door::Open => None,
+            Door::Open | Door::Jwt(_) => None,
             Door::Members(roll) => roll.count(),
         }
     }
@@ -159,7 +178,7 @@ impl Access {
     fn roll(&self) -> Result<&Roll, Problem> {
         match &self.door {
             Door::Members(roll) => Ok(roll),
-            Door::Open => Err(Problem::new(&NOT_FOUND)
+            Door::Open | Door::Jwt(_) => Err(Problem::new(&NOT_FOUND)
                 .detail("logins are for access.mode = \"members\"; nobody signs in here")),
         }
     }
@@ -169,7 +188,7 @@ impl Access {
     fn refusal(&self, denied: Denied, address: &Caller) -> Problem {
         match (denied, &self.door) {
             (Denied::Unavailable { .. }, Door::Members(_)) => no_list(),
-            (Denied::Unavailable { .. }, Door::Open) => denied.problem(),
+            (Denied::Unavailable { .. }, Door::Open | Door::Jwt(_)) => denied.problem(),
             (Denied::Invalid, _) => {
                 self.metrics.credentials_failed();
                 match self.failures.note(address, clock::now()) {
@@ -188,6 +207,7 @@ impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.door {
             Door::Open => "Access(open)",
+            Door::Jwt(_) => "Access(jwt)",
             Door::Members(_) => "Access(members)",
         })
     }

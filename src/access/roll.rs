@@ -18,10 +18,10 @@ use super::token::Secret;
 use super::{Denied, Standing};
 use crate::clock;
 use crate::clock::Instant;
-use crate::store::{Caller, Identity, Member, Members, Role, Session, Unavailable};
+use crate::store::{
+    Caller, Identity, LOOK_EVERY, Member, Members, Role, Session, Unavailable,
+};
 
-/// How often the store is asked whether anything changed.
-pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// For how long the last list holds when the store cannot be asked; after that, nobody is let in.
 const HOLDS_FOR: Duration = Duration::from_secs(30);
 /// When to come back, as long as it cannot.

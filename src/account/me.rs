@@ -206,7 +206,7 @@ fn who(caller: &Caller, role: Role) -> Who<'_> {
     match caller {
         Caller::Address(_) => Who { kind: "address", name: None, role: None },
         Caller::Member(name) => Who { kind: "member", name: Some(name), role: Some(role.name()) },
-        Caller::Subject(name) => Who { kind: "subject", name: Some(name), role: None },
+        Caller::Subject(name) => Who { kind: "subject", name: Some(name), role: Some(role.name()) },
     }
 }
 

@@ -2,24 +2,29 @@
 
 use std::io;
 use std::io::Write;
+use std::sync::Arc;
 
 use super::Exit;
 use super::Loaded;
 use super::refuse;
 use crate::access::roll::Count;
+use crate::clock;
 use crate::config::Budget;
+use crate::config::Config;
 use crate::config::Fault;
 use crate::config::Mode;
 use crate::config::Spend;
 use crate::config::Store;
 use crate::config::Target;
+use crate::store::Members;
+use crate::store::sqlite::Sqlite;
 
 /// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`. Settings
 /// that this version cannot honour are faults too, as `serve` would refuse them.
 ///
 /// # Errors
 /// That of writing.
-pub fn check(
+pub async fn check(
     loaded: &Result<Loaded, Vec<Fault>>,
     out: &mut impl Write,
     err: &mut impl Write,
@@ -38,11 +43,28 @@ pub fn check(
     if !not_yet.is_empty() {
         return Ok(Exit::Mistake);
     }
-    summary(loaded, out)?;
+    let members = count(&loaded.config).await;
+    summary(loaded, members, out)?;
     Ok(Exit::Done)
 }
 
-fn summary(loaded: &Loaded, out: &mut impl Write) -> io::Result<()> {
+/// The members in the ledger, where there is one that can be read.
+async fn count(config: &Config) -> Option<Count> {
+    let Store::Sqlite(path) = &config.store else { return None };
+    if config.access.mode != Mode::Members {
+        return None;
+    }
+    match path.try_exists() {
+        Ok(false) => Some(Count::default()),
+        Ok(true) => {
+            let ledger = Sqlite::read(path, Arc::new(clock::wall)).ok()?;
+            Some(Count::of(&ledger.members().await.ok()?))
+        }
+        Err(_unreadable) => None,
+    }
+}
+
+fn summary(loaded: &Loaded, members: Option<Count>, out: &mut impl Write) -> io::Result<()> {
     let config = &loaded.config;
     let file = match &loaded.file {
         Some(path) => path.display().to_string(),
@@ -54,7 +76,7 @@ fn summary(loaded: &Loaded, out: &mut impl Write) -> io::Result<()> {
         ("gateway", gateway(&config.gateway.target)),
         ("listen", listen.join(", ")),
         ("admin", config.admin.listen.to_string()),
-        ("callers", callers(&config.access.mode, None)),
+        ("callers", callers(&config.access.mode, members)),
         ("budgets", budgets(&config.budget)),
         ("store", store(&config.store)),
     ];

@@ -62,6 +62,7 @@ impl Reload {
             core.stack.exchange(stack);
         }
         tokio::spawn(app.follow_books());
+        self.lasting.access.look_again();
         Ok(app)
     }
 }

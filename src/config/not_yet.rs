@@ -15,8 +15,6 @@ type Row = (&'static str, fn(&Config) -> bool, &'static str);
 pub(super) const NOT_YET: &[Row] = &[
     ("server.tls", |config| matches!(config.server.tls, Some(Tls { .. })),
         "this version does not serve TLS, and never plain HTTP where TLS was asked for; put a TLS front-end before it"),
-    ("access.mode", |config| matches!(config.access.mode, Mode::Jwt { .. }),
-        "this version does not check JWTs; use \"open\""),
     ("store.url", |config| config.store == Store::Redis,
         "this version does not share a store between instances; use \"memory\" or \"sqlite:…\", and unset REDIS_URL"),
 ];

@@ -15,6 +15,7 @@ mod nothing_is_sent_before_its_toll;
 mod one_poll_for_all;
 mod operations;
 mod patience;
+mod subjects;
 mod support;
 mod the_account;
 mod the_key_never_leaves;

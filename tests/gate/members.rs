@@ -3,6 +3,7 @@
 mod budgets;
 mod credentials;
 mod logins;
+mod process;
 mod separation;
 mod streams;
 
