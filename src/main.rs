@@ -31,6 +31,9 @@ fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
         (Command::Check { online: true }, settings) => {
             runtime.block_on(cli::online(&settings, out, err))
         }
+        (Command::Member { change }, Ok(loaded)) => {
+            runtime.block_on(cli::member(&loaded.config, change, out, err))
+        }
         (Command::Usage { since, by, format }, Ok(loaded)) => {
             runtime.block_on(cli::usage(&loaded.config, (since, by, format), out, err))
         }

@@ -2,11 +2,13 @@
 
 pub mod billing;
 pub mod books;
+pub mod csv;
 pub mod events;
 pub mod further;
 pub mod jobs;
 pub mod me;
 pub mod media;
+pub mod members;
 pub mod reconcile;
 pub mod spend;
 pub mod usage;

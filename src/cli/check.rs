@@ -6,6 +6,7 @@ use std::io::Write;
 use super::Exit;
 use super::Loaded;
 use super::refuse;
+use crate::access::roll::Count;
 use crate::config::Budget;
 use crate::config::Fault;
 use crate::config::Mode;
@@ -53,7 +54,7 @@ fn summary(loaded: &Loaded, out: &mut impl Write) -> io::Result<()> {
         ("gateway", gateway(&config.gateway.target)),
         ("listen", listen.join(", ")),
         ("admin", config.admin.listen.to_string()),
-        ("callers", callers(&config.access.mode).to_owned()),
+        ("callers", callers(&config.access.mode, None)),
         ("budgets", budgets(&config.budget)),
         ("store", store(&config.store)),
     ];
@@ -76,12 +77,25 @@ pub(super) fn gateway(target: &Target) -> String {
     }
 }
 
-pub(super) fn callers(mode: &Mode) -> &'static str {
-    match mode {
-        Mode::Open => "open: whoever reaches an address above, told apart by address",
-        Mode::Members => "members: holders of a token",
-        Mode::Jwt { .. } => "jwt: users of the web app's own login",
-    }
+/// Who may call; of members how many, where that is known.
+pub(super) fn callers(mode: &Mode, members: Option<Count>) -> String {
+    const HOW: &str = "`tollgate member add NAME` adds one";
+    let words = match (mode, members) {
+        (Mode::Open, _) => "open: whoever reaches an address above, told apart by address",
+        (Mode::Jwt { .. }, _) => "jwt: users of the web app's own login",
+        (Mode::Members, None) => "members: holders of a token",
+        (Mode::Members, Some(Count { members: 0, .. })) => {
+            return format!("members: NOBODY YET, and nobody is let in; {HOW}");
+        }
+        (Mode::Members, Some(Count { members, admins })) => {
+            let admins = match admins {
+                1 => "1 admin".to_owned(),
+                _ => format!("{admins} admins"),
+            };
+            return format!("members: {members}, {admins}; {HOW}");
+        }
+    };
+    words.to_owned()
 }
 
 pub(super) fn budgets(budget: &Budget) -> String {

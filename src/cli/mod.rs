@@ -4,10 +4,12 @@ mod check;
 mod harden;
 mod ledger;
 mod log;
+mod member;
 mod online;
 mod reconcile;
 mod reload;
 mod sandbox;
+mod secret;
 mod serve;
 mod settings;
 mod usage;
@@ -24,6 +26,8 @@ use clap::Subcommand;
 
 pub use check::check;
 pub use harden::harden;
+pub use member::Change;
+pub use member::member;
 pub use online::online;
 pub use reconcile::reconcile;
 pub use sandbox::sandbox;
@@ -36,6 +40,7 @@ pub use usage::Format;
 pub use usage::Since;
 pub use usage::usage;
 
+use crate::access::token;
 use crate::config::Fault;
 use crate::config::blot;
 
@@ -61,6 +66,12 @@ pub enum Command {
         /// Asks the gateway for balance, limits and key names as well
         #[arg(long)]
         online: bool,
+    },
+    /// Adds, lists, changes and revokes those who may call
+    Member {
+        /// What becomes of whom
+        #[command(subcommand)]
+        change: Change,
     },
     /// Says what was spent, from the ledger
     Usage {
@@ -124,7 +135,7 @@ impl Cli {
         };
         let text = error.render().to_string();
         if error.use_stderr() {
-            write!(err, "{}", blot(&text))?;
+            write!(err, "{}", token::blot(&blot(&text)))?;
             return Ok(Err(Exit::Mistake));
         }
         write!(out, "{text}")?;

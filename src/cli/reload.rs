@@ -61,6 +61,7 @@ impl Reload {
         for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
             core.stack.exchange(stack);
         }
+        self.lasting.access.look_again();
         tokio::spawn(app.follow_books());
         Ok(app)
     }
@@ -81,7 +82,9 @@ fn changed(old: &Config, new: &Config) -> Vec<(&'static str, Effect)> {
     let rows = [
         ("server.listen", before.listen != after.listen, Refused),
         ("gateway.base_url", is_sandbox(old) != is_sandbox(new), Refused),
+        ("access.mode", old.access.mode != new.access.mode, Refused),
         ("store.url", old.store != new.store, Refused),
+        ("TOLLGATE_SECRET", old.secret != new.secret, Refused),
         ("server.max_connections", before.max_connections != after.max_connections, Later),
         ("server.header_timeout", before.header_timeout != after.header_timeout, Later),
         ("server.idle_timeout", before.idle_timeout != after.idle_timeout, Later),

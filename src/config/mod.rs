@@ -15,6 +15,7 @@ mod not_yet;
 mod origin;
 mod raw;
 mod read;
+mod secret;
 mod section;
 mod serving;
 mod value;
@@ -35,6 +36,7 @@ pub use jwt::Jwt;
 pub use key::Key;
 pub use read::Environment;
 pub use read::Source;
+pub use secret::SecretText;
 
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
@@ -51,6 +53,8 @@ pub struct Config {
     pub gateway: Gateway,
     /// `[access]`
     pub access: Access,
+    /// `TOLLGATE_SECRET`, or what is in `TOLLGATE_SECRET_FILE`; where neither is set, it is made.
+    pub secret: Option<SecretText>,
     /// `[limits]`
     pub limits: Limits,
     /// `[budget]`

@@ -71,7 +71,7 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
         ("TOLLGATE_GATEWAY__WINDOW", "{ requests = 30, seconds = 60 }"),
         ("TOLLGATE_GATEWAY__BALANCE_FLOOR", "2.5"),
         ("TOLLGATE_LOG__LEVEL", "debug"),
-        ("TOLLGATE_SECRET", "anything"),
+        ("TOLLGATE_SECRET", ""),
         ("TOLLGATE_SERVICE_HOST", "10.0.0.1"),
         ("TOLLGATE_PORT", "tcp://10.0.0.1:80"),
         ("TOLLGATE_PORT_80_TCP_ADDR", "10.0.0.1"),
@@ -163,11 +163,6 @@ fn added_models_and_endpoints_are_read_with_their_tolls() {
 fn what_this_version_lacks_is_named_and_nothing_else() {
     let rows = [
         ("server.tls", "server.tls = { cert = 'c', key = 'k' }"),
-        ("access.mode", "access.mode = 'members'"),
-        (
-            "access.mode",
-            "access = { mode = 'jwt', jwt = { issuer = 'i', audience = 'a', jwks = 'f' } }",
-        ),
         ("store.url", "store.url = 'redis://localhost'"),
     ];
     for (name, file) in rows {
@@ -203,10 +198,14 @@ fn risky_settings_are_right_and_warned_of() {
         ("server.trusted_proxies = ['10.0.0.0/8']", "budget.total"),
         ("admin.listen = '0.0.0.0:9464'", "admin.listen"),
     ];
+    let nobody = read("access.mode = 'members'", &[]).expect("right").warnings();
+    assert!(nobody.len() == 1 && nobody[0].starts_with("access.mode"), "{nobody:?}");
     for (file, name) in rows {
         let warnings = read(file, &[URL, KEY]).expect(file).warnings();
         assert_eq!(warnings.len(), 1, "{file}: {warnings:?}");
         assert!(warnings[0].starts_with(name), "{warnings:?}");
     }
     assert!(read("", &[URL, KEY]).expect("right").warnings().is_empty());
+    let members = "server.hosts = ['a.example']\naccess.mode = 'members'";
+    assert!(read(members, &[URL, KEY]).expect("right").warnings().is_empty());
 }

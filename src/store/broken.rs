@@ -7,15 +7,22 @@ use std::time::Duration;
 use super::Answer;
 use super::Checkpoint;
 use super::Ending;
+use super::Identity;
 use super::Job;
 use super::JobBook;
 use super::Ledger;
+use super::Member;
+use super::MemberFault;
+use super::Members;
+use super::Own;
 use super::Place;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
+use super::Role;
 use super::Row;
 use super::Scope;
+use super::Session;
 use super::Spending;
 use super::Spent;
 use super::TakenPlace;
@@ -115,6 +122,49 @@ impl WindowLog for Broken {
     fn unsent(&self, _: Place) {}
 
     fn places(&self, _: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
+        self.refuse()
+    }
+}
+
+impl Members for Broken {
+    fn enlist<'a>(&'a self, _: &'a Member) -> Answer<'a, Result<(), MemberFault>> {
+        self.refuse()
+    }
+
+    fn revoke(&self, _: Arc<str>) -> Answer<'_, Result<(), MemberFault>> {
+        self.refuse()
+    }
+
+    fn update(
+        &self,
+        _: Arc<str>,
+        _: Option<Role>,
+        _: Option<Own>,
+    ) -> Answer<'_, Result<(), MemberFault>> {
+        self.refuse()
+    }
+
+    fn rotate(&self, _: Arc<str>, _: Identity, _: Arc<str>) -> Answer<'_, Result<(), MemberFault>> {
+        self.refuse()
+    }
+
+    fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn log_in<'a>(&'a self, _: &'a Session) -> Answer<'a, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn log_out(&self, _: Identity) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
         self.refuse()
     }
 }

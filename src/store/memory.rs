@@ -3,6 +3,7 @@
 
 mod books;
 mod jobs;
+mod members;
 mod replies;
 mod window;
 
@@ -31,6 +32,7 @@ use super::Unavailable;
 use super::Word;
 use books::Books;
 use jobs::Jobs;
+use members::Roll;
 use window::Places;
 
 /// A ledger that ends with the process. Every verb is done when it is called: nothing runs beside it.
@@ -38,6 +40,7 @@ pub struct Memory {
     books: Mutex<Books>,
     jobs: Mutex<Jobs>,
     places: Mutex<Places>,
+    roll: Mutex<Roll>,
     clock: Clock,
 }
 
@@ -49,8 +52,8 @@ impl Memory {
 
     /// The same, with other bounds.
     pub fn with_room(clock: Clock, room: Room) -> Self {
-        let (jobs, places) = (Mutex::default(), Mutex::default());
-        Self { books: Mutex::new(Books::new(room)), jobs, places, clock }
+        let (jobs, places, roll) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { books: Mutex::new(Books::new(room)), jobs, places, roll, clock }
     }
 
     fn step<T>(

@@ -36,7 +36,7 @@ pub use entry::{
     Twin,
 };
 pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
-pub use member::{Member, MemberFault, Members, Own, Role, Session};
+pub use member::{LOOK_EVERY, Member, MemberFault, Members, Own, Role, Session, is_member_name};
 pub use room::Room;
 
 /// What a verb answers, later.
@@ -131,6 +131,6 @@ pub trait JobBook: Send + Sync + 'static {
 }
 
 /// Everything that a server remembers.
-pub trait Store: Ledger + WindowLog + JobBook {}
+pub trait Store: Ledger + WindowLog + JobBook + Members {}
 
-impl<T: Ledger + WindowLog + JobBook> Store for T {}
+impl<T: Ledger + WindowLog + JobBook + Members> Store for T {}

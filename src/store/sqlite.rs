@@ -7,6 +7,7 @@ mod counters;
 mod fault;
 mod jobs;
 mod lock;
+mod members;
 mod open;
 mod replies;
 mod report;
@@ -123,6 +124,11 @@ impl Sqlite {
         let room = Room::default();
         let books = Books::new(open::open(path, Purpose::Read, room)?, room);
         Self::start(path, clock, books, Access::Read, None)
+    }
+
+    /// Whether a server has this ledger now, in whichever process.
+    pub fn is_served(&self) -> bool {
+        lock::is_served(&self.path)
     }
 
     fn start(

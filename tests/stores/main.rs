@@ -9,6 +9,7 @@ mod desk;
 mod disk;
 mod endings;
 mod jobs;
+mod members;
 mod model;
 mod restart;
 mod window;

@@ -6,10 +6,16 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::OpenError;
 
 const ENDING: &str = ".lock";
+/// A command that asks whether there is a server holds the lock for an instant, and so does a process
+/// that is just being started by whoever has it open.
+const TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
 /// Held for as long as the server lives; the system drops it with the process.
 #[derive(Debug)]
@@ -23,7 +29,7 @@ impl Lock {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(unusable)?;
-        match file.try_lock() {
+        match patiently(|| file.try_lock()) {
             Ok(()) => {
                 let was_served = file.metadata().map_err(unusable)?.len() > 0;
                 let mut lock = Self(file);
@@ -56,6 +62,23 @@ impl Drop for Lock {
     }
 }
 
+fn patiently(mut lock: impl FnMut() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
+    for _ in 1..TRIES {
+        match lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(BETWEEN_TRIES),
+            done => return done,
+        }
+    }
+    lock()
+}
+
+/// Whether a server has the ledger now.
+pub(super) fn is_served(path: &Path) -> bool {
+    let file = File::open(beside(path, ENDING));
+    // Shared, so that commands do not take each other for a server.
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 /// Whether a server has had the ledger before.
 pub(super) fn was_served(path: &Path) -> bool {
     fs::metadata(beside(path, ENDING)).is_ok_and(|lock| lock.len() > 0)
@@ -79,7 +102,9 @@ mod tests {
         let lock = Lock::take(&path).unwrap();
         let inherited = lock.0.try_clone().unwrap();
         assert!(matches!(Lock::take(&path), Err(OpenError::Locked { .. })));
+        assert!(is_served(&path));
         drop(lock);
+        assert!(!is_served(&path));
         Lock::take(&path).unwrap();
         drop(inherited);
     }
