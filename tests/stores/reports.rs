@@ -17,9 +17,15 @@ fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Call
     CallerSpending { caller, day, service: Service::Chat, model, count, settled, unknown, held }
 }
 
-fn check(turn: u64) -> Checkpoint {
+fn check(turn: u32) -> Checkpoint {
     let at = START + turn * SECOND;
-    Checkpoint { at, balance_cents: 5_000 - turn, chats: turn, chat_cents: 1, spent_cents: turn }
+    Checkpoint {
+        at,
+        balance_cents: 5_000 - u64::from(turn),
+        chats: u64::from(turn),
+        chat_cents: 1,
+        spent_cents: u64::from(turn),
+    }
 }
 
 impl Desk {
