@@ -21,11 +21,16 @@ use url::Url;
 pub use current::Current;
 pub use remembered::{Remembered, memory, sqlite};
 
+use crate::access::Access;
+use crate::access::Door;
+use crate::access::jwt::Jwt;
+use crate::access::roll::Roll;
+use crate::access::token::Secret;
 use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
 use crate::config;
-use crate::config::{Config, Key, Target};
+use crate::config::{Config, Key, Mode, Target};
 use crate::downstream;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
@@ -45,7 +50,7 @@ use crate::routes::{Parts, Routes};
 use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::{KeyId, Ledger, Limits, WindowLog};
+use crate::store::{KeyId, Ledger, Limits, Members, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
@@ -66,6 +71,8 @@ pub struct Lasting {
     pub ledger: Arc<dyn Ledger>,
     /// Names what it remembers: see [`Remembered`].
     pub ledger_name: Arc<str>,
+    /// Who may call.
+    pub access: Arc<Access>,
     /// The purchases that are under way.
     pub running: Running,
     /// What the account's balance covers.
@@ -120,6 +127,7 @@ impl App {
         });
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
+            access: Arc::clone(&lasting.access),
             catalog: catalog::render(&config.catalog, &facts(&config, origins, lasting)),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
@@ -136,6 +144,7 @@ impl App {
             origins: config.access.allowed_origins.clone().into(),
             hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own)),
             trusted: config.server.trusted_proxies.clone().into(),
+            access: Arc::clone(&lasting.access),
             further: account::rows(&config),
             limiter,
             bodies: downstream::body::Limits {
@@ -264,6 +273,25 @@ pub async fn window(
     let window = Window::new(log, config.gateway.window, shutdown);
     window.restore().await;
     window
+}
+
+/// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed
+/// where there are members only.
+///
+/// # Errors
+/// That of `secret`; keys in a file that cannot be used.
+pub async fn access(
+    mode: &Mode,
+    members: Arc<dyn Members>,
+    secret: impl FnOnce() -> io::Result<Secret>,
+    metrics: Arc<Metrics>,
+) -> io::Result<Arc<Access>> {
+    let door = match mode {
+        Mode::Open => Door::Open,
+        Mode::Members => Door::Members(Roll::open(members, secret()?).await),
+        Mode::Jwt(settings) => Door::Jwt(Jwt::new(settings)?),
+    };
+    Ok(Arc::new(Access::new(door, metrics)))
 }
 
 /// A sandbox as the settings want it.

@@ -65,7 +65,7 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
             Mode::Members => "members",
             Mode::Jwt { .. } => "jwt",
         },
-        shows_balance: knows_callers(config),
+        shows_balance: config.access.mode == Mode::Open && config.is_private(),
         budgets: terms(config).limits,
     };
     let (limiter, credit) = (Arc::clone(limiter), lasting.credit.clone());

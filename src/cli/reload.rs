@@ -62,6 +62,7 @@ impl Reload {
             core.stack.exchange(stack);
         }
         tokio::spawn(app.follow_books());
+        self.lasting.access.look_again();
         Ok(app)
     }
 }
@@ -81,6 +82,7 @@ fn changed(old: &Config, new: &Config) -> Vec<(&'static str, Effect)> {
     let rows = [
         ("server.listen", before.listen != after.listen, Refused),
         ("gateway.base_url", is_sandbox(old) != is_sandbox(new), Refused),
+        ("access.mode", old.access.mode != new.access.mode, Refused),
         ("store.url", old.store != new.store, Refused),
         ("TOLLGATE_SECRET", old.secret != new.secret, Refused),
         ("server.max_connections", before.max_connections != after.max_connections, Later),

@@ -20,7 +20,9 @@ use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
 use super::reload::Reload;
+use super::secret::secret;
 use super::{Exit, Loaded, log};
+use crate::access::Access;
 use crate::app;
 use crate::app::{App, Current, Lasting, Remembered};
 use crate::config::{Config, Store, Target};
@@ -75,10 +77,14 @@ pub fn serve(
     let watched = Arc::clone(&window);
     metrics.watch_window(move || (watched.free(), watched.waiting()));
     let sandbox = behind.block_on(start_sandbox(&config))?;
+    let finding = || secret(&config).map_err(io::Error::other);
+    let access = app::access(&config.access.mode, store.members, finding, Arc::clone(&metrics));
+    let access = behind.block_on(access)?;
     let lasting = Lasting {
         metrics,
         ledger: store.ledger,
         ledger_name: store.name,
+        access: Arc::clone(&access),
         running,
         credit: Credit::default(),
         jobs,
@@ -89,11 +95,12 @@ pub fn serve(
     let app = App::new(config, own.clone(), &lasting)?;
 
     let cores = start_cores(&app, &listeners, &shutdown)?;
-    announce(app.config(), &listeners, &admin, out)?;
+    announce(app.config(), &access, &listeners, &admin, out)?;
     // The cores have their own handles: with these open, too, the kernel would go on taking
     // connections that nobody serves while the rest drains.
     drop(listeners);
     behind.spawn(app.open_books());
+    behind.spawn(async move { access.follow().await });
     let reload = Reload { config_path, own, lasting: lasting.clone() };
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
@@ -299,6 +306,7 @@ async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
 /// Where the page is, what it costs, who may come: the first thing that a person reads.
 fn announce(
     config: &Config,
+    access: &Access,
     listeners: &[StdListener],
     admin: &StdListener,
     out: &mut impl Write,
@@ -308,7 +316,7 @@ fn announce(
         writeln!(out, "page      http://{}", listener.local_addr()?)?;
     }
     writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
-    writeln!(out, "callers   {}", callers(&config.access.mode))?;
+    writeln!(out, "callers   {}", callers(&config.access.mode, access.count()))?;
     writeln!(out, "budgets   {}", budgets(&config.budget))?;
     writeln!(out, "admin     http://{}", admin.local_addr()?)?;
     out.flush()

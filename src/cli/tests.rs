@@ -26,7 +26,9 @@ fn variables(environment: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
 
 fn checked(loaded: &Result<Loaded, Vec<Fault>>) -> (Exit, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let exit = check(loaded, &mut out, &mut err).expect("a Vec takes all");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let checking = check(loaded, &mut out, &mut err);
+    let exit = runtime.expect("a runtime").block_on(checking).expect("a Vec takes all");
     (exit, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
 }
 

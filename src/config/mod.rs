@@ -7,6 +7,7 @@
 
 mod buying;
 mod fault;
+mod jwt;
 mod key;
 mod keys;
 mod nearest;
@@ -29,6 +30,9 @@ use url::Url;
 pub use fault::Fault;
 pub use fault::Place;
 pub use fault::blot;
+pub use jwt::ClaimName;
+pub use jwt::Jwks;
+pub use jwt::Jwt;
 pub use key::Key;
 pub use read::Environment;
 pub use read::Source;
@@ -202,14 +206,7 @@ pub enum Mode {
     /// Holders of a token that tollgate issued.
     Members,
     /// Users of the web app's own login.
-    Jwt {
-        /// `access.jwt.issuer`
-        issuer: String,
-        /// `access.jwt.audience`
-        audience: String,
-        /// `access.jwt.jwks`: an https address or a file.
-        jwks: String,
-    },
+    Jwt(Jwt),
 }
 
 /// What each caller may do.

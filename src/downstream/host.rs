@@ -80,6 +80,15 @@ fn address(name: &str) -> Option<IpAddr> {
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
+/// Whether a `Host` header names this machine's own loopback.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let name = name_of(host).unwrap_or_default();
+    match address(name) {
+        Some(address) => address.is_loopback(),
+        None => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case("localhost"),
+    }
+}
+
 /// See the file's documentation.
 #[derive(Clone, Debug)]
 pub struct KnownHost<S> {

@@ -34,6 +34,10 @@ pub enum Endpoint {
     Me,
     /// What the caller has spent.
     Usage,
+    /// A member's cookie.
+    LogIn,
+    /// Its end.
+    LogOut,
     /// An endpoint of `gateway.passthrough` that costs.
     Buy,
     /// An endpoint of `gateway.passthrough` that does not.
@@ -66,6 +70,17 @@ pub enum Takes {
     ChatJson,
     /// JSON, at most `server.video_body` bytes.
     VideoJson,
+    /// JSON, a few bytes.
+    LoginJson,
+}
+
+/// Whom a row is for, where `access.mode` is not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Everybody: it costs nothing and tells nothing of anybody. Credentials are not looked at.
+    Nobody,
+    /// Callers whose credentials hold; others get 401.
+    Caller,
 }
 
 /// How a row's path is compared.
@@ -90,22 +105,26 @@ pub struct Route {
     pub class: Class,
     /// What body it takes.
     pub takes: Takes,
+    /// Whom it is for.
+    pub needs: Needs,
 }
 
 #[rustfmt::skip]
 /// Every endpoint. What is in none of these rows is the page's, or nobody's.
 pub const ROUTES: &[Route] = &[
-    Route { method: Method::POST, path: Path::Exact("/api/v1/chat"),         endpoint: Endpoint::Chat,        class: Class::Paid, takes: Takes::ChatJson },
-    Route { method: Method::POST, path: Path::Exact("/api/v1/video"),        endpoint: Endpoint::Video,       class: Class::Paid, takes: Takes::VideoJson },
-    Route { method: Method::GET,  path: Path::Exact("/api/v1/video/status"), endpoint: Endpoint::VideoStatus, class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/video/content"),   endpoint: Endpoint::VideoContent, class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/events"),          endpoint: Endpoint::Events,      class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/jobs"),            endpoint: Endpoint::Jobs,        class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::POST, path: Path::Exact("/api/v1/chat"),         endpoint: Endpoint::Chat,        class: Class::Paid, takes: Takes::ChatJson, needs: Needs::Caller },
+    Route { method: Method::POST, path: Path::Exact("/api/v1/video"),        endpoint: Endpoint::Video,       class: Class::Paid, takes: Takes::VideoJson, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/api/v1/video/status"), endpoint: Endpoint::VideoStatus, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/video/content"),   endpoint: Endpoint::VideoContent, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/events"),          endpoint: Endpoint::Events,      class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/jobs"),            endpoint: Endpoint::Jobs,        class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::POST, path: Path::Exact("/bff/login"),           endpoint: Endpoint::LogIn,       class: Class::Free, takes: Takes::LoginJson, needs: Needs::Nobody },
+    Route { method: Method::POST, path: Path::Exact("/bff/logout"),          endpoint: Endpoint::LogOut,      class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
 ];
 
 /// Whatever no row claims: the page's files, or those of the fronted site.
@@ -115,6 +134,7 @@ const PAGE: Route = Route {
     endpoint: Endpoint::Page,
     class: Class::Free,
     takes: Takes::Nothing,
+    needs: Needs::Nobody,
 };
 const PAGE_ROW: &Route = &PAGE;
 
@@ -131,8 +151,8 @@ pub struct Further {
 /// labels and logs do not grow with the settings.
 #[rustfmt::skip]
 const FURTHER: &[Route] = &[
-    Route { method: Method::POST, path: Path::Below("/api/v1/"), endpoint: Endpoint::Buy, class: Class::Paid, takes: Takes::ChatJson },
-    Route { method: Method::GET,  path: Path::Below("/api/v1/"), endpoint: Endpoint::Ask, class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::POST, path: Path::Below("/api/v1/"), endpoint: Endpoint::Buy, class: Class::Paid, takes: Takes::ChatJson, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Below("/api/v1/"), endpoint: Endpoint::Ask, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
 ];
 
 impl Further {

@@ -8,6 +8,7 @@ mod claim;
 pub mod file;
 mod further;
 mod jobs;
+mod log_in;
 pub mod page;
 mod problems;
 mod receipt;
@@ -23,6 +24,7 @@ use bytes::Bytes;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
+use crate::access::Access;
 use crate::account::further::Further;
 use crate::account::me::Me;
 use crate::account::media::Videos;
@@ -39,6 +41,8 @@ use crate::validate::ChatRules;
 
 /// What the endpoints are made of.
 pub struct Parts {
+    /// Who may call, and who signs in.
+    pub access: Arc<Access>,
     /// The price list's answer, made once.
     pub catalog: Bytes,
     /// What a chat must be.
@@ -94,7 +98,9 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Events => jobs::events(&parts.jobs, &call).await,
                 Endpoint::Jobs => jobs::list(&parts.jobs, &call).await,
                 Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
-                Endpoint::Me => parts.me.of(&call.caller).await,
+                Endpoint::Me => parts.me.of(&call.caller, &call.standing).await,
+                Endpoint::LogIn => log_in::open(&parts.access, &call).await,
+                Endpoint::LogOut => log_in::end(&parts.access, &call).await,
                 Endpoint::Usage => spend(&parts.spend, &call).await,
                 Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
                 Endpoint::Ask => further::ask(&parts.further, &call).await,

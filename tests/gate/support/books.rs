@@ -60,7 +60,13 @@ impl Books {
         let price = price(method, target, body.as_bytes());
         let is_key = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("idempotency-key");
         let key = headers.iter().find(is_key).filter(|_| price > 0);
-        let key = key.map(|(_, key)| (target.to_owned(), key.trim_matches('"').to_owned()));
+        // Each member has keys of its own; whatever else is sent as a token means nothing.
+        let is_member = |(name, value): &&(&str, &str)| {
+            name.eq_ignore_ascii_case("authorization") && value.starts_with("Bearer tg_")
+        };
+        let member = headers.iter().find(is_member).map_or("", |(_, token)| token);
+        let scope = format!("{target} {member}");
+        let key = key.map(|(_, key)| (scope, key.trim_matches('"').to_owned()));
         if let Some(likeness) = likeness(method, target, body.as_bytes()) {
             let mut sums = lock(&self.0);
             let offers = sums.offers.entry(likeness).or_default();

@@ -9,13 +9,16 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tollgate::app::{App, Lasting};
+use tollgate::access::Access;
+use tollgate::access::token::Secret;
+use tollgate::app::{App, Lasting, Remembered};
 use tollgate::config::{Config, Environment, Source, Store};
 use tollgate::downstream::caller::{Introduced, Peer};
 use tollgate::jobs::Jobs;
 use tollgate::metrics::Metrics;
 use tollgate::routes::admin::Admin;
 use tollgate::server;
+use tollgate::store::Members;
 
 use super::log;
 
@@ -23,6 +26,8 @@ use super::log;
 pub(super) struct InProcess {
     pub(super) page: SocketAddr,
     pub(super) admin: SocketAddr,
+    pub(super) members: Arc<dyn Members>,
+    pub(super) access: Arc<Access>,
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,6 +48,10 @@ impl InProcess {
         let page = server::bind(config.server.listen[0]).unwrap();
         let admin = server::bind(config.admin.listen).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
+        let store = open_store(&config);
+        let (members, metrics) = (Arc::clone(&store.members), Arc::<Metrics>::default());
+        let access = open_access(&config, &members, &metrics);
+        let (lent, counts) = (Arc::clone(&access), Arc::clone(&metrics));
         let shutdown = CancellationToken::new();
         let ends = shutdown.clone();
         let serve = move || {
@@ -50,11 +59,11 @@ impl InProcess {
             runtime.block_on(async {
                 let page = TcpListener::from_std(page).unwrap();
                 let admin = TcpListener::from_std(admin).unwrap();
-                serve(config, page, admin, ends).await;
+                serve(config, store, (lent, counts), page, admin, ends).await;
             });
         };
         let thread = thread::Builder::new().name("gate".to_owned()).spawn(serve).unwrap();
-        Self { page: page_at, admin: admin_at, shutdown, thread: Some(thread) }
+        Self { page: page_at, admin: admin_at, members, access, shutdown, thread: Some(thread) }
     }
 
     /// Stops accepting, and waits for what is under way.
@@ -66,20 +75,38 @@ impl InProcess {
     }
 }
 
-async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
-    let own = vec![page.local_addr().unwrap().ip()];
-    let metrics = Arc::new(Metrics::default());
-    let store = match &config.store {
+fn open_store(config: &Config) -> Remembered {
+    match &config.store {
         Store::Memory => tollgate::app::memory(),
         Store::Sqlite(path) => tollgate::app::sqlite(path, tollgate::store::Money::Real)
             .expect("a ledger that can be used"),
         Store::Redis => panic!("no test has one"),
-    };
+    }
+}
+
+fn open_access(config: &Config, members: &Arc<dyn Members>, metrics: &Arc<Metrics>) -> Arc<Access> {
+    let secret = || Ok(Secret::new(config.secret.as_ref().expect("it is set").expose().as_bytes()));
+    let (members, metrics) = (Arc::clone(members), Arc::clone(metrics));
+    let access = tollgate::app::access(&config.access.mode, members, secret, metrics);
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(access).expect("it is known who may call")
+}
+
+async fn serve(
+    config: Config,
+    store: Remembered,
+    (access, metrics): (Arc<Access>, Arc<Metrics>),
+    page: TcpListener,
+    admin: TcpListener,
+    shutdown: CancellationToken,
+) {
+    let own = vec![page.local_addr().unwrap().ip()];
     let jobs = Jobs::new(store.book, runtime::Handle::current(), shutdown.clone());
     let window = tollgate::app::window(store.log, &config, shutdown.clone()).await;
     let watched = Arc::clone(&window);
     metrics.watch_window(move || (watched.free(), watched.waiting()));
     let lasting = Lasting {
+        access: Arc::clone(&access),
         metrics: Arc::clone(&metrics),
         ledger: store.ledger,
         ledger_name: store.name,
@@ -93,6 +120,7 @@ async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: 
     if app.config().gateway.window == tollgate::config::Window::Auto {
         tokio::spawn(app.follow_books());
     }
+    tokio::spawn(async move { access.follow().await });
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
