@@ -18,9 +18,7 @@ use super::token::Secret;
 use super::{Denied, Standing};
 use crate::clock;
 use crate::clock::Instant;
-use crate::store::{
-    Caller, Identity, LOOK_EVERY, Member, Members, Role, Session, Unavailable,
-};
+use crate::store::{Caller, Identity, LOOK_EVERY, Member, Members, Role, Session, Unavailable};
 
 /// For how long the last list holds when the store cannot be asked; after that, nobody is let in.
 const HOLDS_FOR: Duration = Duration::from_secs(30);

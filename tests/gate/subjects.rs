@@ -88,7 +88,11 @@ fn a_signed_token_lets_its_subject_in_and_every_other_credential_is_refused() {
         &changed,
     ] {
         let answer = chat(&gate, wrong);
-        assert_eq!((answer.status, answer.code().as_str()), (401, "invalid_credentials"), "{wrong}");
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (401, "invalid_credentials"),
+            "{wrong}"
+        );
         let challenge = "Bearer realm=\"tollgate\", error=\"invalid_token\"";
         assert_eq!(answer.value("www-authenticate"), Some(challenge));
     }
@@ -126,7 +130,8 @@ fn a_stream_ends_with_the_token_that_opened_it() {
     let login = Login::new();
     let gate = Gate::start(&upstream, &login.settings());
     let long = login.bearer("ada", 600, &[]);
-    let video = gate.ask("POST", "/api/v1/video", &[("Authorization", &long)], crate::support::VIDEO);
+    let video =
+        gate.ask("POST", "/api/v1/video", &[("Authorization", &long)], crate::support::VIDEO);
     assert_eq!(video.status, 200);
     // Long enough to be let in on a slow machine, and shorter than a test waits.
     let short = login.bearer("ada", 5, &[]);
