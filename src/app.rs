@@ -3,6 +3,7 @@
 
 mod account;
 mod current;
+mod page;
 mod remembered;
 
 use std::io;
@@ -44,8 +45,7 @@ use crate::purchase::Terms;
 use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
-use crate::routes::catalog::{self, Facts, Replay, Words};
-use crate::routes::page::{Page, PageSettings};
+use crate::routes::catalog;
 use crate::routes::{Parts, Routes};
 use crate::sandbox;
 use crate::sandbox::Sandbox;
@@ -73,6 +73,8 @@ pub struct Lasting {
     pub ledger_name: Arc<str>,
     /// Who may call.
     pub access: Arc<Access>,
+    /// The list of them, where members may.
+    pub members: Arc<dyn Members>,
     /// The purchases that are under way.
     pub running: Running,
     /// What the account's balance covers.
@@ -117,7 +119,7 @@ impl App {
         let polls = gateway.stack(&config, &metrics)?;
         let limiter = Arc::new(Limiter::new(&config.limits));
         let books = account::books(polls.clone(), lasting.credit.clone(), &gateway.keys);
-        let origins = media_origins(&config, lasting);
+        let origins = page::media_origins(&config, lasting);
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         lasting.jobs.follow(jobs::Setup {
             gateway: BoxCloneSyncService::new(polls.clone()),
@@ -128,17 +130,18 @@ impl App {
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
             access: Arc::clone(&lasting.access),
-            catalog: catalog::render(&config.catalog, &facts(&config, origins, lasting)),
+            catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
                 fields: config.gateway.chat_fields.clone(),
             },
             me: account::me(&config, &books, lasting, &limiter),
             spend: account::spend(&config, lasting),
+            admin: account::admin(&books, lasting),
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
             videos: Videos::new(media, words(&config)),
-            page: page(&config),
+            page: page::page(&config),
         };
         let gate = Gate {
             origins: config.access.allowed_origins.clone().into(),
@@ -358,39 +361,4 @@ fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
 fn words(config: &Config) -> reading::Words {
     let config::Jobs { finished, failed, result } = config.jobs.clone();
     reading::Words { finished, failed, result }
-}
-
-fn facts(config: &Config, media_origins: Vec<String>, lasting: &Lasting) -> Facts {
-    let sandbox = matches!(config.gateway.target, Target::Sandbox);
-    let config::Jobs { finished, failed, result } = config.jobs.clone();
-    let terms = terms(config);
-    Facts {
-        sandbox,
-        chat_body: config.server.chat_body,
-        video_body: config.server.video_body,
-        jobs: Words { finished, failed, result, media_origins },
-        moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
-        replay: Replay {
-            chat_seconds: terms.keep_chats.as_secs(),
-            video_seconds: terms.keep_videos.as_secs(),
-            ledger: String::from(&*lasting.ledger_name),
-        },
-    }
-}
-
-fn page(config: &Config) -> Page {
-    let page = &config.page;
-    match &page.dir {
-        Some(dir) => Page::site(dir.clone(), page.fallback.clone()),
-        None => Page::built_in(PageSettings {
-            title: page.title.clone(),
-            media_origins: page.media_origins.clone(),
-        }),
-    }
-}
-
-/// The listed origins, and the sandbox's own.
-fn media_origins(config: &Config, lasting: &Lasting) -> Vec<String> {
-    let sandbox = lasting.sandbox.iter().map(|(_, address)| format!("http://{address}"));
-    config.page.media_origins.iter().cloned().chain(sandbox).collect()
 }

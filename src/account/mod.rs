@@ -1,5 +1,6 @@
 //! What a caller may know and have of what was bought, and how our books compare with the gateway's.
 
+pub mod admin;
 pub mod billing;
 pub mod books;
 pub mod csv;

@@ -12,8 +12,6 @@ use tokio::time::sleep;
 
 pub use change::Change;
 
-use self::change::Update;
-use self::portion::Portion;
 use super::Exit;
 use super::ledger;
 use super::secret;
@@ -31,6 +29,8 @@ use crate::store::MemberFault;
 use crate::store::Members;
 use crate::store::Own;
 use crate::store::sqlite::Sqlite;
+use change::Update;
+use portion::Portion;
 
 /// Why a command did not do it: how it ends, and a sentence.
 struct Refusal(Exit, String);

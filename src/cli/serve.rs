@@ -78,13 +78,15 @@ pub fn serve(
     metrics.watch_window(move || (watched.free(), watched.waiting()));
     let sandbox = behind.block_on(start_sandbox(&config))?;
     let finding = || secret(&config).map_err(io::Error::other);
-    let access = app::access(&config.access.mode, store.members, finding, Arc::clone(&metrics));
+    let access =
+        app::access(&config.access.mode, Arc::clone(&store.members), finding, Arc::clone(&metrics));
     let access = behind.block_on(access)?;
     let lasting = Lasting {
         metrics,
         ledger: store.ledger,
         ledger_name: store.name,
         access: Arc::clone(&access),
+        members: store.members,
         running,
         credit: Credit::default(),
         jobs,

@@ -38,6 +38,14 @@ pub enum Endpoint {
     LogIn,
     /// Its end.
     LogOut,
+    /// What everybody has spent, for admins.
+    AdminUsage,
+    /// Who may call, for admins.
+    AdminMembers,
+    /// Everybody's jobs, for admins.
+    AdminJobs,
+    /// The account, for admins.
+    AdminBilling,
     /// An endpoint of `gateway.passthrough` that costs.
     Buy,
     /// An endpoint of `gateway.passthrough` that does not.
@@ -123,6 +131,10 @@ pub const ROUTES: &[Route] = &[
     Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
     Route { method: Method::POST, path: Path::Exact("/bff/login"),           endpoint: Endpoint::LogIn,       class: Class::Free, takes: Takes::LoginJson, needs: Needs::Nobody },
     Route { method: Method::POST, path: Path::Exact("/bff/logout"),          endpoint: Endpoint::LogOut,      class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/bff/admin/usage"),    endpoint: Endpoint::AdminUsage, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/admin/members"),  endpoint: Endpoint::AdminMembers, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/admin/jobs"),     endpoint: Endpoint::AdminJobs, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/admin/billing"),  endpoint: Endpoint::AdminBilling, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
     Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
     Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
 ];

@@ -1,6 +1,7 @@
 //! The endpoints: a call that passed the gate becomes an answer.
 
 pub mod admin;
+mod admin_account;
 pub mod assets;
 pub mod catalog;
 mod chat;
@@ -25,6 +26,7 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 
 use crate::access::Access;
+use crate::account::admin::Admin;
 use crate::account::further::Further;
 use crate::account::me::Me;
 use crate::account::media::Videos;
@@ -53,6 +55,8 @@ pub struct Parts {
     pub me: Me,
     /// What a caller has spent.
     pub spend: Spend,
+    /// What admins may know of everybody and of the account.
+    pub admin: Admin,
     /// `gateway.passthrough`.
     pub further: Further,
     /// How far jobs are.
@@ -102,6 +106,10 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::LogIn => log_in::open(&parts.access, &call).await,
                 Endpoint::LogOut => log_in::end(&parts.access, &call).await,
                 Endpoint::Usage => spend(&parts.spend, &call).await,
+                Endpoint::AdminUsage => admin_account::usage(&parts.admin, &call).await,
+                Endpoint::AdminMembers => admin_account::members(&parts.admin, &call).await,
+                Endpoint::AdminJobs => admin_account::jobs(&parts.admin, &call).await,
+                Endpoint::AdminBilling => admin_account::billing(&parts.admin, &call).await,
                 Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
                 Endpoint::Ask => further::ask(&parts.further, &call).await,
                 Endpoint::Healthz => Ok(admin::alive()),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Answer;
+use super::CallerSpending;
 use super::Checkpoint;
 use super::Ending;
 use super::Identity;
@@ -73,6 +74,14 @@ impl Ledger for Broken {
         self.refuse()
     }
 
+    fn spending_of_all(&self, _: Duration) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn unknown(&self, _: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        self.refuse()
+    }
+
     fn spent(&self, _: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         self.refuse()
     }
@@ -82,6 +91,10 @@ impl Ledger for Broken {
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn checks(&self, _: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
         self.refuse()
     }
 }
@@ -104,6 +117,10 @@ impl JobBook for Broken {
     }
 
     fn jobs_of(&self, _: Arc<str>, _: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn latest_jobs(&self, _: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
         self.refuse()
     }
 

@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::Answer;
+use super::CallerSpending;
 use super::Checkpoint;
 use super::Clock;
 use super::Ending;
@@ -125,6 +126,17 @@ impl Ledger for Memory {
         Box::pin(ready(self.step(|books, _| Ok(books.spending(&caller, since)))))
     }
 
+    fn spending_of_all(
+        &self,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.spending_of_all(since)))))
+    }
+
+    fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.unknown(most)))))
+    }
+
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         Box::pin(ready(self.step(|books, now| Ok(books.spent_now(&scope, now)))))
     }
@@ -134,7 +146,11 @@ impl Ledger for Memory {
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        Box::pin(ready(self.step(|books, _| Ok(books.last_check()))))
+        Box::pin(ready(self.step(|books, _| Ok(books.checks(1).pop()))))
+    }
+
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.checks(most)))))
     }
 }
 
@@ -157,6 +173,10 @@ impl JobBook for Memory {
 
     fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
         self.of_jobs(|jobs| jobs.of(&owner, most))
+    }
+
+    fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.of_jobs(|jobs| jobs.latest(most))
     }
 
     fn times(

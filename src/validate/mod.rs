@@ -12,6 +12,7 @@
 //! (`image_url`); what a request id looks like (`status::LONGEST_REQUEST_ID`).
 
 mod chat;
+mod everybody;
 mod image_url;
 mod job_ids;
 mod json;
@@ -28,6 +29,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
+pub use everybody::{EverybodyQuery, Shape, everybody};
 pub use image_url::image_url;
 pub use job_ids::{JobIds, MOST_JOBS, job_ids};
 pub use log_in::{LogIn, log_in};

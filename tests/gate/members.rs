@@ -1,5 +1,6 @@
 //! Callers who are known: who is let in, as whom, for how long, and what is theirs alone.
 
+mod admins;
 mod budgets;
 mod credentials;
 mod logins;

@@ -11,5 +11,6 @@ mod endings;
 mod jobs;
 mod members;
 mod model;
+mod reports;
 mod restart;
 mod window;

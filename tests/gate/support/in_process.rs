@@ -107,6 +107,7 @@ async fn serve(
     metrics.watch_window(move || (watched.free(), watched.waiting()));
     let lasting = Lasting {
         access: Arc::clone(&access),
+        members: store.members,
         metrics: Arc::clone(&metrics),
         ledger: store.ledger,
         ledger_name: store.name,

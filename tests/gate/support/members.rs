@@ -69,6 +69,11 @@ impl Holder {
         wait(self.store.revoke(self.name.into())).expect("it is there");
     }
 
+    /// Gives it this role.
+    pub(crate) fn becomes(&self, role: Role) {
+        wait(self.store.update(self.name.into(), Some(role), None)).expect("it is there");
+    }
+
     /// Gives it another token.
     pub(crate) fn rotate(&mut self, gate: &Gate) {
         let token = gate.mint();
