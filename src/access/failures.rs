@@ -11,7 +11,7 @@ use crate::store::Caller;
 /// Wrong credentials of one address that are answered as such in a [`PERIOD`].
 const ANSWERED: u32 = 30;
 const PERIOD: Duration = Duration::from_secs(60);
-/// Addresses that are counted in a period. Who comes when there are as many is not: nobody guesses
+/// Addresses that are counted in a period. Who comes when there are as many is not: nobody finds
 /// 256 bits in a minute, and the memory is bounded.
 const MOST_ADDRESSES: usize = 50_000;
 
