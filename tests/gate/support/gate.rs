@@ -201,7 +201,7 @@ impl Gate {
     /// Who may call, in the store and as the gate sees it.
     pub(super) fn members(&self) -> (Arc<dyn Members>, Arc<Access>) {
         match &self.running {
-            Running::Here(here) => (Arc::clone(&here.members), Arc::clone(&here.access)),
+            Running::Here(here) => here.known.clone().expect("it runs"),
             Running::Apart(_) => panic!("a process has its own: tollgate member add"),
         }
     }

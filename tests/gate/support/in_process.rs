@@ -26,8 +26,8 @@ use super::log;
 pub(super) struct InProcess {
     pub(super) page: SocketAddr,
     pub(super) admin: SocketAddr,
-    pub(super) members: Arc<dyn Members>,
-    pub(super) access: Arc<Access>,
+    /// The list in the store and as the gate sees it; they hold the store open, until `stop`.
+    pub(super) known: Option<(Arc<dyn Members>, Arc<Access>)>,
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,12 +63,19 @@ impl InProcess {
             });
         };
         let thread = thread::Builder::new().name("gate".to_owned()).spawn(serve).unwrap();
-        Self { page: page_at, admin: admin_at, members, access, shutdown, thread: Some(thread) }
+        Self {
+            page: page_at,
+            admin: admin_at,
+            known: Some((members, access)),
+            shutdown,
+            thread: Some(thread),
+        }
     }
 
     /// Stops accepting, and waits for what is under way.
     pub(super) fn stop(&mut self) {
         self.shutdown.cancel();
+        self.known = None;
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             assert!(thread::panicking(), "the gate's thread panicked");
         }
