@@ -282,7 +282,7 @@ pub async fn window(
 /// where there are members only.
 ///
 /// # Errors
-/// That of `secret`; keys in a file that cannot be used.
+/// That of `secret`; a file of keys that cannot be used.
 pub async fn access(
     mode: &Mode,
     members: Arc<dyn Members>,

@@ -104,11 +104,15 @@ impl Access {
     ) -> Result<(Caller, Standing), Problem> {
         let found = match (&self.door, shown) {
             (Door::Open, _) => return Ok((address, Standing::default())),
-            (_, Shown::Nothing) => return Err(Problem::new(&MISSING_CREDENTIALS)),
-            (_, Shown::Garbled) | (Door::Jwt(_), Shown::Login(_)) => Err(Denied::Invalid),
-            (Door::Jwt(jwt), Shown::Token(token)) => jwt.verify(token).await,
+            (Door::Members(_) | Door::Jwt(_), Shown::Nothing) => {
+                return Err(Problem::new(&MISSING_CREDENTIALS));
+            }
+            (Door::Members(_) | Door::Jwt(_), Shown::Garbled) | (Door::Jwt(_), Shown::Login(_)) => {
+                Err(Denied::Invalid)
+            }
             (Door::Members(roll), Shown::Token(token)) => roll.by_token(token),
             (Door::Members(roll), Shown::Login(value)) => roll.by_login(value),
+            (Door::Jwt(jwt), Shown::Token(token)) => jwt.verify(token).await,
         };
         found.map_err(|denied| self.refusal(denied, &address))
     }
@@ -145,12 +149,12 @@ impl Access {
         }
     }
 
-    /// Looks soon, as an operator wants it: keys may have been withdrawn.
+    /// Looks for changes now: an operator has read the settings again.
     pub fn look_again(&self) {
         match &self.door {
-            Door::Jwt(jwt) => jwt.look_again(),
-            // The list of members is never older than a moment.
+            // The roll looks several times a second.
             Door::Open | Door::Members(_) => {}
+            Door::Jwt(jwt) => jwt.look_again(),
         }
     }
 
@@ -207,8 +211,8 @@ impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.door {
             Door::Open => "Access(open)",
-            Door::Jwt(_) => "Access(jwt)",
             Door::Members(_) => "Access(members)",
+            Door::Jwt(_) => "Access(jwt)",
         })
     }
 }

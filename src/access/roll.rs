@@ -26,8 +26,6 @@ const HOLDS_FOR: Duration = Duration::from_secs(30);
 pub(super) const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// How long a login lasts.
 const LOGIN_LASTS: Duration = Duration::from_secs(7 * 86_400);
-/// Logins of one member at a time; one more ends the oldest.
-const MOST_LOGINS: usize = 50;
 
 /// Who may call where members may; shared by every core.
 pub struct Roll {
@@ -153,9 +151,8 @@ impl Roll {
         };
         let _turn = self.turn.lock().await;
         self.store.log_in(&session).await?;
-        let carried = carried.map(|value| token::hash_cookie(&self.secret, value));
-        for id in carried.into_iter().chain(known.surplus(&badge.member.name)) {
-            self.store.log_out(id).await?;
+        if let Some(value) = carried {
+            self.store.log_out(token::hash_cookie(&self.secret, value)).await?;
         }
         self.read().await?;
         Ok(Opened { value, lasts: LOGIN_LASTS })
@@ -257,15 +254,6 @@ impl Known {
 
     fn badge(&self, token: &Identity) -> Result<&Arc<Badge>, Denied> {
         found(&self.tokens, token).ok_or(Denied::Invalid)
-    }
-
-    /// The logins that a member has to give up for one more, the oldest.
-    fn surplus(&self, member: &str) -> Vec<Identity> {
-        let own = self.logins.iter().filter(|(_, login)| &*login.badge.member.name == member);
-        let mut own: Vec<_> = own.map(|(id, login)| (login.until, *id)).collect();
-        own.sort_unstable();
-        let surplus = (own.len() + 1).saturating_sub(MOST_LOGINS);
-        own.into_iter().take(surplus).map(|(_, id)| id).collect()
     }
 
     fn end_what_is_not_in(&self, new: &Self) {

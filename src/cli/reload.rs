@@ -61,6 +61,7 @@ impl Reload {
         for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
             core.stack.exchange(stack);
         }
+        self.lasting.access.look_again();
         tokio::spawn(app.follow_books());
         self.lasting.access.look_again();
         Ok(app)

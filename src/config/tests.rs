@@ -206,6 +206,9 @@ fn risky_settings_are_right_and_warned_of() {
         assert!(warnings[0].starts_with(name), "{warnings:?}");
     }
     assert!(read("", &[URL, KEY]).expect("right").warnings().is_empty());
-    let members = "server.hosts = ['a.example']\naccess.mode = 'members'";
-    assert!(read(members, &[URL, KEY]).expect("right").warnings().is_empty());
+    // Who is let in is known, and has a budget: no total is demanded.
+    for reach in ["server.hosts = ['a.example']", "server.listen = '192.0.2.1:80'"] {
+        let members = format!("{reach}\naccess.mode = 'members'");
+        assert!(read(&members, &[URL, KEY]).expect("right").warnings().is_empty(), "{reach}");
+    }
 }

@@ -6,6 +6,7 @@ mod at_the_edges;
 mod browsers;
 mod commands;
 mod heads;
+mod jwt;
 mod limits;
 mod members;
 mod nothing_bought_is_lost;

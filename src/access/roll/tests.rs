@@ -210,23 +210,6 @@ async fn a_login_is_new_each_time_and_ends_with_the_next_a_logout_or_its_token()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_has_so_many_logins_and_one_more_ends_the_oldest() {
-    let store = Store::new();
-    enlist(&store, "ann", "tg_ann").await;
-    enlist(&store, "bob", "tg_bob").await;
-    let roll = roll(&store).await;
-    let bobs = roll.log_in("tg_bob", None).await.unwrap().value;
-    let mut logins = Vec::new();
-    for _ in 0..MOST_LOGINS + 2 {
-        logins.push(roll.log_in("tg_ann", None).await.unwrap().value);
-    }
-    assert_eq!(store.sessions().await.unwrap().len(), MOST_LOGINS + 1);
-    assert!(roll.by_login(&bobs).is_ok());
-    assert!(roll.by_login(logins.last().unwrap()).is_ok());
-    assert!(roll.by_login(&logins[0]).is_err());
-}
-
-#[tokio::test(start_paused = true)]
 async fn one_look_after_another_finds_a_change_within_a_second() {
     let store = Store::new();
     let roll = roll(&store).await;

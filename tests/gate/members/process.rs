@@ -1,6 +1,7 @@
 //! The commands of an operator, beside a server that runs.
 
 use std::fs;
+use std::path::Path;
 
 use super::MEMBERS;
 use crate::support::members::SECRET;
@@ -47,5 +48,22 @@ fn who_is_added_may_call_and_who_is_revoked_may_not_while_the_server_runs() {
     let revoked = command(&gate, &["member", "revoke", "ann"]);
     assert_eq!(revoked.code, Some(0), "{revoked:?}");
     until("ann may not call any more", || status(&gate, &token) == 401);
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn a_list_that_cannot_be_read_at_the_start_lets_nobody_in_and_the_rest_goes_on() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = format!("store.url = \"sqlite:ledger.db\"\n{MEMBERS}");
+    let damage = |folder: &Path| fs::write(folder.join("ledger.db"), "no ledger").unwrap();
+    let gate = Gate::binary_in(&upstream, &settings, damage);
+    for headers in [("Authorization", "Bearer tg_guess"), ("Cookie", "tollgate=guess")] {
+        let answer = gate.ask("GET", "/bff/me", &[headers], "");
+        assert_eq!((answer.status, answer.code().as_str()), (503, "ledger_unavailable"));
+        assert!(answer.value("retry-after").is_some() && answer.charged().as_deref() == Some("no"));
+    }
+    assert_eq!(gate.post("/bff/login", "{\"token\":\"tg_guess\"}").status, 503);
+    assert_eq!(gate.get("/bff/me").code(), "missing_credentials");
+    assert_eq!((gate.get("/").status, gate.get("/bff/catalog").status), (200, 200));
     assert_eq!(upstream.requests(), 0);
 }

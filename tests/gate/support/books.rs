@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use super::client::Answer;
 use super::heard::{likeness, price};
 use super::lock;
+use super::login;
 use super::upstream::Charge;
 
 /// One gate's books, in micro-dollars. Whatever joins the money's invariants comes in here.
@@ -60,12 +61,12 @@ impl Books {
         let price = price(method, target, body.as_bytes());
         let is_key = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("idempotency-key");
         let key = headers.iter().find(is_key).filter(|_| price > 0);
-        // Each member has keys of its own; whatever else is sent as a token means nothing.
-        let is_member = |(name, value): &&(&str, &str)| {
-            name.eq_ignore_ascii_case("authorization") && value.starts_with("Bearer tg_")
-        };
-        let member = headers.iter().find(is_member).map_or("", |(_, token)| token);
-        let scope = format!("{target} {member}");
+        // Each member and each subject has keys of its own; whatever else is sent as a token means nothing.
+        let is_token = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("authorization");
+        let token = headers.iter().find(is_token).map_or("", |(_, token)| token);
+        let member = Some(token).filter(|token| token.starts_with("Bearer tg_"));
+        let holder = member.map(str::to_owned).or_else(|| login::subject(token));
+        let scope = format!("{target} {}", holder.unwrap_or_default());
         let key = key.map(|(_, key)| (scope, key.trim_matches('"').to_owned()));
         if let Some(likeness) = likeness(method, target, body.as_bytes()) {
             let mut sums = lock(&self.0);

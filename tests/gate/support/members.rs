@@ -90,7 +90,7 @@ impl Holder {
 pub(super) struct Secrets(Mutex<Vec<String>>);
 
 impl Secrets {
-    fn keep(&self, text: &str) {
+    pub(super) fn keep(&self, text: &str) {
         lock(&self.0).push(text.to_owned());
     }
 
