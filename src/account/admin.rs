@@ -1,4 +1,4 @@
-//! Tells members with the role `admin` what everybody spends and makes, and how the account is.
+//! Tells callers with the role `admin` what everybody spends and makes, and how the account is.
 
 mod billing;
 mod jobs;
@@ -33,7 +33,7 @@ pub fn must_be_admin(role: Role) -> Result<(), Problem> {
     match role {
         Role::Admin => Ok(()),
         Role::Member => Err(Problem::new(&FORBIDDEN)
-            .detail("only members with the role admin see this; an address is nobody's")),
+            .detail("only callers with the role admin see this; an address has none")),
     }
 }
 
