@@ -109,7 +109,7 @@ fn role(claims: &Object<'_>, name: &ClaimName) -> Role {
 }
 
 /// `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}` with one of them or both.
-/// What cannot be read is a fault: no limit would be the wrong answer.
+/// What cannot be read is a fault: none at all would be no limit.
 fn own(claims: &Object<'_>, name: &ClaimName) -> Result<Own, Malformed> {
     let mut own = Own::default();
     let Some(written) = written(claims, name)? else { return Ok(own) };
