@@ -147,7 +147,7 @@ fn every_field_of_an_order_has_its_fate() {
             "{order}: {}",
             answer.text()
         );
-        let orders = upstream.heard().into_iter().filter(|heard| heard.method == "POST");
+        let mut orders = upstream.heard().into_iter().filter(|heard| heard.method == "POST");
         assert_eq!(orders.next_back().unwrap().json(), sent(heard), "{order}");
         bought += 1;
     }
