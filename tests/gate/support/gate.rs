@@ -1,7 +1,7 @@
 //! A running tollgate before a scripted gateway; when it ends, the invariants are checked.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -205,6 +205,11 @@ impl Gate {
     /// A new connection to another of its listeners.
     pub(crate) fn client_of(&self, address: SocketAddr) -> Client {
         Client::connect(address, &self.record)
+    }
+
+    /// A new connection from this address to the gate, or to whatever stands before it.
+    pub(crate) fn client_from(&self, source: Ipv4Addr, address: SocketAddr) -> Client {
+        Client::from(source, address, &self.record)
     }
 
     /// A new connection to the admin listener.
