@@ -96,7 +96,9 @@ impl Kind {
     fn command(self, settings: &Path, folder: &Path) -> Command {
         let mut command = Command::new(self.program());
         match self {
-            Self::Nginx | Self::Site => command.arg("-p").arg(folder).arg("-e").arg("stderr").arg("-c"),
+            Self::Nginx | Self::Site => {
+                command.arg("-p").arg(folder).arg("-e").arg("stderr").arg("-c")
+            }
             Self::HaProxy => command.args(["-db", "-f"]),
             Self::Caddy => command.args(["run", "--adapter", "caddyfile", "--config"]),
         };

@@ -59,10 +59,7 @@ pub(crate) fn streams() -> Vec<(String, String)> {
             "a chunk's extension with a line feed".to_owned(),
             chat(
                 "Transfer-Encoding: chunked\r\n",
-                &format!(
-                    "2;\nxx\r\n{:x}\r\n0\r\n\r\n{hidden}\r\n0\r\n\r\n",
-                    behind_an_end.len()
-                ),
+                &format!("2;\nxx\r\n{:x}\r\n0\r\n\r\n{hidden}\r\n0\r\n\r\n", behind_an_end.len()),
             ),
         ),
         (

@@ -79,7 +79,11 @@ fn an_unknown_outcome_stays_one_and_keeps_its_key() {
             let mut client = gate.client_of(front.address());
             client.send("POST", "/api/v1/chat", &[("Idempotency-Key", "one")], CHAT);
             let answer = client.answer();
-            assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"), "{kind:?}");
+            assert_eq!(
+                (answer.status, answer.code().as_str()),
+                (424, "outcome_unknown"),
+                "{kind:?}"
+            );
             assert_eq!(answer.charged().as_deref(), Some("unknown"));
         }
         assert_eq!(upstream.requests(), 1, "{kind:?}");
@@ -138,7 +142,8 @@ fn a_body_that_is_too_large_is_refused_in_our_words() {
             let body = vec![b' '; length];
             let mut writer = client.stream().try_clone().unwrap();
             // Whoever refuses may stop to read before the end.
-            let sending = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &body).ok());
+            let sending =
+                std::thread::spawn(move || std::io::Write::write_all(&mut writer, &body).ok());
             let answer = client.answer();
             assert_eq!(
                 (answer.status, answer.code().as_str()),

@@ -57,11 +57,13 @@ fn through(kind: Option<Kind>) {
     }
     assert!(bystander.asked > 150 && requests(&gate) > 200, "most of them were read");
     for heard in upstream.heard() {
-        let is_own = heard.body == CHAT.as_bytes() || bystander.chats().any(|own| heard.body == own);
+        let is_own =
+            heard.body == CHAT.as_bytes() || bystander.chats().any(|own| heard.body == own);
         assert!(heard.target == "/api/v1/chat" && is_own, "the gateway heard {heard:?}");
         let names = ["host", "authorization", "content-type", "content-length", "accept"];
         for (name, _) in &heard.headers {
-            let known = names.contains(&&**name) || ["accept-encoding", "user-agent"].contains(&&**name);
+            let known =
+                names.contains(&&**name) || ["accept-encoding", "user-agent"].contains(&&**name);
             assert!(known, "{heard:?}");
         }
     }

@@ -10,8 +10,7 @@ use crate::support::{Gate, Reply, Upstream};
 #[test]
 fn the_recipe_in_python_buys_once_and_waits_where_it_is_told_to() {
     // What another program is told, the books of this test do not hold.
-    let upstream =
-        Upstream::start(|heard| Reply::chat("Good morning").charged(heard.number == 0));
+    let upstream = Upstream::start(|heard| Reply::chat("Good morning").charged(heard.number == 0));
     let limits = "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }";
     let gate = Gate::start(&upstream, limits);
     let block = blocks(&read("docs/recipes.md"), "python").pop().expect("a block of Python");

@@ -9,13 +9,17 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tollgate::app::{App, Ends};
+use tollgate::app::{App, Ends, Remembered};
 use tollgate::config::{Config, Environment, Source};
 use tollgate::downstream::caller::{Introduced, Peer};
+use tollgate::jobs::Jobs;
 use tollgate::routes::admin::Admin;
 use tollgate::server;
 
 use super::log;
+
+/// Makes a store that does what another does, and more.
+pub(crate) type Wrap = fn(Remembered) -> Remembered;
 
 /// A gate on a thread of its own.
 pub(super) struct InProcess {
@@ -26,8 +30,13 @@ pub(super) struct InProcess {
 }
 
 impl InProcess {
-    /// Starts it with settings that must be right.
-    pub(super) fn start(settings: &str, environment: &Environment, folder: &Path) -> Self {
+    /// Starts it with settings that must be right; `wrap` takes the store's place.
+    pub(super) fn start(
+        settings: &str,
+        environment: &Environment,
+        folder: &Path,
+        wrap: Option<Wrap>,
+    ) -> Self {
         log::start();
         let source = Source {
             file: Some(("proxy.toml", settings)),
@@ -48,7 +57,7 @@ impl InProcess {
             runtime.block_on(async {
                 let page = TcpListener::from_std(page).unwrap();
                 let admin = TcpListener::from_std(admin).unwrap();
-                serve(config, page, admin, ends).await;
+                serve(config, page, admin, ends, wrap).await;
             });
         };
         let thread = thread::Builder::new().name("gate".to_owned()).spawn(serve).unwrap();
@@ -64,11 +73,23 @@ impl InProcess {
     }
 }
 
-async fn serve(config: Config, page: TcpListener, admin: TcpListener, shutdown: CancellationToken) {
+async fn serve(
+    config: Config,
+    page: TcpListener,
+    admin: TcpListener,
+    shutdown: CancellationToken,
+    wrap: Option<Wrap>,
+) {
     let own = vec![page.local_addr().unwrap().ip()];
     let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
     let lasting = tollgate::app::begin(&config, &runtime::Handle::current(), &ends).await;
-    let lasting = lasting.expect("a store that can be used");
+    let mut lasting = lasting.expect("a store that can be used");
+    if let Some(wrap) = wrap {
+        let store = wrap(tollgate::app::memory());
+        lasting.ledger = store.ledger;
+        lasting.jobs = Jobs::new(store.book, runtime::Handle::current(), shutdown.clone());
+        lasting.window = tollgate::app::window(store.log, &config, shutdown.clone()).await;
+    }
     let app = App::new(config, own, &lasting).expect("the gate starts");
     if app.config().gateway.window == tollgate::config::Window::Auto {
         tokio::spawn(app.follow_books());
