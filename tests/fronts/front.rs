@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -11,12 +11,19 @@ use tempfile::TempDir;
 
 use crate::markdown::{blocks, read};
 
+const CERTIFICATE: &str = "certificate.pem";
+/// Of this machine's address, and of no name.
+const CERTIFIED: &str = "[req]\ndistinguished_name = name\nx509_extensions = is\nprompt = no\n[name]\n\
+    CN = gateway\n[is]\nsubjectAltName = IP:127.0.0.1\nbasicConstraints = critical,CA:FALSE\n";
+
 /// Which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Nginx,
     /// nginx, which serves the files of a site itself.
     Site,
+    /// nginx with the certificate, which the recipe has.
+    Secured,
     HaProxy,
     Caddy,
 }
@@ -25,13 +32,13 @@ pub(crate) enum Kind {
 pub(crate) struct Front {
     child: Child,
     address: SocketAddr,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Kind {
     fn program(self) -> &'static str {
         match self {
-            Self::Nginx | Self::Site => "nginx",
+            Self::Nginx | Self::Site | Self::Secured => "nginx",
             Self::HaProxy => "haproxy",
             Self::Caddy => "caddy",
         }
@@ -40,7 +47,7 @@ impl Kind {
     /// Its block in the documents, as people copy it.
     pub(crate) fn recipe(self) -> String {
         let (language, place) = match self {
-            Self::Nginx => ("nginx", 0),
+            Self::Nginx | Self::Secured => ("nginx", 0),
             Self::Site => ("nginx", 1),
             Self::HaProxy => ("haproxy", 0),
             Self::Caddy => ("caddyfile", 0),
@@ -54,11 +61,12 @@ impl Kind {
     /// files say around it.
     fn settings(self, own: SocketAddr, behind: SocketAddr, folder: &Path) -> String {
         let own_text = own.to_string();
-        let bare = self
-            .recipe()
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("ssl_certificate"))
-            .fold(String::new(), |text, line| text + line + "\n");
+        let is_kept = |line: &&str| {
+            self == Self::Secured || !line.trim_start().starts_with("ssl_certificate")
+        };
+        let recipe = self.recipe();
+        let lines = recipe.lines().filter(is_kept);
+        let bare = lines.fold(String::new(), |text, line| text + line + "\n");
         let swap = |text: String, from: &str, to: &str| {
             assert_eq!(text.matches(from).count(), 1, "{from:?} in the recipe of {self:?}");
             text.replace(from, to)
@@ -66,11 +74,20 @@ impl Kind {
         let here = swap(bare, "127.0.0.1:8080", &behind.to_string());
         let folder = folder.display();
         match self {
-            Self::Nginx | Self::Site => {
+            Self::Nginx | Self::Site | Self::Secured => {
                 let root = format!("root {folder}/site;");
                 let is_site = self == Self::Site;
                 let here = if is_site { swap(here, "root /srv/site;", &root) } else { here };
-                let recipe = swap(here, "listen 443 ssl;", &format!("listen {own_text};"));
+                let is_secured = self == Self::Secured;
+                let (listen, here) = match is_secured {
+                    true => {
+                        let here = swap(here, "/etc/ssl/chat.example.com.pem", CERTIFICATE);
+                        (" ssl", swap(here, "/etc/ssl/private/chat.example.com.key", "private.key"))
+                    }
+                    false => ("", here),
+                };
+                let own = format!("listen {own_text}{listen};");
+                let recipe = swap(here, "listen 443 ssl;", &own);
                 let user = if nix::unistd::geteuid().is_root() { "user root;\n" } else { "" };
                 let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                     .map(|name| format!("{name}_temp_path {folder}/{name};\n"))
@@ -96,7 +113,7 @@ impl Kind {
     fn command(self, settings: &Path, folder: &Path) -> Command {
         let mut command = Command::new(self.program());
         match self {
-            Self::Nginx | Self::Site => {
+            Self::Nginx | Self::Site | Self::Secured => {
                 command.arg("-p").arg(folder).arg("-e").arg("stderr").arg("-c")
             }
             Self::HaProxy => command.args(["-db", "-f"]),
@@ -127,6 +144,9 @@ impl Front {
             fs::create_dir(folder.path().join("site")).unwrap();
             fs::write(folder.path().join("site/index.html"), "the site").unwrap();
         }
+        if kind == Kind::Secured {
+            certify(folder.path());
+        }
         let mut command = kind.command(&settings, folder.path());
         let child = command.stderr(fs::File::create(&log).unwrap()).spawn();
         let program = kind.program();
@@ -136,7 +156,7 @@ impl Front {
         });
         for _ in 0..3_000 {
             if TcpStream::connect(address).is_ok() && child.try_wait().unwrap().is_none() {
-                return Some(Self { child, address, _folder: folder });
+                return Some(Self { child, address, folder });
             }
             if child.try_wait().unwrap().is_some() {
                 break;
@@ -149,10 +169,26 @@ impl Front {
         None
     }
 
+    /// Its certificate, which it has signed itself.
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.folder.path().join(CERTIFICATE)
+    }
+
     /// Where callers call.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+fn certify(folder: &Path) {
+    fs::write(folder.join("certified"), CERTIFIED).unwrap();
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-config"])
+        .args(["certified", "-keyout", "private.key", "-out", CERTIFICATE])
+        .current_dir(folder)
+        .output()
+        .expect("openssl is missing; install it: apt-get install openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 impl Drop for Front {

@@ -11,6 +11,7 @@ mod markdown;
 mod support;
 
 mod front;
+mod gateway;
 mod hidden;
 mod passing;
 mod smuggling;

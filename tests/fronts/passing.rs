@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use crate::front::{Front, Kind};
 use crate::support::client::Client;
@@ -18,25 +19,31 @@ fn answering() -> Upstream {
 
 #[test]
 fn an_event_arrives_while_its_stream_is_open() {
-    for kind in ALL {
-        let is_done = Arc::new(AtomicBool::new(false));
-        let done = Arc::clone(&is_done);
-        let upstream = Upstream::start(move |heard| match heard.method.as_str() {
-            "POST" => Reply::video("job-1"),
-            _ if done.load(Ordering::SeqCst) => Reply::new(200, r#"{"status":"completed"}"#),
-            _ => Reply::new(200, r#"{"status":"running"}"#),
-        });
-        let gate = Gate::start(&upstream, TRUSTED);
-        let front = Front::start(kind, gate.address());
-        assert_eq!(gate.video().status, 200);
-        let mut client = gate.client_of(front.address());
-        client.write(b"GET /bff/events?request_id=job-1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        let mut lines = BufReader::new(client.stream());
-        // The job does not end before this has come.
-        wait_for(&mut lines, "\"state\":\"open\"", kind);
-        is_done.store(true, Ordering::SeqCst);
-        wait_for(&mut lines, "\"state\":\"finished\"", kind);
-    }
+    thread::scope(|scope| {
+        for kind in ALL {
+            scope.spawn(move || follow_a_job(kind));
+        }
+    });
+}
+
+fn follow_a_job(kind: Kind) {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&is_done);
+    let upstream = Upstream::start(move |heard| match heard.method.as_str() {
+        "POST" => Reply::video("job-1"),
+        _ if done.load(Ordering::SeqCst) => Reply::new(200, r#"{"status":"completed"}"#),
+        _ => Reply::new(200, r#"{"status":"running"}"#),
+    });
+    let gate = Gate::start(&upstream, TRUSTED);
+    let front = Front::start(kind, gate.address());
+    assert_eq!(gate.video().status, 200);
+    let mut client = gate.client_of(front.address());
+    client.write(b"GET /bff/events?request_id=job-1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut lines = BufReader::new(client.stream());
+    // The job does not end before this has come.
+    wait_for(&mut lines, "\"state\":\"open\"", kind);
+    is_done.store(true, Ordering::SeqCst);
+    wait_for(&mut lines, "\"state\":\"finished\"", kind);
 }
 
 fn wait_for(lines: &mut impl BufRead, wanted: &str, kind: Kind) {
@@ -142,8 +149,7 @@ fn a_body_that_is_too_large_is_refused_in_our_words() {
             let body = vec![b' '; length];
             let mut writer = client.stream().try_clone().unwrap();
             // Whoever refuses may stop to read before the end.
-            let sending =
-                std::thread::spawn(move || std::io::Write::write_all(&mut writer, &body).ok());
+            let sending = thread::spawn(move || std::io::Write::write_all(&mut writer, &body).ok());
             let answer = client.answer();
             assert_eq!(
                 (answer.status, answer.code().as_str()),

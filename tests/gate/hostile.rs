@@ -4,8 +4,10 @@ use std::fs;
 use std::io::Read;
 use std::net::Ipv4Addr;
 use std::thread;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use socket2::SockRef;
 
 use crate::support::client::Client;
 use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, until};
@@ -207,5 +209,22 @@ fn who_reads_nothing_holds_up_nobody() {
         }
     });
     drop(deaf);
+    until("all connections are gone", || figure(&gate, "tollgate_connections ") <= 1);
+}
+
+#[test]
+fn connections_that_are_reset_at_once_leave_nothing_behind() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::start(&upstream, "server.max_connections = 20");
+    for round in 0..300 {
+        let client = gate.client();
+        let socket = SockRef::from(client.stream());
+        // Closing it sends a reset, before or after it is accepted.
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+        if round % 3 == 0 {
+            thread::yield_now();
+        }
+    }
+    assert_eq!(gate.chat().status, 200);
     until("all connections are gone", || figure(&gate, "tollgate_connections ") <= 1);
 }
