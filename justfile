@@ -16,6 +16,12 @@ lint:
 tests *words:
     cargo test --locked {{ words }}
 
+# The pictures that the README shows, taken anew into docs/screenshots/
+screenshots:
+    cargo test --locked --test browser looks::the_main_views_are_pictured
+    mkdir -p docs/screenshots
+    cp "${CARGO_TARGET_DIR:-target}"/tmp/screenshots/*.png docs/screenshots/
+
 # Licences, bans and sources of the dependencies (needs: cargo install --locked cargo-deny)
 deny:
     cargo deny --locked check bans licenses sources

@@ -26,7 +26,11 @@ pub const PART: usize = 16 * 1_024;
 
 /// A body that is there already, or one that comes piece by piece.
 #[derive(Debug)]
-pub struct Body(Inner);
+pub struct Body {
+    inner: Inner,
+    /// What it says, where it is a refusal: somebody further out may say it in other words.
+    problem: Option<Box<Problem>>,
+}
 
 #[derive(Debug)]
 enum Inner {
@@ -47,13 +51,63 @@ impl Body {
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        Self(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
+        Self::new(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
+    }
+
+    /// The same body, which keeps `guard` until its end where that is yet to come.
+    #[must_use]
+    pub fn holding(self, guard: impl Send + Unpin + 'static) -> Self {
+        match self.inner {
+            Inner::Stream(body) if is_yet_to_come(&body) => {
+                Self::stream(Holding { body, _guard: guard })
+            }
+            Inner::Stream(_) | Inner::Whole(_) => self,
+        }
+    }
+
+    /// The refusal that it is the document of.
+    pub fn problem(&self) -> Option<&Problem> {
+        self.problem.as_deref()
+    }
+
+    fn new(inner: Inner) -> Self {
+        Self { inner, problem: None }
+    }
+}
+
+fn is_yet_to_come(body: &impl http_body::Body) -> bool {
+    body.size_hint().exact().is_none()
+}
+
+/// A body with something that goes when it goes.
+struct Holding<G> {
+    body: UnsyncBoxBody<Bytes, BoxError>,
+    _guard: G,
+}
+
+impl<G: Unpin> http_body::Body for Holding<G> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self(Inner::Whole(bytes))
+        Self::new(Inner::Whole(bytes))
     }
 }
 
@@ -71,7 +125,7 @@ impl http_body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut self.get_mut().0 {
+        match &mut self.get_mut().inner {
             Inner::Whole(rest) => {
                 let part = rest.split_to(rest.len().min(PART));
                 Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
@@ -81,14 +135,14 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.inner {
             Inner::Whole(rest) => rest.is_empty(),
             Inner::Stream(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.inner {
             Inner::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
             Inner::Stream(body) => body.size_hint(),
         }
@@ -114,7 +168,9 @@ pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> An
 
 /// The answer that a refusal is.
 pub fn refusal(problem: Problem, request_id: &str) -> Answer {
-    sealed(problem.into_response(request_id).map(Body::from))
+    let mut answer = problem.clone().into_response(request_id).map(Body::from);
+    answer.body_mut().problem = Some(Box::new(problem));
+    sealed(answer)
 }
 
 /// The answer with what keeps a browser from making of it what no answer of the API is, whatever

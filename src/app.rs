@@ -2,6 +2,7 @@
 //! everything, and one that decides nothing.
 
 mod account;
+mod alone;
 mod begin;
 mod current;
 mod remembered;
@@ -19,6 +20,7 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 use url::Url;
 
+pub use alone::{asking, window_alone};
 pub use begin::{Ends, begin, own_addresses};
 pub use current::Current;
 pub use remembered::{Remembered, memory, sqlite};
@@ -26,6 +28,7 @@ pub use remembered::{Remembered, memory, sqlite};
 use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
+use crate::account::statement::Statement;
 use crate::config;
 use crate::config::{Config, Key, Target};
 use crate::downstream;
@@ -120,6 +123,10 @@ impl App {
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         lasting.jobs.follow(jobs::Setup {
             gateway: BoxCloneSyncService::new(polls.clone()),
+            room: Arc::new({
+                let window = Arc::clone(&lasting.window);
+                move || window.room()
+            }),
             keys: Arc::clone(&keys),
             words: words(&config),
             is_public: !config.is_private(),
@@ -136,7 +143,7 @@ impl App {
             spend: account::spend(&config, lasting),
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
-            videos: Videos::new(media, words(&config)),
+            videos: Videos::new(media, words(&config), lasting.jobs.stopped()),
             page: page(&config),
         };
         let gate = Gate {
@@ -227,6 +234,16 @@ impl App {
         }
     }
 
+    /// Who asks the account's books of the gateway anew, however lately it was asked.
+    pub fn statement(&self) -> Statement {
+        Statement::new(self.books.gateway())
+    }
+
+    /// Has `statement` ask with the settings of this gate from now on.
+    pub fn take_over(&self, statement: &Statement) {
+        statement.ask_through(self.books.gateway());
+    }
+
     /// The settings that this gate was built from.
     pub fn config(&self) -> &Config {
         &self.config
@@ -292,23 +309,6 @@ fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
         }
         (Target::Sandbox, None) => Err(io::Error::other("the sandbox is not running")),
     }
-}
-
-/// Asks the gateway at `base` with these keys, outside of any gate.
-///
-/// # Errors
-/// No trust anchors.
-pub fn asking(
-    settings: &config::Gateway,
-    base: &Url,
-    keys: &[Key],
-) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
-    let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
-    let client = Client::new(base, keys, settings, Arc::new(Metrics::default()))?;
-    // A server that runs beside does not count these few.
-    let window = Window::new(memory().log, settings.window, CancellationToken::new());
-    window.assume();
-    Ok(pipeline::gateway(window, settings.max_wait, ring, client))
 }
 
 /// What purchases are made under.

@@ -1,5 +1,6 @@
 //! The only caller of the system's clocks, so that everything else can be given a time in tests.
 
+use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
 /// Monotonic time, for intervals. Under tokio's paused clock it stands still, too.
@@ -10,10 +11,24 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+thread_local! {
+    /// When this thread's wall clock was set, and to what.
+    static SET: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
+}
+
 /// Wall-clock time since the Unix epoch, for records that people read.
 #[expect(clippy::disallowed_methods, reason = "this is the one home of the system clock")]
 pub fn wall() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    match SET.get() {
+        Some((since, wall)) => wall.saturating_add(now().saturating_duration_since(since)),
+        None => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+    }
+}
+
+/// Sets this thread's wall clock, which from then on goes as [`now`] does; `None` gives it back to the
+/// system. For simulations, in which one seed is one course of events.
+pub fn set_wall(wall: Option<Duration>) {
+    SET.set(wall.map(|wall| (now(), wall)));
 }
 
 /// A day of the calendar, in UTC, from 1970 on.
@@ -106,6 +121,20 @@ mod tests {
         ] {
             assert_eq!(Date::at(Duration::from_secs(seconds)), Date { year, month, day });
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_that_was_set_goes_with_the_paused_time_on_this_thread_alone() {
+        let set = Duration::from_secs(951_782_400);
+        set_wall(Some(set));
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        assert_eq!(wall(), set + Duration::from_secs(90));
+        set_wall(Some(set - Duration::from_secs(5)));
+        assert_eq!(wall(), set - Duration::from_secs(5));
+        let elsewhere = std::thread::spawn(wall).join().unwrap();
+        assert!(elsewhere > Duration::from_secs(1_700_000_000), "{elsewhere:?}");
+        set_wall(None);
+        assert!(wall() >= elsewhere);
     }
 
     #[test]

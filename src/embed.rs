@@ -112,7 +112,7 @@ impl Tollgate {
         let Config(config) = config;
         let host = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         let ends = Ends::default();
-        let lasting = waited_for(app::begin(&config, &host, &ends))?;
+        let lasting = waited_for(app::begin(&config, None, &host, &ends))?;
         let own = app::own_addresses(&config.server.listen)?;
         let app = App::new(config, own, &lasting)?;
         let tasks = TaskTracker::new();

@@ -66,10 +66,11 @@ where
     S::Future: Send,
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    use downstream::{body, caller, catch, cors, csrf, head, host, observe, rate, route};
+    use downstream::{body, caller, catch, cors, csrf, dialect, head, host, observe, rate, route};
     let stack = ServiceBuilder::new()
         .layer(observe::layer(Arc::clone(&gate.metrics), Arc::clone(&gate.further))) // id, span and metrics before any refusal
         .layer(cors::layer(&gate.origins)) //                 else a browser cannot read a refusal
+        .layer(dialect::layer()) //                           refusals under /v1/ in OpenAI's shape
         .layer(catch::layer()) //                             a panic is a 500, readable and with its id
         .layer(head::layer()) //                              400: two parsers could disagree
         .layer(host::layer(Arc::clone(&gate.hosts))) //       421: not our name
@@ -114,10 +115,10 @@ where
     let stack = ServiceBuilder::new()
         .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
-        .layer(budget::layer(ledger, terms)) //                        its toll is set aside, then settled
+        .layer(budget::layer(Arc::clone(&ledger), terms)) //           its toll is set aside, then settled
         .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
         .layer(accepted::layer(desk)) //                               a video's job is written down
-        .layer(send::layer(metrics)) //                                order → ask, reply → receipt
+        .layer(send::layer(metrics, ledger)) //                        order → ask, reply → receipt
         .service(gateway);
     BoxCloneSyncService::new(stack)
 }

@@ -3,6 +3,8 @@
 //! Invariant: a row is the only place that knows a problem's status, its code and whether money may
 //! have moved. Logs, metrics, `docs/problems.md` and the page read it from here.
 
+mod openai;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -11,8 +13,12 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+pub use openai::{family, is_sent_again};
+
 /// `true` on every joined or replayed reply.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// `false` tells OpenAI's SDKs not to send again, whatever the status says.
+pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// Whether the account was charged although the caller gets no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

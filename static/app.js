@@ -1,23 +1,34 @@
 /** Starts the page: prices first, then the view that the address names, then whatever was left open. */
 
 import { read } from './api.js';
-import { price } from './catalog.js';
+import { nameOfBudget, price } from './catalog.js';
 import { announce, button, byId, element, notice } from './dom.js';
 import { sentence } from './problems.js';
 import { open, serverRemembers, settleOpen, spent, whenChanged } from './purchase.js';
-import { jobs } from './store.js';
+import { choice, jobs } from './store.js';
 
-/** Views are loaded when they are first needed; each exports `start(catalog)`. */
+/**
+ * The views, in the order of their links. A view is a row here, a `<section id="view-NAME">` in index.html with a
+ * heading `NAME-heading`, and a module that is loaded when it is first needed: `start(catalog)` fills the view in,
+ * and `shown()`, if there is one, is called each time it comes into sight. `offered(me)` hides what is not for
+ * this caller; `me` is what `GET /bff/me` says, null as long as nothing is known.
+ */
 const VIEWS = {
-  chat: { load: () => import('./chat.js'), title: 'Chat' },
-  video: { load: () => import('./video.js'), title: 'Video' },
+  chat: { title: 'Chat', load: () => import('./chat.js') },
+  video: { title: 'Video', load: () => import('./video.js') },
+  usage: { title: 'Usage', load: () => import('./usage.js') },
 };
+const FIRST = 'chat';
 const service = document.title;
 
-let catalog = null;
+let catalog = null, me = null;
 
 async function start() {
+  followTheme();
+  followTop();
+  followNetwork();
   byId('title').textContent = service;
+  showLinks();
   whenChanged(showSpent);
   void showSpent();
   try {
@@ -35,24 +46,39 @@ async function start() {
   await resume();
 }
 
+/** Links to the views that this caller is offered. */
+function showLinks() {
+  byId('views').replaceChildren(...Object.entries(VIEWS).filter(([, { offered }]) => !offered || offered(me))
+    .map(([name, { title }]) => element('a', { href: `#${name}`, text: title, 'aria-current': name === viewed() && 'page' })));
+}
+
+/** The view that the address names: `#video`, or `#chat?prompt=…`. */
+function viewed() {
+  const name = location.hash.slice(1).split('?', 1)[0];
+  return Object.hasOwn(VIEWS, name) ? name : FIRST;
+}
+
 /** Shows the view that the address names; after a click the focus goes to its heading. */
 async function show(moveFocus) {
-  const name = location.hash.slice(1) in VIEWS ? location.hash.slice(1) : 'chat';
-  for (const other of Object.keys(VIEWS)) {
-    byId(`view-${other}`).hidden = other !== name;
-    byId(`to-${other}`).toggleAttribute('aria-current', false);
-  }
-  byId(`to-${name}`).setAttribute('aria-current', 'page');
+  const name = viewed();
+  for (const other of Object.keys(VIEWS)) byId(`view-${other}`).hidden = other !== name;
+  showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
-  await begin(name);
-  if (!moveFocus) return;
-  scrollTo(0, 0);
-  byId(`${name}-heading`).focus({ preventScroll: true });
+  const module = await begin(name);
+  if (name !== viewed()) return;
+  if (moveFocus) {
+    scrollTo(0, 0);
+    byId(`${name}-heading`).focus({ preventScroll: true });
+  }
+  module?.shown?.();
 }
 
 function begin(name) {
   const view = VIEWS[name];
-  view.started ??= view.load().then((module) => module.start(catalog)).catch((error) => {
+  view.started ??= view.load().then(async (module) => {
+    await module.start(catalog);
+    return module;
+  }).catch((error) => {
     view.started = null;
     console.warn(error);
     notice('This part of the page could not be loaded; the service may have been updated.',
@@ -70,28 +96,72 @@ async function resume() {
   await settleOpen();
 }
 
+/** Light or dark: the person's choice, else the system's. */
+function followTheme() {
+  const apply = () => {
+    const { value } = byId('theme');
+    if (value) document.documentElement.dataset.theme = value;
+    else delete document.documentElement.dataset.theme;
+  };
+  byId('theme').value = choice.get('theme') ?? '';
+  if (byId('theme').selectedIndex < 0) byId('theme').value = '';
+  byId('theme').addEventListener('change', () => {
+    choice.set('theme', byId('theme').value);
+    apply();
+  });
+  apply();
+}
+
+/** Tells the style sheet how much the top covers, which depends on what is left to say there. */
+function followTop() {
+  const top = document.querySelector('.top');
+  new ResizeObserver(() => {
+    const covers = getComputedStyle(top).position === 'sticky' ? top.offsetHeight : 0;
+    document.documentElement.style.setProperty('--top', `${covers}px`);
+  }).observe(top);
+}
+
+/** Says when the network is gone, and when it is back. */
+function followNetwork() {
+  const gone = 'You are offline. What you write is kept, and can be sent when the network is back.';
+  let shown = null;
+  const tell = () => {
+    if (navigator.onLine === false) shown ??= notice(gone);
+    else if (shown) {
+      shown.remove();
+      shown = null;
+      announce('You are online again.');
+      if (catalog) void showLeft();
+    }
+  };
+  addEventListener('offline', tell);
+  addEventListener('online', tell);
+  tell();
+}
+
 async function showSpent() {
   const sum = await spent();
   byId('spent').textContent = price(sum.spent);
   byId('unsettled').textContent = sum.unsettled ? ` + ${price(sum.unsettled)} open` : '';
 }
 
-/** What is left in the account and of the budgets, as far as this caller may see it. */
+/** What is left in the account and of the tightest budgets; the usage view has all of them. */
 async function showLeft() {
-  let me;
   try {
     me = await read('/bff/me');
   } catch {
     return; // What is shown stays; whatever is bought says itself what is wrong.
   }
+  showLinks();
   const { balance, budgets } = me;
   const cheapest = Math.min(...catalog.video.map((model) => model.toll_micros));
-  const low = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros)) < cheapest;
+  const least = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros));
+  const low = least < cheapest;
   const at = balance?.stale ? ` at ${new Date(balance.as_of).toLocaleTimeString()}` : '';
+  const tightest = [...budgets].sort((one, other) => one.left_micros - other.left_micros).slice(0, 2);
   const parts = [
     balance && `Balance ${price(balance.amount_micros)}${at}`,
-    ...budgets.map(({ scope, period, left_micros }) =>
-      `${scope === 'total' ? 'Everybody’s' : 'Your'} ${period}: ${price(left_micros)} left`),
+    ...budgets.filter((budget) => tightest.includes(budget)).map((budget) => `${nameOfBudget(budget)}: ${price(budget.left_micros)} left`),
     low && 'less than one video',
   ].filter(Boolean);
   const shown = byId('left');
@@ -117,11 +187,23 @@ function showMode() {
   }
   const moods = element('dl', {}, ...catalog.sandbox_moods.flatMap(({ word, does }) =>
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
-  byId('mode').replaceChildren(element('details', { class: 'moods' },
+  byId('mode').replaceChildren(element('details', { class: 'menu moods' },
     element('summary', { class: 'badge', text: 'Sandbox: play money' }),
-    element('div', { class: 'card' },
+    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': 'Words for the sandbox' },
       element('p', { text: 'Nothing here costs real money. These words in a message or prompt make the sandbox misbehave:' }),
       moods)));
 }
 
+/** A menu closes when something else is pressed, and by Escape. */
+function closeMenus({ type, key, target }) {
+  for (const menu of document.querySelectorAll('details.menu[open]')) {
+    if (type === 'click' && menu.contains(target) && !target.closest('button')) continue;
+    if (type === 'keydown' && key !== 'Escape') continue;
+    menu.open = false;
+    if (type === 'keydown') menu.querySelector('summary').focus();
+  }
+}
+
+addEventListener('click', closeMenus);
+addEventListener('keydown', closeMenus);
 await start();

@@ -15,6 +15,11 @@ export function micros(text) {
   return match && Number(match[1]) * 1_000_000 + Number((match[2] ?? '').padEnd(6, '0'));
 }
 
+/** What a budget of `GET /bff/me` is called. */
+export function nameOfBudget({ scope, period }) {
+  return `${scope === 'total' ? 'Everybody’s' : 'Your'} ${period}`;
+}
+
 const TIERS = { standard: 'Standard', budget: 'Budget', unstated: 'No published price, held at', added: 'Added here' };
 
 /** Fills a picker with chat models, grouped by tier and price. */

@@ -42,13 +42,20 @@ export function readOut(text) {
   byId('heard').replaceChildren(element('p', { text }));
 }
 
-/** Shows a notice above the view until it is dismissed. The same notice is shown once. */
-export function notice(text, action = null) {
+/**
+ * Shows a notice above the view until it is dismissed, and returns it. The same notice is shown once, and
+ * one of a `group` takes the place of the one before.
+ */
+export function notice(text, action = null, group = null) {
   const all = byId('notices');
-  if ([...all.children].some((shown) => shown.dataset.text === text)) return;
-  const shown = element('div', { class: 'notice', role: 'alert', 'data-text': text },
+  for (const shown of [...all.children]) {
+    if (shown.dataset.text === text && !group) return shown;
+    if (group && shown.dataset.group === group) shown.remove();
+  }
+  const shown = element('div', { class: 'notice', role: 'alert', 'data-text': text, 'data-group': group },
     element('p', { text }), action, button('Dismiss', () => shown.remove()));
   all.append(shown);
+  return shown;
 }
 
 /** Copies text and says so; where the browser offers no clipboard, it says that. */

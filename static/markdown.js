@@ -78,10 +78,13 @@ function fence(lines, at) {
   return [[codeBlock(code, told.trim().split(' ', 1)[0])], next + 1];
 }
 
-function codeBlock(code, language) {
+function codeBlock(text, language) {
+  const shown = element('code', { text });
+  // Colours are loaded with the first code; without them, it is plain.
+  if (language) void import('./highlight.js').then(({ highlight }) => highlight(shown, language)).catch(() => null);
   return element('div', { class: 'code' },
-    element('div', { class: 'code-head' }, element('span', { text: language || 'code' }), button('Copy', () => copy(code))),
-    element('pre', { tabindex: '0' }, element('code', { text: code })));
+    element('div', { class: 'code-head' }, element('span', { text: language || 'code' }), button('Copy', () => copy(text), 'link small')),
+    element('pre', { tabindex: '0', role: 'group', 'aria-label': 'Code' }, shown));
 }
 
 function heading(lines, at) {

@@ -8,6 +8,7 @@ import { announce, button, element } from './dom.js';
  */
 const PROBLEMS = {
   offline: ['You are offline, so it was not sent.', 'again'],
+  unkept: ['This browser keeps nothing right now (full disk or private window), so it was not sent: its answer could be lost.', 'again'],
   unsettled: ['It was sent before, and what became of it is not known yet.', 'same'],
   forgotten: ['The answer was lost, and the service may no longer know this purchase.', 'atRisk'],
   unsent: ['The page was closed before this was sent, as far as is known.', 'same'],
@@ -95,7 +96,7 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
 }
 
 /** A button that spends at the second click only. */
-function twice(label, sure, act) {
+export function twice(label, sure, act) {
   const made = button(label, () => {
     if (made.textContent === sure) return act();
     made.textContent = sure;
@@ -107,11 +108,17 @@ function twice(label, sure, act) {
   return made;
 }
 
+/** `it renews at 2026-01-31T00:00:00Z`, in the person's own time. */
+function withLocalTimes(text) {
+  return text.replace(/\d{4}-\d\d-\d\dT[\d:.]{5,18}Z/g, (time) => new Date(time).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }));
+}
+
 function faults({ errors, detail, title }) {
   if (errors?.length) {
     return element('ul', {}, ...errors.map((fault) => element('li', { text: fault.detail ?? fault.code })));
   }
-  return detail && detail !== title ? element('p', { class: 'hint', text: detail }) : null;
+  const said = detail && detail !== title ? withLocalTimes(detail[0].toUpperCase() + detail.slice(1)) : null;
+  return said && element('p', { class: 'hint', text: said });
 }
 
 /** Counts down to when it may be tried again. The button stays a button and says how long. */

@@ -118,12 +118,14 @@ async function send(record, atRisk) {
     await move(record, 'sent');
     return true;
   };
+  record.problem = null;
   if (!sentBefore) {
     record.ledger = memory?.ledger ?? null;
-    await move(record, 'intent');
+    // What this browser could forget in the middle is not begun.
+    if (!(await move(record, 'intent')) || !(await move(record, 'sent'))) return refuse(record, UNKEPT);
+  } else {
+    await move(record, 'sent');
   }
-  record.problem = null;
-  await move(record, 'sent');
   try {
     const { body, tollMicros, requestId } = await buy(record.path, record.payload, record.key,
       { remembered, sentBefore, forgotten: atRisk || record.forgotten });
@@ -151,6 +153,14 @@ function isWithin(at, span) {
   return age >= 0 && age < span;
 }
 
+const UNKEPT = { code: 'unkept', charged: 'no', message: 'This browser does not keep what is bought' };
+
+async function refuse(record, problem) {
+  record.problem = { ...problem, at: Date.now() };
+  await end(record, 'refused');
+  return record;
+}
+
 /** Not to be sent again by itself: shown as unknown, for the person to decide. */
 async function leave(record) {
   const code = record.state === 'intent' ? 'unsent' : 'lost';
@@ -165,10 +175,12 @@ async function end(record, state) {
   await move(record, state);
 }
 
+/** Whether it is kept beyond this tab's life. */
 async function move(record, state) {
   record.state = state;
-  await purchases.put(record);
+  const isKept = await purchases.put(record);
   for (const changed of watchers) changed();
+  return isKept;
 }
 
 /** What of an error outlives a reload. */
@@ -202,3 +214,21 @@ async function alone(record, work) {
     working.delete(record.key);
   }
 }
+
+/** Between two rounds of asking by itself for what was lost. */
+const PAUSE = 30_000;
+let asked = 0;
+
+/** Back online, or back at this tab: what was lost on the way is asked for again, with its own key. */
+async function askAgain() {
+  if (!memory || document.visibilityState !== 'visible' || navigator.onLine === false || Date.now() - asked < PAUSE) return;
+  for (const record of await open()) {
+    // What the server itself does not know, it will not know sooner for being asked.
+    if (record.state !== 'unknown' || record.problem?.code === 'outcome_unknown' || !maySettle(record)) continue;
+    asked = Date.now();
+    void settle(record);
+  }
+}
+
+addEventListener('online', askAgain);
+document.addEventListener('visibilitychange', askAgain);

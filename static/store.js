@@ -6,11 +6,11 @@ const NAME = 'tollgate';
 const VERSION = 1;
 const KEPT = ['conversations', 'purchases', 'jobs'];
 
-/** Conversations: `{id, title, model, at, turns: [turn]}`, a turn as in chat.js. */
+/** Conversations: `{id, title, at, turns, aside}`, as in chat.js. */
 export const conversations = shelf('conversations');
 /** Purchases by their Idempotency-Key, as in purchase.js. */
 export const purchases = shelf('purchases');
-/** Video jobs: `{id, model, prompt, tollMicros, at, open, body, seenAt}`. */
+/** Video jobs, as in jobs.js. */
 export const jobs = shelf('jobs');
 
 /** The key under which this tab's purchases count as one session; it survives a reload. */
@@ -103,8 +103,19 @@ function shelf(name) {
       return [...held.values()];
     },
     async one(key) {
-      await this.all();
-      return held.get(key) ?? null;
+      if (unsaved.has(key)) return held.get(key);
+      try {
+        const kept = await transact(name, 'readonly', (rows) => rows.get(key));
+        if (kept) held.set(key, kept);
+        else held.delete(key);
+        return kept ?? null;
+      } catch {
+        return held.get(key) ?? null;
+      }
+    },
+    /** Whether there is any; much cheaper than reading all of them. */
+    async some() {
+      return held.size > 0 || (await transact(name, 'readonly', (rows) => rows.count()).catch(() => 0)) > 0;
     },
   };
 }

@@ -1,40 +1,150 @@
-/** One stream of events for all jobs that are open, and the word when there can be none. */
+/** One stream of events for all open videos of all tabs; where there can be none, a look at each now and then. */
 
-import { Refusal } from './api.js';
+import { Refusal, pause, read } from './api.js';
 
 /** As many jobs as one stream takes. */
 const MOST = 50;
+/** Seconds between two rounds of looks: soon at first, then patiently. */
+const FIRST = 2, LONGEST = 15, GROWTH = 1.4;
+/** Seconds of looks before a stream is tried again: longer than what a refusal asks for, and doubled by each further one. */
+const AGAIN = 60, AGAIN_AT_MOST = 480;
+/** So many connections in a row that brought nothing: something on the way does not let streams through. */
+const BARREN = 3;
+/** What a reply says of the moment, not of the job. */
+const PASSING = [408, 409, 424, 429];
 
-let stream = null;
-let followed = '';
+/** Between two looks at the clock; a gap of this many says that the computer slept, and that the connection may be dead. */
+const TICK = 15_000, SLEPT = 10;
+/** The server ends each stream after five minutes: one that is older has died without a word. */
+const OLDEST = 6 * 60_000;
+
+let ids = [];
+let listener = null;
+let stream = null, named = '', barren = 0, begun = 0;
+let isLooking = false, again = AGAIN;
+
+/** Calls `begin()` once this tab is the one that holds the stream: now, or when the one that does is closed. */
+export function lead(begin) {
+  // Plain http beyond loopback has no locks: each tab has its own stream there.
+  if (!navigator.locks) return begin();
+  void navigator.locks.request('stream', () => {
+    begin();
+    return new Promise(() => {});
+  });
+}
 
 /**
  * Follows these jobs and no others from now on. Each call takes the place of the one before.
- * @param {string[]} ids
- * @param {{told: (id: string, body: any) => void, failed: (id: string, problem: Refusal) => void, lost: () => void}} listener
+ * @param {string[]} wanted
+ * @param {object} told
+ * @param {(id: string, body: any) => void} told.told the latest status body of a job
+ * @param {(id: string, problem: Refusal) => void} told.failed what is wrong with one job
+ * @param {(problem: Error | null) => void} told.connection why nothing can be heard of any, or that it can
  */
-export function follow(ids, { told, failed, lost }) {
-  const query = ids.slice(-MOST).map((id) => `request_id=${encodeURIComponent(id)}`).join('&');
-  if (query === followed) return;
-  stream?.close();
-  followed = query;
-  stream = query ? new EventSource(`/bff/events?${query}`) : null;
-  if (!stream) return;
-  const mine = stream;
+export function follow(wanted, told) {
+  ids = wanted.slice(-MOST);
+  listener = told;
+  if (!isLooking) connect();
+}
+
+function connect() {
+  const query = ids.map((id) => `request_id=${encodeURIComponent(id)}`).join('&');
+  if (query === named && (stream || !query)) return;
+  close();
+  named = query;
+  if (!query) return;
+  if (navigator.onLine === false) return void look();
+  const mine = new EventSource(`/bff/events?${query}`);
+  stream = mine;
+  begun = Date.now();
+  mine.addEventListener('open', () => { begun = Date.now(); });
   mine.addEventListener('job', ({ data }) => {
+    if (mine !== stream) return;
+    barren = 0;
+    again = AGAIN;
+    listener.connection(null);
     const { request_id: id, status } = JSON.parse(data);
-    if (status) told(id, status);
+    if (status) listener.told(id, status);
   });
   mine.addEventListener('problem', ({ data }) => {
+    if (mine !== stream) return;
     const { request_id: id, ...facts } = JSON.parse(data);
-    // A problem that names no job is the stream's own: it says when to come again, and the browser does.
-    if (id) failed(id, new Refusal(facts));
+    if (id) return listener.failed(id, new Refusal(facts));
+    // The stream itself is refused, and a browser would come back for ever.
+    void look();
   });
   mine.addEventListener('error', () => {
-    // While it connects again by itself, nothing is lost.
-    if (mine.readyState !== EventSource.CLOSED || mine !== stream) return;
-    stream = null;
-    followed = '';
-    lost();
+    if (mine !== stream) return;
+    // While the browser connects again by itself, nothing is lost.
+    if (mine.readyState === EventSource.CLOSED || ++barren >= BARREN) void look();
   });
+}
+
+function close() {
+  stream?.close();
+  stream = null;
+  named = '';
+}
+
+addEventListener('offline', () => {
+  if (!ids.length) return;
+  listener.connection({ code: 'offline' });
+  void look();
+});
+
+let ticked = Date.now();
+setInterval(() => {
+  const slept = Date.now() - ticked > TICK * SLEPT;
+  ticked = Date.now();
+  if (!stream || !(slept || ticked - begun > OLDEST)) return;
+  close();
+  connect();
+}, TICK);
+
+/** Looks at each job until none is open any more, or it is time to try a stream again. */
+async function look() {
+  close();
+  if (isLooking) return;
+  isLooking = true;
+  barren = 0;
+  const until = Date.now() + again * 1000;
+  again = Math.min(AGAIN_AT_MOST, again * 2);
+  for (let wait = FIRST; ids.length && Date.now() < until; wait = Math.min(LONGEST, wait * GROWTH)) {
+    if (await backOnline()) break;
+    const longer = await lookAtAll();
+    if (ids.length) await pause(Math.max(wait, longer));
+  }
+  isLooking = false;
+  connect();
+}
+
+/** One round; resolves with the seconds for which the service asks to be left alone. */
+async function lookAtAll() {
+  for (const id of [...ids]) {
+    try {
+      const body = await read(`/api/v1/video/status?request_id=${encodeURIComponent(id)}`);
+      listener.connection(null);
+      listener.told(id, body);
+    } catch (problem) {
+      const isTheJobs = problem instanceof Refusal && problem.status >= 400 && problem.status < 500 && !PASSING.includes(problem.status);
+      if (isTheJobs) {
+        listener.failed(id, problem);
+        continue;
+      }
+      // The next one would fare no better.
+      listener.connection(problem);
+      return problem.retryAfter ?? 0;
+    }
+  }
+  return 0;
+}
+
+/** Whether the browser was offline and has come back. */
+async function backOnline() {
+  if (navigator.onLine !== false) return false;
+  listener.connection({ code: 'offline' });
+  await new Promise((online) => addEventListener('online', online, { once: true }));
+  again = AGAIN;
+  listener.connection(null);
+  return true;
 }

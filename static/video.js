@@ -1,131 +1,73 @@
-/** The video view: a form that follows the picked model's rules, and a purchase that is confirmed first. */
+/** The video view: a form that follows the picked model's rules, a purchase that is confirmed first, and what became of each. */
 
-import { offerVideoModels, price } from './catalog.js';
-import { announce, byId, element } from './dom.js';
-import { startJobs, takeIn } from './jobs.js';
-import { problemCard, sentence } from './problems.js';
-import { canAskAgain, commit, draft, forget, whenSettled } from './purchase.js';
-import { choice, purchases } from './store.js';
+import { alertOfEnd, startAlerts } from './alerts.js';
+import { card } from './card.js';
+import { price } from './catalog.js';
+import { announce, byId, clock, element } from './dom.js';
+import { place, startGallery, unplace } from './gallery.js';
+import { all, standing, startJobs } from './jobs.js';
+import { openTwins, order, startOrders } from './orders.js';
+import { sentence } from './problems.js';
+import { fillIn, isComplete, payload, picked, startForm } from './video-form.js';
+
+/** For so long after an order, an equal one is remarked on: it may be a mistake. */
+const RECENT = 24 * 60 * 60 * 1000;
 
 let catalog;
-let ordering = false;
+const cards = new Map();
 
 /** Fills the view in and goes on watching the jobs that are kept. */
 export async function start(prices) {
   catalog = prices;
-  whenSettled('video', settle, (record) => showOrder(record, element('p', { class: 'pending', text: 'Another tab is waiting for this order' })));
-  offerVideoModels(byId('video-model'), catalog.video);
-  const wanted = choice.get('video-model') ?? catalog.defaults.video_model;
-  byId('video-model').value = catalog.video.some((model) => model.id === wanted) ? wanted : catalog.video[0].id;
-  byId('video-model').addEventListener('change', () => {
-    choice.set('video-model', picked().id);
-    followModel();
+  await dress();
+  byId('video-body').hidden = false;
+  startForm(catalog, { changed: askedNothing });
+  startConfirm();
+  startGallery();
+  startAlerts();
+  await startJobs(catalog.jobs, { changed: show, connection: showConnection });
+  setInterval(() => cards.forEach(({ tick }) => tick()), 1000);
+  await startOrders({ reuse, again });
+}
+
+/** Comes into sight. `#video?prompt=…&model=…` fills the form in, and never orders. */
+export function shown() {
+  const [name, query] = location.hash.slice(1).split('?', 2);
+  const { prompt, model } = Object.fromEntries(new URLSearchParams(query ?? ''));
+  if (name !== 'video' || !prompt) return;
+  history.replaceState(null, '', '#video');
+  reuse({ prompt, model });
+}
+
+/** The view's own look is loaded with the view. */
+function dress() {
+  return new Promise((done) => {
+    document.head.append(element('link', { rel: 'stylesheet', href: new URL('video.css', import.meta.url), load: done, error: done }));
   });
-  const form = byId('video-form');
-  // Enter in a field would submit: it must never buy.
-  form.addEventListener('submit', (event) => event.preventDefault());
-  form.addEventListener('input', () => {
-    askedNothing();
-    showCount();
-  });
-  byId('video-generate').addEventListener('click', ask);
-  byId('video-cancel').addEventListener('click', () => {
+}
+
+function startConfirm() {
+  // The second and third of several fast clicks were not meant for the button that came under them.
+  const meant = (act) => (event) => event.detail > 1 || act();
+  byId('video-generate').addEventListener('click', meant(ask));
+  byId('video-yes').addEventListener('click', meant(buy));
+  const cancel = () => {
     askedNothing();
     byId('video-generate').focus();
-  });
-  byId('video-yes').addEventListener('click', order);
+  };
+  byId('video-cancel').addEventListener('click', cancel);
+  byId('video-confirm').addEventListener('keydown', (event) => event.key === 'Escape' && cancel());
   // A key held down repeats its click; only a fresh press may spend.
   byId('video-yes').addEventListener('keydown', (event) => event.repeat && event.preventDefault());
-  refuseFiles(form);
-  followModel();
-  showCount();
-  await startJobs(catalog.jobs, { reuse });
-  for (const record of await purchases.all()) {
-    if (record.kind === 'video' && !['done', 'forgotten'].includes(record.state)) await settle(record, true);
-  }
-}
-
-const picked = () => catalog.video.find((model) => model.id === byId('video-model').value);
-const checked = (name) => byId('video-form').querySelector(`input[name="${name}"]:checked`)?.value;
-
-/** Shows what this model takes, and only that. */
-function followModel() {
-  const model = picked();
-  byId('video-generate').textContent = `Generate · ${price(model.toll_micros)}`;
-  byId('video-model-hint').textContent = model.remarks;
-  showDurations(model);
-  showAspect(model);
-  const required = model.image === 'required';
-  byId('video-image-label').textContent = `Picture to start from (${required ? 'required' : 'optional'})`;
-  byId('video-image').required = required;
-  askedNothing();
-}
-
-function showDurations({ durations }) {
-  const box = byId('video-duration');
-  const before = Number(checked('duration') ?? byId('video-seconds')?.value ?? catalog.defaults.duration);
-  const legend = element('legend', { text: 'Length' });
-  if (durations.kind === 'one_of') {
-    const preset = durations.values.includes(before) ? before : nearest(durations.values, catalog.defaults.duration);
-    box.replaceChildren(legend, element('div', { class: 'choices' }, ...durations.values.map((value) =>
-      radio('duration', value, `${value} s`, value === preset))));
-    return;
-  }
-  const { min, max } = durations;
-  const value = Math.min(max, Math.max(min, before));
-  const shown = element('output', { for: 'video-seconds', text: `${value} s` });
-  const range = element('input', {
-    id: 'video-seconds', type: 'range', min, max, step: 1, value, 'aria-label': 'Length in seconds',
-    input: () => { shown.textContent = `${range.value} s`; },
-  });
-  box.replaceChildren(legend, element('div', { class: 'range' }, range, shown), element('p', {
-    class: 'hint',
-    text: durations.kind === 'unstated'
-      ? `The price list does not say which lengths this model makes; ${min} to ${max} s is what the service takes overall.`
-      : `${min} to ${max} seconds`,
-  }));
-}
-
-const nearest = (values, wanted) => values.reduce((best, value) =>
-  (Math.abs(value - wanted) < Math.abs(best - wanted) ? value : best));
-
-function showAspect({ aspect_ratio: aspect }) {
-  const names = { '16:9': 'Landscape 16:9', '9:16': 'Portrait 9:16' };
-  const box = byId('video-aspect');
-  box.hidden = aspect === 'ignored';
-  const before = checked('aspect') ?? catalog.defaults.aspect_ratio;
-  box.replaceChildren(element('legend', { text: 'Shape' }), element('div', { class: 'choices' },
-    ...catalog.aspect_ratios.map((ratio) => radio('aspect', ratio, names[ratio] ?? ratio, ratio === before))));
-}
-
-function radio(name, value, text, on) {
-  return element('label', { class: 'choice' }, element('input', { type: 'radio', name, value, checked: on }), ` ${text}`);
-}
-
-/** Code points, the unit in which the service counts. */
-const lengthOf = (text) => [...text].length;
-
-function showCount() {
-  const used = lengthOf(byId('video-prompt').value);
-  const most = catalog.limits.prompt_characters;
-  byId('video-count').textContent = `${used} of ${most} characters`;
-  byId('video-count').classList.toggle('over', used > most);
-}
-
-function fault(field, text) {
-  byId(`video-${field}-fault`).textContent = text;
-  byId(`video-${field}`).toggleAttribute('aria-invalid', Boolean(text));
-  if (text) byId(`video-${field}`).setAttribute('aria-invalid', 'true');
-  return Boolean(text);
 }
 
 /** First click: either what is missing, or what it will cost. */
 function ask() {
-  const wrong = ['prompt', 'image'].filter((field) => fault(field, MISSING[field](byId(`video-${field}`).value.trim())));
-  if (wrong.length) return byId(`video-${wrong[0]}`).focus();
-  const { model, duration } = payload();
+  if (!isComplete()) return;
+  const wanted = payload();
   const cost = price(picked().toll_micros);
-  byId('video-confirm-text').textContent = `One video of ${duration} seconds by ${model} for ${cost}? It cannot be cancelled once it is ordered.`;
+  byId('video-confirm-text').textContent = `One video of ${wanted.duration} seconds by ${wanted.model} for ${cost}? It cannot be cancelled once it is ordered.`;
+  byId('video-confirm-twin').textContent = twin(wanted);
   byId('video-yes').textContent = `Yes, spend ${cost}`;
   byId('video-confirm').hidden = false;
   byId('video-actions').hidden = true;
@@ -134,120 +76,66 @@ function ask() {
   byId('video-confirm').scrollIntoView({ block: 'nearest' });
 }
 
-const MISSING = {
-  prompt: (text) => {
-    if (!text) return 'Say what the video should show.';
-    const over = lengthOf(byId('video-prompt').value) - catalog.limits.prompt_characters;
-    return over > 0 ? `Shorten it by ${over} characters.` : '';
-  },
-  image: (text) => {
-    if (!text) return picked().image === 'required' ? `${picked().id} needs the web address of a picture.` : '';
-    const web = URL.canParse(text) && /^https?:$/.test(new URL(text).protocol);
-    return web ? '' : 'A public web address, please: it begins with https:// or http://';
-  },
-};
+/** That exactly this was ordered already, if it was. */
+function twin(wanted) {
+  if (openTwins(wanted).length) return 'You have ordered exactly this already; what became of it is shown below “Your videos”.';
+  const text = JSON.stringify(wanted);
+  const before = all().filter((job) => Date.now() - job.at < RECENT && JSON.stringify(job.payload) === text).at(-1);
+  if (!before) return '';
+  return `You ordered exactly this ${clock(Date.now() - before.at)} ago already${before.open ? '; it is still being made' : ''}.`;
+}
 
 function askedNothing() {
   byId('video-confirm').hidden = true;
   byId('video-actions').hidden = false;
-  fault('prompt', '');
-  fault('image', '');
-}
-
-function payload() {
-  const model = picked();
-  const image = byId('video-image').value.trim();
-  return {
-    prompt: byId('video-prompt').value,
-    model: model.id,
-    duration: Number(checked('duration') ?? byId('video-seconds').value),
-    ...(model.aspect_ratio !== 'ignored' && { aspect_ratio: checked('aspect') }),
-    ...(image && { image_url: image }),
-  };
 }
 
 /** Second click: buys. */
-async function order() {
-  if (ordering) return;
-  ordering = true;
-  const body = payload();
-  const record = draft({ kind: 'video', path: '/api/v1/video', payload: body, tollMicros: picked().toll_micros, about: {} });
+async function buy() {
+  const wanted = payload();
+  const { toll_micros: toll } = picked();
   askedNothing();
   byId('video-generate').focus();
-  announce('Ordering the video.');
-  showOrder(record, element('p', { class: 'pending', text: `Ordering from ${body.model}` }));
-  try {
-    await commit(record);
-  } finally {
-    ordering = false;
-  }
-}
-
-/** Takes in how an order ended; an accepted one becomes a job. */
-async function settle(record, old = false) {
-  if (record.state === 'forgotten') return document.getElementById(`order-${record.key}`)?.remove();
-  if (record.state === 'done') {
-    document.getElementById(`order-${record.key}`)?.remove();
-    await takeIn(record);
-    announce(`Ordered for ${price(record.tollMicros)}. The video is being made.`);
-    return;
-  }
-  if (!record.problem) return showOrder(record, element('p', { class: 'pending', text: 'Asking what became of this order' }));
-  showOrder(record, problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.tollMicros) }));
-  if (!old) announce(sentence(record.problem));
-}
-
-function showOrder(record, content) {
-  const shown = element('li', { id: `order-${record.key}` }, element('article', { class: 'card job', 'aria-label': 'An order' },
-    element('p', { class: 'plain clamp', text: record.payload.prompt }),
-    element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.tollMicros)}` }),
-    content));
-  const before = document.getElementById(shown.id);
-  if (before) before.replaceWith(shown);
-  else byId('jobs').prepend(shown);
-  byId('jobs-empty').hidden = true;
-}
-
-function offers(record) {
-  // A dear purchase is never repeated by one click: its text goes back into the form, with its price.
-  const edit = () => {
-    if (record.state === 'refused') void remove(record);
-    reuse(record.payload);
-  };
-  const same = async () => {
-    showOrder(record, element('p', { class: 'pending', text: 'Asking what became of this order. It is not bought twice.' }));
-    await commit(record);
-  };
-  const atRisk = async () => {
-    showOrder(record, element('p', { class: 'pending', text: `Ordering again from ${record.payload.model}` }));
-    await commit(record, { atRisk: true });
-  };
-  const settled = record.state === 'unknown' && (canAskAgain(record) ? { same } : { atRisk });
-  return { edit, again: edit, ...settled, drop: () => remove(record) };
-}
-
-async function remove(record) {
-  document.getElementById(`order-${record.key}`)?.remove();
-  byId('jobs-empty').hidden = byId('jobs').children.length > 0;
-  await forget(record);
+  await order(wanted, toll);
 }
 
 /** Puts an earlier order's wishes back into the form. */
-function reuse({ prompt, model, image_url: image }) {
-  if (catalog.video.some((one) => one.id === model)) byId('video-model').value = model;
-  byId('video-prompt').value = prompt;
-  byId('video-image').value = image ?? '';
-  followModel();
-  showCount();
+function reuse(wishes) {
+  fillIn(wishes);
   byId('video-prompt').focus();
 }
 
-/** A dropped file would make the browser leave the page. */
-function refuseFiles(form) {
-  form.addEventListener('dragover', (event) => event.preventDefault());
-  form.addEventListener('drop', (event) => {
-    if (!event.dataTransfer?.files.length) return;
-    event.preventDefault();
-    fault('image', 'A public URL, please: files cannot be uploaded here.');
+/** The same, and on to the question whether to buy. */
+function again(wishes) {
+  fillIn(wishes);
+  ask();
+}
+
+/** Something is new of a job. */
+function show(job, { ended, removed, first }) {
+  const id = `job-${job.id}`;
+  if (removed) {
+    cards.delete(job.id);
+    return unplace(id);
+  }
+  const before = cards.get(job.id);
+  if (before) before.draw(job);
+  else cards.set(job.id, card(job, { mediaOrigins: catalog.jobs.media_origins ?? [], reuse }));
+  const { phase } = standing(job);
+  const { prompt, model } = job.payload;
+  place(id, {
+    item: cards.get(job.id).item, at: job.at, rank: phase === 'open' ? 1 : 2, phase, text: `${prompt} ${model} ${job.id}`.toLowerCase(),
   });
+  if (!ended) return;
+  const text = phase === 'finished' ? 'A video is finished.' : 'A video could not be made.';
+  announce(text);
+  alertOfEnd(job, text, first);
+}
+
+function showConnection(problem) {
+  const text = !problem ? ''
+    : problem.code === 'offline' ? 'You are offline. Videos go on being made; this page looks again when you are back.'
+      : problem.code === 'lost' ? 'The service cannot be reached right now. Videos go on being made; looking again soon.'
+        : `${sentence(problem)} Videos go on being made; looking again soon.`;
+  if (byId('jobs-connection').textContent !== text) byId('jobs-connection').textContent = text;
 }

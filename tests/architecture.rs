@@ -23,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("purchase",   &["clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("jobs",       &["answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("account",    &["answer", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
-    ("routes",     &["access", "account", "answer", "contract", "downstream", "jobs", "metrics", "problem", "purchase", "validate"]),
+    ("routes",     &["access", "account", "answer", "clock", "contract", "downstream", "jobs", "metrics", "problem", "purchase", "validate"]),
     ("pipeline",   &["answer", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "store", "upstream"]),
     ("server",     &["clock", "metrics"]),
     ("app",        &[EVERYTHING]),

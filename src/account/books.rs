@@ -17,6 +17,7 @@ use crate::upstream::Error;
 use crate::upstream::Reply;
 use crate::upstream::billing;
 use crate::upstream::billing::Billing;
+use crate::upstream::billing::Listing;
 
 /// Both books, while nothing was under way.
 #[derive(Clone, Debug)]
@@ -39,28 +40,28 @@ pub enum Blocked {
     UnderWay,
     /// The gateway did not say.
     #[error("the gateway's books cannot be read: {0}")]
-    Gateway(#[from] Error),
+    Gateway(String),
     /// The ledger did not.
     #[error(transparent)]
     Ledger(#[from] Unavailable),
 }
 
-/// Looks into both books. The gateway's moment lies somewhere within its answer, so whatever began or
+/// Looks into both books, the gateway's by `gateway`. The gateway's moment lies somewhere within its answer, so whatever began or
 /// ended meanwhile blocks: nobody could say on which side of the moment it was charged.
 ///
 /// # Errors
 /// See [`Blocked`].
-pub async fn look<S>(ledger: &dyn Ledger, gateway: S) -> Result<Look, Blocked>
-where
-    S: Service<Ask, Response = Reply, Error = Error>,
-{
+pub async fn look(
+    ledger: &dyn Ledger,
+    gateway: impl Future<Output = Result<Listing, String>>,
+) -> Result<Look, Blocked> {
     let before = ledger.last_check().await?;
     let at = clock::wall();
     let rows = ledger.rows(Duration::ZERO).await?;
     if rows.iter().any(is_under_way) {
         return Err(Blocked::UnderWay);
     }
-    let now = checkpoint(&billing::ask(gateway).await?.billing, at);
+    let now = checkpoint(&gateway.await.map_err(Blocked::Gateway)?.billing, at);
     match ledger.rows(Duration::ZERO).await? == rows {
         true => Ok(Look { rows, before, now }),
         false => Err(Blocked::UnderWay),
@@ -75,7 +76,8 @@ where
     S: Service<Ask, Response = Reply, Error = Error>,
 {
     let noted = async {
-        let look = look(&*ledger, gateway).await?;
+        let asking = async { billing::ask(gateway).await.map_err(|error| error.to_string()) };
+        let look = look(&*ledger, asking).await?;
         let waits = look.before.is_some_and(|before| {
             look.rows.iter().any(|row| row.at >= before.at && row.state == State::Unknown)
         });

@@ -1,13 +1,19 @@
 //! Hands a finished video to the caller who knows its job, from our own origin.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use http::{HeaderValue, Method, StatusCode};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
+use super::transfer::Transfer;
 use crate::answer;
 use crate::answer::{Answer, Body};
 use crate::jobs::reading::Words;
-use crate::problem::{NOT_FOUND, Problem};
+use crate::problem::{NOT_FOUND, OVERLOADED, Problem};
 use crate::upstream::media::Media;
 
 /// Where finished videos are found, and where they may be fetched from.
@@ -15,12 +21,18 @@ use crate::upstream::media::Media;
 pub struct Videos {
     media: Media,
     words: Words,
+    places: Arc<Semaphore>,
+    stop: CancellationToken,
 }
 
+/// Videos that are on their way at a time: each has a connection of its own on both sides.
+const AT_A_TIME: usize = 64;
+const COME_BACK: Duration = Duration::from_secs(10);
+
 impl Videos {
-    /// `words`: how a status body is read.
-    pub fn new(media: Media, words: Words) -> Self {
-        Self { media, words }
+    /// `words`: how a status body is read. What is on its way ends with `stop`.
+    pub fn new(media: Media, words: Words, stop: CancellationToken) -> Self {
+        Self { media, words, places: Arc::new(Semaphore::new(AT_A_TIME)), stop }
     }
 
     /// The video of the job with this status body, or the range of it that was asked for.
@@ -38,13 +50,17 @@ impl Videos {
                 "the video is at an address that is not in page.media_origins; the status names it",
             )
         })?;
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_full| {
+            let detail = format!("{AT_A_TIME} videos are on their way already");
+            Problem::new(&OVERLOADED).detail(detail).retry_after(COME_BACK)
+        })?;
         let fetched = self.media.fetch(&address, method.clone(), range).await;
         let reply = fetched.map_err(|error| error.of_read())?;
         let (head, body) = reply.into_parts();
         let body = match method == Method::HEAD || head.status == StatusCode::RANGE_NOT_SATISFIABLE
         {
             true => Body::from(Bytes::new()),
-            false => Body::stream(body),
+            false => Body::stream(Transfer::new(body, place, self.stop.clone())),
         };
         let mut answer = Answer::new(body);
         *answer.status_mut() = head.status;

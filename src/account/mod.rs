@@ -9,4 +9,6 @@ pub mod me;
 pub mod media;
 pub mod reconcile;
 pub mod spend;
+pub mod statement;
+mod transfer;
 pub mod usage;

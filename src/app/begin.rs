@@ -29,12 +29,18 @@ pub struct Ends {
     pub over: CancellationToken,
 }
 
-/// What outlives a change of settings, as it is at the start. Jobs and the sandbox run on `behind`.
+/// What outlives a change of settings, as it is at the start. `admin` is where commands beside this
+/// server ask it. Jobs and the sandbox run on `behind`.
 ///
 /// # Errors
 /// A store that another server has, or a socket that cannot be had.
-pub async fn begin(config: &Config, behind: &Handle, ends: &Ends) -> io::Result<Lasting> {
-    let store = open_store(config)?;
+pub async fn begin(
+    config: &Config,
+    admin: Option<SocketAddr>,
+    behind: &Handle,
+    ends: &Ends,
+) -> io::Result<Lasting> {
+    let store = open_store(config, admin)?;
     let jobs = Jobs::new(store.book, behind.clone(), ends.shutdown.clone());
     let window = window(store.log, config, ends.shutdown.clone()).await;
     let metrics = Arc::new(Metrics::default());
@@ -53,14 +59,14 @@ pub async fn begin(config: &Config, behind: &Handle, ends: &Ends) -> io::Result<
 }
 
 /// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.
-fn open_store(config: &Config) -> io::Result<Remembered> {
+fn open_store(config: &Config, admin: Option<SocketAddr>) -> io::Result<Remembered> {
     let money = match config.gateway.target {
         Target::Sandbox => Money::Play,
         Target::Live { .. } => Money::Real,
     };
     match &config.store {
         Store::Memory => Ok(memory()),
-        Store::Sqlite(path) => match sqlite(path, money) {
+        Store::Sqlite(path) => match sqlite(path, money, admin) {
             Ok(store) => Ok(store),
             Err(OpenError::Unusable(reason)) => {
                 error!("nothing can be bought: {reason}");

@@ -1,5 +1,6 @@
 //! Opens what a server remembers, and names it.
 
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -39,12 +40,16 @@ pub fn memory() -> Remembered {
     Remembered::by(Arc::new(Memory::new(Arc::new(clock::wall))), name.into())
 }
 
-/// A store in a file, to sell from.
+/// A store in a file, to sell from; operators' commands find the server at `admin`.
 ///
 /// # Errors
 /// Another server has it, or it cannot be used.
-pub fn sqlite(path: &Path, money: Money) -> Result<Remembered, OpenError> {
-    let store = Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money)?);
+pub fn sqlite(
+    path: &Path,
+    money: Money,
+    admin: Option<SocketAddr>,
+) -> Result<Remembered, OpenError> {
+    let store = Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money, admin)?);
     Ok(Remembered::by(store, name_of(path)))
 }
 

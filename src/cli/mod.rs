@@ -1,5 +1,6 @@
 //! The command line: what was asked for, and one file per command.
 
+mod asking;
 mod check;
 mod harden;
 mod ledger;

@@ -2,14 +2,20 @@
 
 use std::io;
 use std::io::Write;
+use std::sync::Arc;
 
 use super::Exit;
 use super::Loaded;
+use super::asking;
+use super::asking::Beside;
+use super::asking::Way;
 use super::check;
+use super::ledger;
 use crate::app;
 use crate::config::Config;
 use crate::config::Fault;
 use crate::config::Key;
+use crate::config::Store;
 use crate::config::Target;
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
@@ -41,11 +47,32 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
         writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
         return Ok(Exit::Done);
     };
+    let way = match &config.store {
+        Store::Sqlite(_) => ledger::file(config).ok().map(|path| asking::way(config, path)),
+        Store::Memory | Store::Redis => None,
+    };
+    let log = match way {
+        Some(Err(why)) => {
+            writeln!(err, "the gateway is not asked: {why}")?;
+            return Ok(Exit::Failed);
+        }
+        Some(Ok(Way::Through(server))) => return ask_through(&server, keys, out, err).await,
+        Some(Ok(Way::Alone(store))) => {
+            writeln!(out, "asked     here; the ledger's window counts a request for each key")?;
+            store
+        }
+        None => {
+            writeln!(out, "asked     here; there is no ledger yet to count it in the window")?;
+            app::memory().log
+        }
+    };
+    let window = app::window_alone(log, &config.gateway).await;
     let mut listing = None;
     let mut accepted = Vec::with_capacity(keys.len());
     for key in keys {
         // A ring of its own for each, so that none stands in for another.
-        let gateway = app::asking(&config.gateway, base_url, std::slice::from_ref(key))?;
+        let gateway =
+            app::asking(&config.gateway, base_url, std::slice::from_ref(key), Arc::clone(&window))?;
         match billing::ask(gateway).await {
             Ok(listed) => {
                 accepted.push(true);
@@ -74,9 +101,51 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
     Ok(if accepted.contains(&false) { Exit::Failed } else { Exit::Done })
 }
 
+/// What the running server was told: its own keys asked, so these here are looked up in the list alone.
+async fn ask_through(
+    server: &Beside,
+    keys: &[Key],
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> io::Result<Exit> {
+    let listing = match server.listing().await {
+        Ok(listing) => listing,
+        Err(why) => {
+            writeln!(err, "{why}")?;
+            return Ok(Exit::Failed);
+        }
+    };
+    writeln!(out, "asked     by {}, within its window", server.name())?;
+    let mut exit = Exit::Done;
+    for (place, key) in (1..).zip(keys) {
+        match prefix(key, &listing.keys) {
+            None => writeln!(out, "key {place}     not tried; nothing in the list fits it")?,
+            Some(prefix) if works(prefix, &listing.keys) => {
+                writeln!(out, "key {place}     not tried; listed as {}…", plain(prefix))?;
+            }
+            Some(prefix) => {
+                writeln!(err, "key {place} ({}…): the gateway lists it as revoked", plain(prefix))?;
+                exit = Exit::Failed;
+            }
+        }
+    }
+    print(&listing, out)?;
+    Ok(exit)
+}
+
+/// Whether a key that works is listed so.
+fn works(prefix: &str, listed: &[KeyRow]) -> bool {
+    listed.iter().any(|row| row.revoked_at.is_none() && shown(row) == prefix)
+}
+
+/// The public part of a key, without what stands for the rest.
+fn shown(row: &KeyRow) -> &str {
+    row.key_prefix.trim_end_matches(['.', '…', '*'])
+}
+
 /// The longest listed prefix that is one of this key, and not the whole of it.
 fn prefix<'a>(key: &Key, listed: &'a [KeyRow]) -> Option<&'a str> {
-    let prefixes = listed.iter().map(|row| row.key_prefix.trim_end_matches(['.', '…', '*']));
+    let prefixes = listed.iter().map(shown);
     let fits = prefixes.filter(|prefix| {
         prefix.len() > KEY_PREFIX.len()
             && prefix.len() < key.expose().len()
@@ -113,8 +182,8 @@ fn print(Listing { keys, billing }: &Listing, out: &mut impl Write) -> io::Resul
     Ok(())
 }
 
-/// The gateway's words without what moves a terminal's cursor or turns its text around.
-fn plain(text: &str) -> String {
+/// Somebody else's words without what moves a terminal's cursor or turns its text around.
+pub(super) fn plain(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
 }

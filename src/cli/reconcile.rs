@@ -7,6 +7,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use super::Exit;
+use super::asking;
+use super::asking::Way;
 use super::ledger;
 use crate::account::books;
 use crate::account::books::Look;
@@ -29,6 +31,7 @@ use crate::store::Service;
 use crate::store::State;
 use crate::store::Unavailable;
 use crate::store::sqlite::Sqlite;
+use crate::upstream::billing;
 
 /// Prints to `out` what can be told and what cannot, and unless it is a `dry_run` writes it down; what
 /// stands in the way is a sentence on `err`.
@@ -59,12 +62,20 @@ async fn compare(
         let why = "the sandbox's play money is never reconciled; set gateway.base_url and a key";
         return Ok(Err(why.to_owned()));
     };
-    let ledger = match open(config, dry_run) {
-        Ok(ledger) => ledger,
+    let (way, ledger) = match open(config, dry_run) {
+        Ok(opened) => opened,
         Err(why) => return Ok(Err(why)),
     };
-    let gateway = app::asking(&config.gateway, base_url, keys)?;
-    let look = match books::look(&ledger, gateway).await {
+    let looked = match way {
+        Way::Through(server) => books::look(&*ledger, server.listing()).await,
+        Way::Alone(store) => {
+            let window = app::window_alone(store, &config.gateway).await;
+            let gateway = app::asking(&config.gateway, base_url, keys, window)?;
+            let listing = async { billing::ask(gateway).await.map_err(|why| why.to_string()) };
+            books::look(&*ledger, listing).await
+        }
+    };
+    let look = match looked {
         Ok(look) => look,
         Err(blocked) => return Ok(Err(blocked.to_string())),
     };
@@ -92,10 +103,17 @@ async fn compare(
     })
 }
 
-fn open(config: &Config, dry_run: bool) -> Result<Sqlite, String> {
-    let (path, clock) = (ledger::file(config)?, Arc::new(clock::wall));
-    let opened = if dry_run { Sqlite::read(path, clock) } else { Sqlite::beside(path, clock) };
-    opened.map_err(|error| error.to_string())
+/// Who asks, and the ledger: in a dry run, one that cannot be written beside a server.
+fn open(config: &Config, dry_run: bool) -> Result<(Way, Arc<Sqlite>), String> {
+    let path = ledger::file(config)?;
+    let way = asking::way(config, path)?;
+    let clock = Arc::new(clock::wall);
+    let opened = match &way {
+        Way::Alone(store) => Ok(Arc::clone(store)),
+        Way::Through(_) if dry_run => Sqlite::read(path, clock).map(Arc::new),
+        Way::Through(_) => Sqlite::beside(path, clock).map(Arc::new),
+    };
+    Ok((way, opened.map_err(|error| error.to_string())?))
 }
 
 /// Settles, notes the checkpoint, and says what became of the latter.

@@ -8,6 +8,7 @@ use tracing::{error, info, warn};
 
 use super::serve::Core;
 use super::{load, refuse};
+use crate::account::statement::Statement;
 use crate::app::{App, Lasting};
 use crate::config::{Config, Target};
 
@@ -16,6 +17,8 @@ pub(super) struct Reload {
     pub(super) config_path: Option<PathBuf>,
     pub(super) own: Vec<IpAddr>,
     pub(super) lasting: Lasting,
+    /// What operators ask.
+    pub(super) statement: Statement,
 }
 
 impl Reload {
@@ -61,6 +64,7 @@ impl Reload {
         for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
             core.stack.exchange(stack);
         }
+        app.take_over(&self.statement);
         tokio::spawn(app.follow_books());
         Ok(app)
     }

@@ -25,6 +25,7 @@ use crate::app;
 use crate::app::{App, Current, Ends, TIDY_EVERY};
 use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};
+use crate::downstream::host::Hosts;
 use crate::routes::admin::Admin;
 use crate::server;
 
@@ -59,7 +60,8 @@ pub fn serve(
     let signals = behind.block_on(async { Signals::new() })?;
     let shutdown = CancellationToken::new();
     let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
-    let lasting = behind.block_on(app::begin(&config, behind.handle(), &ends))?;
+    let lasting =
+        behind.block_on(app::begin(&config, Some(admin.local_addr()?), behind.handle(), &ends))?;
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
@@ -69,12 +71,17 @@ pub fn serve(
     // connections that nobody serves while the rest drains.
     drop(listeners);
     behind.spawn(app.open_books());
-    let reload = Reload { config_path, own, lasting: lasting.clone() };
+    let statement = app.statement();
+    let reload =
+        Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
+    let admin_hosts = Hosts::new([], app::own_addresses(&[admin.local_addr()?])?);
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
             let shutdown = shutdown.clone();
             move || !shutdown.is_cancelled()
         });
+        let admin_service =
+            admin_service.with_books(statement, move |headers| admin_hosts.check(headers));
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
         let settings = app.server();

@@ -196,5 +196,46 @@ mod tests {
             prop_assert_eq!(Usd(micros).to_string().parse(), Ok(Usd(micros)));
             prop_assert_eq!(Usd::from_dollar_text(&Usd(micros).short().to_string()), Ok(Usd(micros)));
         }
+
+        #[test]
+        fn digits_with_at_most_six_places_are_read_to_the_last_one(
+            whole in prop_oneof![Just(18_446_744_073_708_u64), Just(18_446_744_073_709), any::<u64>()],
+            fraction in "[0-9]{1,7}",
+        ) {
+            let micros = u128::from(whole) * u128::from(MICROS)
+                + format!("{fraction:0<6}")[..6].parse::<u128>().unwrap();
+            let expected = match u64::try_from(micros) {
+                _ if fraction.len() > 6 => Err(NotMoney::TooFine),
+                Ok(micros) => Ok(Usd(micros)),
+                Err(_) => Err(NotMoney::TooLarge),
+            };
+            prop_assert_eq!(format!("{whole}.{fraction}").parse(), expected);
+            prop_assert_eq!(format!("00{whole}.{fraction}").parse(), expected);
+        }
+
+        #[test]
+        fn what_is_an_amount_is_digits_around_at_most_one_point(text in "[0-9.,+ e$_-]{0,9}|\\PC{0,9}") {
+            let is_digits = |part: &str| {
+                !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
+            };
+            let is_amount = match text.split_once('.') {
+                Some((whole, fraction)) => is_digits(whole) && is_digits(fraction) && fraction.len() <= 6,
+                None => is_digits(&text),
+            };
+            prop_assert_eq!(text.parse::<Usd>().is_ok(), is_amount);
+            prop_assert_eq!(Usd::from_dollar_text(&text).is_ok(), text.starts_with('$') && text[1..].parse::<Usd>().is_ok());
+        }
+
+        #[test]
+        fn sums_and_differences_are_exact_or_there_are_none(one: u64, other: u64) {
+            let exact = |micros: Option<u64>| micros.map(Usd);
+            let sum = u64::try_from(u128::from(one) + u128::from(other)).ok();
+            let left = u64::try_from(i128::from(one) - i128::from(other)).ok();
+            prop_assert_eq!(Usd(one).checked_add(Usd(other)), exact(sum));
+            prop_assert_eq!(Usd(one).checked_sub(Usd(other)), exact(left));
+            prop_assert_eq!(Usd(one).saturating_sub(Usd(other)), Usd(left.unwrap_or(0)));
+            let cents = u64::try_from(u128::from(one) * 10_000).ok();
+            prop_assert_eq!(Usd::cents(one), exact(cents));
+        }
     }
 }

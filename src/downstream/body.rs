@@ -1,4 +1,4 @@
-//! Reads the payload: JSON only, of a bounded size, within a deadline.
+//! Reads the payload: JSON only (and one form), of a bounded size, within a deadline.
 //!
 //! What the head tells (media type, length) is refused before the body is touched, so that a client
 //! that asked `Expect: 100-continue` sends nothing in vain.
@@ -11,13 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::Either;
 use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::route::Takes;
-use super::{Call, refuse};
+use super::{Call, refuse, shown};
 use crate::answer::{Answer, BoxError};
 use crate::problem::{
     MALFORMED_REQUEST, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
@@ -39,7 +39,7 @@ impl Limits {
         match takes {
             Takes::Nothing => None,
             Takes::ChatJson => Some(self.chat),
-            Takes::VideoJson => Some(self.video),
+            Takes::VideoJson | Takes::VideoForm => Some(self.video),
         }
     }
 }
@@ -89,7 +89,7 @@ where
         let mut inner = std::mem::replace(&mut self.inner, spare);
         let timeout = self.limits.timeout;
         Either::Right(Box::pin(async move {
-            if let Some(problem) = fault_of_head(&head.headers, limit) {
+            if let Some(problem) = fault_of_head(&head.headers, limit, route.takes) {
                 return Ok(refuse(problem, &head.headers, &body));
             }
             match read(body, limit, timeout).await {
@@ -101,11 +101,27 @@ where
     }
 }
 
-fn fault_of_head(headers: &HeaderMap, limit: usize) -> Option<Problem> {
+fn fault_of_head(headers: &HeaderMap, limit: usize, takes: Takes) -> Option<Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
-    let media_type = types.next().and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if types.next().is_some() || !is_json(media_type) {
-        return Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE));
+    let (first, more) = (types.next(), types.next());
+    let media_type = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_form = takes == Takes::VideoForm && is_form(media_type);
+    if more.is_some() || !(is_json(media_type) || is_form) {
+        let detail = match (first, more) {
+            (None, _) => "expected Content-Type: application/json, found none".to_owned(),
+            (Some(_), Some(_)) => "expected one Content-Type, found several".to_owned(),
+            (found, None) => {
+                format!("expected Content-Type: application/json, found \"{}\"", shown(found))
+            }
+        };
+        return Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
+    }
+    // Any page of the web can send a form unasked, but not with this header.
+    if is_form && !headers.contains_key(AUTHORIZATION) {
+        return Some(
+            Problem::new(&UNSUPPORTED_MEDIA_TYPE)
+                .detail("a form is taken with an Authorization header only, whatever is in it"),
+        );
     }
     let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
     if !headers.get_all(CONTENT_ENCODING).iter().all(plain) {
@@ -127,6 +143,12 @@ fn is_json(media_type: &str) -> bool {
             let parameter = parameter.to_ascii_lowercase();
             matches!(parameter.as_str(), "" | "charset=utf-8" | "charset=\"utf-8\"")
         })
+}
+
+/// `multipart/form-data`; its boundary is looked for where the form is read.
+fn is_form(media_type: &str) -> bool {
+    let essence = media_type.split(';').next().unwrap_or_default();
+    essence.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
 async fn read<B>(body: B, limit: usize, timeout: Duration) -> Result<Bytes, Problem>
@@ -165,6 +187,25 @@ impl http_body::Body for Unread {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_form_is_taken_where_it_belongs_and_with_authorization_only() {
+        let fault = |pairs: &[(http::HeaderName, &'static str)], takes| {
+            let pairs = pairs.iter().cloned();
+            let headers = pairs.map(|(name, value)| (name, http::HeaderValue::from_static(value)));
+            fault_of_head(&headers.collect(), 100, takes).map(|problem| problem.kind().code)
+        };
+        let form = (CONTENT_TYPE, "Multipart/Form-Data; boundary=x");
+        let token = (AUTHORIZATION, "Bearer x");
+        let both = [form.clone(), token];
+        assert_eq!(fault(&both, Takes::VideoForm), None);
+        assert_eq!(fault(&[form], Takes::VideoForm), Some("unsupported_media_type"));
+        for takes in [Takes::VideoJson, Takes::ChatJson] {
+            assert_eq!(fault(&both, takes), Some("unsupported_media_type"));
+        }
+        let json = [(CONTENT_TYPE, "application/json")];
+        assert_eq!(fault(&json, Takes::VideoForm), None);
+    }
 
     #[test]
     fn only_json_in_utf8_is_json() {

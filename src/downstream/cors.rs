@@ -41,6 +41,7 @@ const MAY_READ: &[&str] = &[
     "tollgate-toll",
     "tollgate-ignored",
     "openai-poll-after-ms",
+    "x-should-retry",
 ];
 
 /// See the file's documentation.

@@ -5,14 +5,16 @@
 use std::convert::Infallible;
 use std::task::{Context, Poll};
 
-use http::header::CONNECTION;
+use http::header::{CONNECTION, ORIGIN};
 use http::{HeaderValue, Request};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tower_http::csrf;
+use tracing::info;
 
 use super::RequestId;
 use super::after::{After, Finish};
+use super::shown;
 use crate::answer;
 use crate::answer::Answer;
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
@@ -45,7 +47,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let explain = Explain { id: RequestId::of(request.headers()) };
+        let headers = request.headers();
+        let origin = headers.get(ORIGIN).or_else(|| headers.get("sec-fetch-site")).cloned();
+        let explain = Explain { id: RequestId::of(headers), origin };
         After::new(self.inner.call(request), explain)
     }
 }
@@ -54,6 +58,8 @@ where
 #[derive(Debug)]
 pub struct Explain {
     id: RequestId,
+    /// What the browser said of the page.
+    origin: Option<HeaderValue>,
 }
 
 impl Finish for Explain {
@@ -61,6 +67,10 @@ impl Finish for Explain {
         if answer.extensions().get::<csrf::ProtectionError>().is_none() {
             return answer;
         }
+        info!(
+            origin = shown(self.origin.as_ref()),
+            "an origin that is not in access.allowed_origins"
+        );
         let mut refusal = answer::refusal(Problem::new(&ORIGIN_NOT_ALLOWED), self.id.as_str());
         // Only unsafe methods come here, and their bodies were not read.
         refusal.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

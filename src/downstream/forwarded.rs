@@ -139,5 +139,21 @@ mod tests {
             let line = format!("{invented}, 198.51.100.7, 10.0.0.2");
             prop_assert_eq!(seen("10.0.0.1", &[("x-forwarded-for", &line)]), "198.51.100.7");
         }
+
+        #[test]
+        fn nor_do_whole_lines_of_it_whichever_header_the_proxy_writes(
+            invented in prop::collection::vec("[ -~]{0,30}|([0-9]{1,3}\\.){3}[0-9]{1,3}|for=[ -~]{0,20}", 0..4),
+            is_standard: bool,
+        ) {
+            let (name, own) = match is_standard {
+                true => ("forwarded", "for=198.51.100.7, for=10.0.0.2"),
+                false => ("x-forwarded-for", "198.51.100.7, 10.0.0.2"),
+            };
+            let mut lines: Vec<_> = invented.iter().map(|line| (name, line.as_str())).collect();
+            lines.push((name, own));
+            prop_assert_eq!(seen("10.0.0.1", &lines), "198.51.100.7");
+            // Whom nobody trusts is who it is, whatever it says.
+            prop_assert_eq!(seen("203.0.113.9", &lines), "203.0.113.9");
+        }
     }
 }

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::{Either, Ready, ready};
+use http::HeaderMap;
 use http::Request;
 use http::header::HOST;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
+use tracing::info;
 
-use super::refuse;
+use super::{refuse, shown};
 use crate::answer::Answer;
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
@@ -37,6 +39,20 @@ impl Hosts {
         Self {
             names: names.into_iter().chain(["localhost".to_owned()]).collect(),
             addresses: addresses.into_iter().collect(),
+        }
+    }
+
+    /// Lets a request pass that names us.
+    ///
+    /// # Errors
+    /// 421 `misdirected_request`; 400 `malformed_request` without a readable `Host`.
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = headers.get(HOST).ok_or("expected a Host header");
+        let known = host.and_then(|host| self.know(host.to_str().unwrap_or_default()));
+        match known {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Problem::new(&MISDIRECTED_REQUEST)),
+            Err(expected) => Err(Problem::new(&MALFORMED_REQUEST).detail(expected)),
         }
     }
 
@@ -80,6 +96,11 @@ fn address(name: &str) -> Option<IpAddr> {
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
+/// Another name, or none, but not one that cannot be read.
+fn may_be_any(problem: &Problem, headers: &HeaderMap) -> bool {
+    problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST)
+}
+
 /// See the file's documentation.
 #[derive(Clone, Debug)]
 pub struct KnownHost<S> {
@@ -106,19 +127,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let host = request.headers().get(HOST).map(|host| host.to_str().unwrap_or_default());
-        let problem = match host.map_or(Ok(false), |host| self.hosts.know(host)) {
-            Ok(true) => return Either::Left(self.inner.call(request)),
-            Ok(false) if request.uri().path() == ANY_HOST => {
-                return Either::Left(self.inner.call(request));
+        let is_probe = request.uri().path() == ANY_HOST;
+        match self.hosts.check(request.headers()) {
+            Err(problem) if !(is_probe && may_be_any(&problem, request.headers())) => {
+                info!(host = shown(request.headers().get(HOST)), "a Host that is not ours");
+                Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
             }
-            Ok(false) if host.is_none() => {
-                Problem::new(&MALFORMED_REQUEST).detail("expected a Host header")
-            }
-            Ok(false) => Problem::new(&MISDIRECTED_REQUEST),
-            Err(expected) => Problem::new(&MALFORMED_REQUEST).detail(expected),
-        };
-        Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
+            Ok(()) | Err(_) => Either::Left(self.inner.call(request)),
+        }
     }
 }
 

@@ -275,7 +275,7 @@ where
                 }
             },
         };
-        let counted = Counted { left: Some(left), _place: place };
+        let counted = Counted { left: Some(left), place };
         Either::Left(After::new(self.inner.call(call), counted))
     }
 }
@@ -299,15 +299,18 @@ impl Left {
     }
 }
 
-/// Says what is left on success, and keeps the caller's place until the answer is there.
+/// Says what is left on success, and keeps the caller's place until the answer is there, all of it.
 #[derive(Debug, Default)]
 pub struct Counted {
     left: Option<Left>,
-    _place: Option<Place>,
+    place: Option<Place>,
 }
 
 impl Finish for Counted {
-    fn finish(self, answer: Answer) -> Answer {
+    fn finish(self, mut answer: Answer) -> Answer {
+        if let Some(place) = self.place {
+            answer = answer.map(|body| body.holding(place));
+        }
         match self.left {
             Some(left) if answer.status().is_success() => left.finish(answer),
             Some(_) | None => answer,

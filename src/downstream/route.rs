@@ -9,7 +9,7 @@ use http::{Method, Request};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::refuse;
+use super::{hint, refuse};
 use crate::answer::Answer;
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
@@ -42,12 +42,31 @@ pub enum Endpoint {
     Buy,
     /// An endpoint of `gateway.passthrough` that does not.
     Ask,
+    /// The same in OpenAI's dialect.
+    OpenAi(OpenAi),
     /// Alive.
     Healthz,
     /// A kind of problem, explained.
     Problem,
     /// The page or the fronted site.
     Page,
+}
+
+/// What answers a row of OpenAI's dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenAi {
+    /// The models, in OpenAI's dialect.
+    Models,
+    /// One of them.
+    Model,
+    /// One chat, in OpenAI's dialect.
+    Chat,
+    /// One video job, in OpenAI's dialect.
+    Video,
+    /// The caller's jobs, in OpenAI's dialect.
+    Videos,
+    /// How far one job is, or its finished video.
+    VideoNamed,
 }
 
 /// What the limiter counts a call as.
@@ -70,6 +89,8 @@ pub enum Takes {
     ChatJson,
     /// JSON, at most `server.video_body` bytes.
     VideoJson,
+    /// The same, or a form of as many bytes (`multipart/form-data`).
+    VideoForm,
 }
 
 /// How a row's path is compared.
@@ -112,6 +133,12 @@ pub const ROUTES: &[Route] = &[
     Route { method: Method::GET,  path: Path::Exact("/bff/openapi.json"),    endpoint: Endpoint::OpenApi,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Exact("/v1/models"),           endpoint: Endpoint::OpenAi(OpenAi::Models), class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Below("/v1/models/"),          endpoint: Endpoint::OpenAi(OpenAi::Model), class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::POST, path: Path::Exact("/v1/chat/completions"), endpoint: Endpoint::OpenAi(OpenAi::Chat),  class: Class::Paid, takes: Takes::ChatJson },
+    Route { method: Method::POST, path: Path::Exact("/v1/videos"),           endpoint: Endpoint::OpenAi(OpenAi::Video), class: Class::Paid, takes: Takes::VideoForm },
+    Route { method: Method::GET,  path: Path::Exact("/v1/videos"),           endpoint: Endpoint::OpenAi(OpenAi::Videos), class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::GET,  path: Path::Below("/v1/videos/"),          endpoint: Endpoint::OpenAi(OpenAi::VideoNamed), class: Class::Read, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing },
     Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing },
 ];
@@ -199,13 +226,20 @@ pub fn find(method: &Method, path: &str, further: &[Further]) -> Result<&'static
     let reserved = RESERVED
         .iter()
         .any(|prefix| path.starts_with(prefix) || path == &prefix[..prefix.len() - 1]);
+    let hint = hint::of(path);
     match allowed {
-        None if reserved => Err(Problem::new(&UNKNOWN_ENDPOINT)),
+        None if reserved => Err(match hint {
+            Some(hint) => Problem::new(&UNKNOWN_ENDPOINT).detail(hint),
+            None => Problem::new(&UNKNOWN_ENDPOINT),
+        }),
         None if !path.starts_with('/') => Err(Problem::new(&UNKNOWN_ENDPOINT)),
         None if PAGE.takes_method(method) => Ok(PAGE_ROW),
         allowed => {
             let allowed = allowed.unwrap_or(PAGE.allows());
-            let detail = format!("this path takes {allowed}");
+            let detail = match hint {
+                Some(hint) if !reserved => format!("this path takes {allowed}; {hint}"),
+                Some(_) | None => format!("this path takes {allowed}"),
+            };
             Err(Problem::new(&METHOD_NOT_ALLOWED).detail(detail).allow(allowed))
         }
     }

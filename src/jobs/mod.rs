@@ -40,10 +40,17 @@ const FIRST_WORD: Duration = Duration::from_secs(10);
 /// A caller's jobs that are listed, the latest first.
 const MOST_LISTED: usize = 200;
 
+/// Between the first polls of two jobs that a server picks up at its start: half of the reported window.
+const APART: Duration = Duration::from_secs(2);
+/// No job waits longer for its first poll.
+const LATEST: Duration = Duration::from_secs(300);
+
 /// What the settings say of jobs.
 pub struct Setup {
     /// Whom to ask.
     pub gateway: BoxCloneSyncService<Ask, Reply, Error>,
+    /// How many polls could go now without a purchase waiting for it.
+    pub room: Arc<dyn Fn() -> usize + Send + Sync>,
     /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
     /// How a status body is read.
@@ -90,7 +97,11 @@ impl Jobs {
         self.0.tasks.spawn_on(
             async move {
                 match shared.book.open_jobs().await {
-                    Ok(jobs) => jobs.into_iter().for_each(|job| drop(shared.start(job))),
+                    Ok(jobs) => {
+                        for (number, job) in (0..).zip(jobs) {
+                            drop(shared.start_later(job, (APART * number).min(LATEST)));
+                        }
+                    }
                     Err(error) => {
                         error!(%error, "open jobs are not picked up again until asked for")
                     }
@@ -221,6 +232,10 @@ impl Shared {
 
     /// The job's poller, which is started unless it runs already.
     fn start(self: &Arc<Self>, job: Job) -> Watcher {
+        self.start_later(job, Duration::ZERO)
+    }
+
+    fn start_later(self: &Arc<Self>, job: Job, later: Duration) -> Watcher {
         let mut polled = self.polled();
         if let Some(watched) = polled.get(&job.request_id) {
             return watched.join();
@@ -229,7 +244,7 @@ impl Shared {
         polled.insert(Arc::clone(&watched.job.request_id), Arc::clone(&watched));
         let (shared, polled) = (Arc::clone(self), Arc::clone(&watched));
         let polling = async move {
-            let run = poller::run(Arc::clone(&shared), Arc::clone(&polled));
+            let run = poller::run(Arc::clone(&shared), Arc::clone(&polled), later);
             shared.stop.run_until_cancelled(run).await;
             shared.let_go(&polled);
         };

@@ -24,6 +24,8 @@ const RAREST: Duration = Duration::from_secs(6 * 3_600);
 pub(super) struct Pace {
     usual: Duration,
     started: Instant,
+    /// After its start.
+    first: Duration,
     /// How old the job was then.
     age: Duration,
     last: Option<Instant>,
@@ -36,14 +38,20 @@ impl Pace {
     pub(super) fn new(mut times: Vec<Duration>, age: Duration, now: Instant) -> Self {
         times.sort_unstable();
         let usual = times.get(times.len() / 2).copied().unwrap_or(UNTOLD_TIME);
-        Self { usual, started: now, age, last: None, failures: 0 }
+        Self { usual, started: now, first: FIRST, age, last: None, failures: 0 }
+    }
+
+    /// The same, but it is asked for so much later the first time, unless somebody watches.
+    pub(super) fn later(mut self, by: Duration) -> Self {
+        self.first += by;
+        self
     }
 
     /// When it is asked for next. That somebody watches makes it sooner, never later.
     pub(super) fn due(&self, is_watched: bool) -> Instant {
         match self.last {
             None if is_watched => self.started,
-            None => self.started + FIRST,
+            None => self.started + self.first,
             Some(last) => {
                 let own = self.unwatched(self.age + last.duration_since(self.started));
                 let gap = if is_watched { own.min(self.watched()) } else { own };

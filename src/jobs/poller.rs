@@ -21,14 +21,18 @@ use crate::upstream::{Ask, What};
 /// How many earlier jobs of the same model tell how long it usually takes.
 const TIMES: usize = 9;
 
+/// How soon a poll that nobody waits for looks for room in the window again.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Then it waits for its turn like everybody else: purchases that never pause must not stop it.
+const LONGEST_LOOK: Duration = Duration::from_secs(60);
 /// Before a poller that has panicked begins anew.
 const AFTER_A_PANIC: Duration = Duration::from_secs(5);
 
-/// Polls until the job has ended. Whatever goes wrong keeps the last word and slows down; a job is
-/// never given up, as it was paid for.
-pub(super) async fn run(shared: Arc<Shared>, watched: Arc<Watched>) {
+/// Polls until the job has ended; unless somebody watches, the first time so much `later`. Whatever goes
+/// wrong keeps the last word and slows down; a job is never given up, as it was paid for.
+pub(super) async fn run(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
     loop {
-        let polled = poll(Arc::clone(&shared), Arc::clone(&watched));
+        let polled = poll(Arc::clone(&shared), Arc::clone(&watched), later);
         if AssertUnwindSafe(polled).catch_unwind().await.is_ok() {
             return;
         }
@@ -37,13 +41,14 @@ pub(super) async fn run(shared: Arc<Shared>, watched: Arc<Watched>) {
     }
 }
 
-async fn poll(shared: Arc<Shared>, watched: Arc<Watched>) {
+async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
     let job = &watched.job;
     let times = shared.book.times(Arc::clone(&job.model), TIMES).await.unwrap_or_default();
     let age = clock::wall().saturating_sub(job.at);
-    let mut pace = Pace::new(times, age, clock::now());
+    let mut pace = Pace::new(times, age, clock::now()).later(later);
     loop {
         watched.due(&pace).await;
+        room(&shared, &watched).await;
         let Some(setup) = shared.setup.load_full() else { return };
         let asked = clock::now();
         match ask(&setup, job).await {
@@ -62,6 +67,15 @@ async fn poll(shared: Arc<Shared>, watched: Arc<Watched>) {
                 });
             }
         }
+    }
+}
+
+/// Keeps a poll that nobody waits for out of the queue while it is full.
+async fn room(shared: &Shared, watched: &Watched) {
+    let since = clock::now();
+    let is_full = || shared.setup.load().as_ref().is_some_and(|setup| (setup.room)() == 0);
+    while !watched.is_watched() && is_full() && since.elapsed() < LONGEST_LOOK {
+        watched.rest(LOOK_AGAIN).await;
     }
 }
 

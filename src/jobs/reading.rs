@@ -35,7 +35,7 @@ pub struct Reading {
 impl Words {
     /// Reads a status body. One that names no state, but an address, is one of a finished job.
     pub fn read(&self, body: &[u8]) -> Reading {
-        let word = STATE_FIELDS.iter().find_map(|name| field(body, name));
+        let word = word(body);
         let address = self.address(body);
         let is = |words: &[String]| {
             let lower = word.as_ref().map(|word| word.to_lowercase());
@@ -59,6 +59,11 @@ impl Words {
         let at = |pointer| text_at(body, std::slice::from_ref(pointer));
         self.result.iter().find_map(|pointer| at(pointer).filter(is_web))
     }
+}
+
+/// The word that a status body has for the state.
+pub fn word(body: &[u8]) -> Option<String> {
+    STATE_FIELDS.iter().find_map(|name| field(body, name))
 }
 
 /// Guess: one of these fields of the body tells the state.

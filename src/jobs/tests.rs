@@ -1,5 +1,6 @@
+use std::collections::HashSet;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -11,6 +12,7 @@ use super::*;
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::store::memory::Memory;
+use crate::upstream::What;
 
 /// What the gateway says next; the last is said again and again. `None`: it cannot be reached.
 pub(crate) type Script = Vec<Option<(u16, &'static str)>>;
@@ -25,6 +27,8 @@ pub(crate) struct Fake {
     book: Arc<Memory>,
     asked: Arc<Mutex<Vec<Ask>>>,
     polls: Arc<AtomicU64>,
+    /// In the window.
+    room: Arc<AtomicUsize>,
 }
 
 impl Fake {
@@ -56,9 +60,12 @@ impl Fake {
                 reply
             }
         });
+        let room = Arc::new(AtomicUsize::new(60));
+        let left = Arc::clone(&room);
         let jobs = Jobs::new(Arc::clone(&book) as _, Handle::current(), stop.clone());
         jobs.follow(Setup {
             gateway: BoxCloneSyncService::new(gateway),
+            room: Arc::new(move || left.load(Ordering::SeqCst)),
             keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
             words: Words {
                 finished: vec!["completed".to_owned()],
@@ -67,7 +74,7 @@ impl Fake {
             },
             is_public: false,
         });
-        Self { jobs, stop, book, asked, polls }
+        Self { jobs, stop, book, asked, polls, room }
     }
 
     /// Accepts a job as a purchase does.
@@ -167,6 +174,46 @@ async fn open_jobs_are_picked_up_by_the_next_server_and_ended_ones_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn open_jobs_are_picked_up_one_after_another_and_at_once_for_who_asks() {
+    let book = Arc::new(Memory::new(Arc::new(clock::wall)));
+    for number in 0..200 {
+        book.accept(&job(&format!("r-{number}"))).await.unwrap();
+    }
+    let fake = Fake::on(Arc::clone(&book), vec![RUNNING], Duration::ZERO);
+    sleep(Duration::from_millis(9_500)).await;
+    assert_eq!(fake.polls(), 5, "one in two seconds");
+    fake.jobs.status("r-150", &caller()).await.unwrap();
+    assert_eq!(fake.polls(), 6);
+    sleep(secs(300)).await;
+    let asked: HashSet<_> = fake.asked.lock().unwrap().iter().map(name).collect();
+    assert_eq!(asked.len(), 200, "all within five minutes");
+}
+
+fn name(ask: &Ask) -> Box<str> {
+    let What::VideoStatus { request_id } = &ask.what else { panic!("no poll: {:?}", ask.what) };
+    request_id.clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_that_nobody_waits_for_stays_out_of_a_full_window_for_a_minute() {
+    let fake = Fake::new(vec![RUNNING]);
+    fake.room.store(0, Ordering::SeqCst);
+    fake.accept("a").await;
+    fake.accept("b").await;
+    sleep(secs(30)).await;
+    assert_eq!(fake.polls(), 0);
+    fake.jobs.status("a", &caller()).await.unwrap();
+    assert_eq!(fake.polls(), 1, "somebody waits for this one");
+    sleep(secs(40)).await;
+    assert!(fake.asked.lock().unwrap().iter().any(|ask| &*name(ask) == "b"), "it is not forgotten");
+    fake.accept("c").await;
+    sleep(secs(30)).await;
+    fake.room.store(60, Ordering::SeqCst);
+    sleep(secs(5)).await;
+    assert!(fake.asked.lock().unwrap().iter().any(|ask| &*name(ask) == "c"), "there is room");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_is_asked_for_with_its_key_in_the_name_of_its_owner() {
     let fake = Fake::new(vec![RUNNING]);
     fake.accept("r").await;
@@ -250,7 +297,8 @@ async fn a_callers_jobs_are_listed_with_the_latest_words_unless_others_could_be_
 
     let setup = fake.jobs.0.setup.load_full().unwrap();
     let (gateway, words) = (setup.gateway.clone(), setup.words.clone());
-    fake.jobs.follow(Setup { gateway, keys: Arc::from([]), words, is_public: true });
+    let room = Arc::clone(&setup.room);
+    fake.jobs.follow(Setup { gateway, room, keys: Arc::from([]), words, is_public: true });
     assert_eq!(fake.jobs.own(&caller()).await.unwrap_err().kind().code, "invalid_request");
     fake.jobs.status("a", &other).await.expect("who knows its name may see it");
 }

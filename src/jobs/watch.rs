@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use super::pace::Pace;
 use crate::clock;
@@ -78,10 +78,23 @@ impl Watched {
         self.attend(|attention| attention.lease = Some(clock::now() + LEASE));
     }
 
+    /// Whether somebody would like to hear of it now.
+    pub(super) fn is_watched(&self) -> bool {
+        self.attend(|attention| attention.is_there(clock::now()))
+    }
+
+    /// A while, or until somebody watches.
+    pub(super) async fn rest(&self, pause: Duration) {
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = self.wake.notified() => {}
+        }
+    }
+
     /// Resolves when the job is to be asked for. The first who watches makes it sooner.
     pub(super) async fn due(&self, pace: &Pace) {
         loop {
-            let is_watched = self.attend(|attention| attention.is_there(clock::now()));
+            let is_watched = self.is_watched();
             let due = pace.due(is_watched);
             if due <= clock::now() {
                 return;
@@ -165,7 +178,7 @@ mod tests {
         pace.answered(clock::now());
         let (sleeper, start) = (Arc::clone(&job), clock::now());
         let due = tokio::spawn(async move { sleeper.due(&pace).await });
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(1)).await;
         let _watcher = job.join();
         due.await.unwrap();
         assert_eq!(clock::now() - start, Duration::from_secs(5));

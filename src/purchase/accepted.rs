@@ -64,10 +64,12 @@ where
         Box::pin(async move {
             let receipt = bought.await?;
             if is_video && let Some(job) = job(&receipt, &desk.keys, owner, model) {
-                // The reply is worth more than its entry: it was paid for.
+                // The reply is worth more than its entry, which follows as soon as the store can take
+                // it: it was paid for.
                 if let Err(error) = desk.book.accept(&job).await {
-                    error!(%error, request_id = &*job.request_id, "a job could not be written down; \
-                        it is known until the end of this process");
+                    error!(%error, request_id = &*job.request_id, "a job could not be written down \
+                        yet; until it is, it ends with this process");
+                    desk.book.accept_later(job.clone());
                 }
                 (desk.tell)(job);
             }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::sync::SetOnce;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tracing::error;
@@ -66,6 +67,7 @@ where
             purchase.departure = Some(Arc::new(LastWord {
                 hold: Arc::clone(&hold),
                 waiters: purchase.waiters.clone(),
+                sent: Arc::clone(&purchase.sent),
             }));
             let keep = match purchase.service() {
                 store::Service::Chat => terms.keep_chats,
@@ -193,6 +195,7 @@ impl Drop for Hold {
 struct LastWord {
     hold: Arc<Hold>,
     waiters: Waiters,
+    sent: Arc<SetOnce<()>>,
 }
 
 impl Departure for LastWord {
@@ -212,7 +215,11 @@ impl Departure for LastWord {
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.hold.sent.store(true, Ordering::Release);
             match self.hold.ledger.sent(self.hold.id).await {
-                Ok(()) => Ok(()),
+                Ok(()) => {
+                    // Taken once only: a second attempt, after a 429, comes no further than above.
+                    self.sent.set(()).ok();
+                    Ok(())
+                }
                 Err(error) => {
                     error!(id = %self.hold.id, %error, "a purchase is not sent: it cannot be recorded");
                     Err(Stay::Unrecorded)

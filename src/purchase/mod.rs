@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::sync::SetOnce;
 
 pub use waiters::Waiters;
 
@@ -38,6 +39,8 @@ pub struct Purchase {
     pub claim: Claim,
     /// Who still waits for it.
     pub waiters: Waiters,
+    /// Set when it is about to be sent; never, where it repeats another.
+    pub sent: Arc<SetOnce<()>>,
     /// Who has the last word before the first byte; `budget` sets it.
     departure: Option<Arc<dyn Departure>>,
 }
@@ -64,6 +67,7 @@ impl Purchase {
             order,
             claim,
             waiters: Waiters::default(),
+            sent: Arc::default(),
             departure: None,
         }
     }

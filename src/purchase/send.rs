@@ -14,19 +14,29 @@ use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 use crate::metrics::Metrics;
 use crate::problem::{Charged, Problem};
+use crate::store::Ledger;
 use crate::upstream::{Ask, Error, Reply, What};
 use crate::validate::{Order, Paid};
 
 /// See the file's documentation.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Sender<S> {
     inner: S,
     metrics: Arc<Metrics>,
+    ledger: Arc<dyn Ledger>,
 }
 
-/// Turns a purchase into an ask, and its reply into a receipt.
-pub fn layer<S>(metrics: Arc<Metrics>) -> impl Layer<S, Service = Sender<S>> + Clone {
-    layer_fn(move |inner| Sender { inner, metrics: Arc::clone(&metrics) })
+/// Turns a purchase into an ask, and its reply into a receipt. What was paid for and cannot be read is
+/// left with `ledger` for the operator.
+pub fn layer<S>(
+    metrics: Arc<Metrics>,
+    ledger: Arc<dyn Ledger>,
+) -> impl Layer<S, Service = Sender<S>> + Clone {
+    layer_fn(move |inner| Sender {
+        inner,
+        metrics: Arc::clone(&metrics),
+        ledger: Arc::clone(&ledger),
+    })
 }
 
 impl<S> Service<Purchase> for Sender<S>
@@ -59,7 +69,7 @@ where
             caller: purchase.caller.to_string().into(),
             prefer: None,
         });
-        let metrics = Arc::clone(&self.metrics);
+        let (metrics, ledger) = (Arc::clone(&self.metrics), Arc::clone(&self.ledger));
         let started = clock::now();
         Box::pin(async move {
             let outcome = asked.await;
@@ -75,7 +85,12 @@ where
                     is_replay: false,
                     delivery: None,
                 }),
-                Err(error) => Err(error.of_purchase()),
+                Err(error) => {
+                    if let Some(body) = error.unread() {
+                        ledger.keep_unread(purchase.id, body.clone());
+                    }
+                    Err(error.of_purchase())
+                }
             }
         })
     }

@@ -1,30 +1,51 @@
 //! The second listener: what operators and probes ask. It never shares a port with callers.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Method, Request, StatusCode};
+use http::header::ORIGIN;
+use http::{HeaderMap, Method, Request, StatusCode};
 use tower::Service;
 
+use crate::account::statement::Statement;
 use crate::answer;
 use crate::answer::Answer;
 use crate::metrics::Metrics;
-use crate::problem::{DRAINING, METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
+use crate::problem::{DRAINING, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
 
-/// Answers `/healthz`, `/readyz` and `/metrics`.
+/// What the gateway says of the account.
+const BILLING: &str = "/billing";
+
+/// Answers `/healthz`, `/readyz`, `/metrics` and `/billing`.
 #[derive(Clone)]
 pub struct Admin {
     metrics: Arc<Metrics>,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    books: Option<(Statement, Guard)>,
 }
+
+/// Refuses a request that was meant for another host.
+type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Admin {
     /// `ready` says whether new calls are welcome.
     pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { metrics, ready: Arc::new(ready) }
+        Self { metrics, ready: Arc::new(ready), books: None }
+    }
+
+    /// Answers `/billing`, too, unless `guard` refuses: a page in an operator's browser must not be able
+    /// to take places in the window.
+    #[must_use]
+    pub fn with_books(
+        mut self,
+        statement: Statement,
+        guard: impl Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync + 'static,
+    ) -> Self {
+        self.books = Some((statement, Arc::new(guard)));
+        self
     }
 
     fn answer(&self, method: &Method, path: &str) -> Result<Answer, Problem> {
@@ -47,6 +68,24 @@ impl Admin {
     }
 }
 
+/// The gateway's books, asked for now.
+async fn billing(
+    (statement, guard): (Statement, Guard),
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Answer, Problem> {
+    guard(&headers)?;
+    // A page under any name can send a GET here, although it could not read the answer.
+    let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
+        return Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail("no web page may ask this"));
+    }
+    if method != Method::GET {
+        return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET"));
+    }
+    Ok(answer::json(StatusCode::OK, &statement.now().await?))
+}
+
 /// The answer of a probe that finds us well.
 pub(super) fn alive() -> Answer {
     answer::bytes_of(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
@@ -55,14 +94,24 @@ pub(super) fn alive() -> Answer {
 impl<B> Service<Request<B>> for Admin {
     type Response = Answer;
     type Error = Infallible;
-    type Future = Ready<Result<Answer, Infallible>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let answer = self.answer(request.method(), request.uri().path());
-        ready(Ok(answer.unwrap_or_else(|problem| answer::refusal(problem, ""))))
+        let refused = |problem| answer::refusal(problem, "");
+        match (request.uri().path(), &self.books) {
+            (BILLING, Some(books)) => {
+                let (head, _body) = request.into_parts();
+                let asked = billing(books.clone(), head.method, head.headers);
+                Box::pin(async move { Ok(asked.await.unwrap_or_else(refused)) })
+            }
+            (path, _) => {
+                let answer = self.answer(request.method(), path).unwrap_or_else(refused);
+                Box::pin(async move { Ok(answer) })
+            }
+        }
     }
 }

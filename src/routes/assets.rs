@@ -32,20 +32,32 @@ macro_rules! rows {
 /// Every file of `static/` but `index.html`.
 #[rustfmt::skip]
 pub const ROWS: &[Row] = rows! {
-    // name         type   at start
-    "style.css"     STYLE  true
-    "app.js"        SCRIPT true
-    "api.js"        SCRIPT true
-    "catalog.js"    SCRIPT true
-    "chat.js"       SCRIPT true
-    "dom.js"        SCRIPT true
-    "markdown.js"   SCRIPT true
-    "problems.js"   SCRIPT true
-    "purchase.js"   SCRIPT true
-    "store.js"      SCRIPT true
-    "jobs.js"       SCRIPT false
-    "stream.js"     SCRIPT false
-    "video.js"      SCRIPT false
+    // name              type   at start
+    "style.css"          STYLE  true
+    "app.js"             SCRIPT true
+    "api.js"             SCRIPT true
+    "catalog.js"         SCRIPT true
+    "chat.js"            SCRIPT true
+    "dom.js"             SCRIPT true
+    "problems.js"        SCRIPT true
+    "purchase.js"        SCRIPT true
+    "store.js"           SCRIPT true
+    "alerts.js"          SCRIPT false
+    "card.js"            SCRIPT false
+    "conversations.js"   SCRIPT false
+    "gallery.js"         SCRIPT false
+    "highlight.js"       SCRIPT false
+    "jobs.js"            SCRIPT false
+    "markdown.js"        SCRIPT false
+    "orders.js"          SCRIPT false
+    "status.js"          SCRIPT false
+    "stream.js"          SCRIPT false
+    "transfer.js"        SCRIPT false
+    "turns.js"           SCRIPT false
+    "usage.js"           SCRIPT false
+    "video-form.js"      SCRIPT false
+    "video.js"           SCRIPT false
+    "video.css"          STYLE  false
 };
 
 /// The page's markup, with one place for what is known only at start.

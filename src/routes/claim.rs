@@ -42,6 +42,7 @@ fn invalid(expected: &'static str) -> Problem {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -71,6 +72,38 @@ mod tests {
         for (count, is_retry) in [("0", false), ("1", true), ("x", false), ("", false)] {
             let claim = read("x-stainless-retry-count", &[count]);
             assert_eq!(claim, Some(Claim::Likeness { is_retry }), "{count:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_is_visible_ascii_as_it_was_given_or_it_is_none(
+            bytes in prop_oneof![
+                prop::collection::vec(b'!'..=b'~', 0..300),
+                prop::collection::vec(any::<u8>(), 0..20),
+            ],
+        ) {
+            let Ok(value) = HeaderValue::from_bytes(&bytes) else { return Ok(()) };
+            let mut headers = HeaderMap::new();
+            headers.insert(KEY, value);
+            let bare = bytes
+                .strip_prefix(b"\"")
+                .and_then(|rest| rest.strip_suffix(b"\""))
+                .unwrap_or(&bytes);
+            let is_key = (1..=255).contains(&bare.len())
+                && bare.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'"');
+            let text = String::from_utf8_lossy(bare);
+            let expected = is_key.then(|| Claim::Key(text.as_ref().into()));
+            prop_assert_eq!(of(&headers).ok(), expected);
+        }
+
+        #[test]
+        fn quotes_around_a_key_change_nothing_and_a_second_key_spoils_it(key in "[!#-~]{1,255}") {
+            let (bare, quoted) = (key.clone(), format!("\"{key}\""));
+            let one = read("idempotency-key", &[&bare]);
+            prop_assert_eq!(&one, &Some(Claim::Key(key.into())));
+            prop_assert_eq!(&read("idempotency-key", &[&quoted]), &one);
+            prop_assert_eq!(read("idempotency-key", &[&bare, &quoted]), None);
         }
     }
 }

@@ -9,6 +9,7 @@ mod embed;
 pub mod file;
 mod further;
 mod jobs;
+mod openai;
 pub mod openapi;
 pub mod page;
 mod problems;
@@ -104,6 +105,7 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Usage => spend(&parts.spend, &call).await,
                 Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
                 Endpoint::Ask => further::ask(&parts.further, &call).await,
+                Endpoint::OpenAi(which) => openai::answer(which, &parts, purchases, &call).await,
                 Endpoint::Healthz => Ok(admin::alive()),
                 Endpoint::Problem => problems::answer(call.head.uri.path()),
                 Endpoint::Page => return Ok(page(&parts.page, &call).await),

@@ -18,7 +18,7 @@ pub(super) fn answer(receipt: Receipt) -> Answer {
     let mut answer = passed_on(receipt.status, receipt.is_json, Bytes::new());
     *answer.body_mut() = match receipt.delivery {
         None => Body::from(receipt.body),
-        Some(delivery) => Body::stream(Noticed { rest: receipt.body, delivery: Some(delivery) }),
+        Some(delivery) => Body::stream(Noticed::new(receipt.body, Some(delivery))),
     };
     let headers = answer.headers_mut();
     if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {
@@ -45,9 +45,16 @@ pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answe
 /// connection asks for more as the client takes them, so the end is not reached long before the client
 /// is there; what the system buffers cannot be seen. One that is dropped before that did
 /// not arrive, and an identical purchase soon after is its repeat.
-struct Noticed {
+pub(super) struct Noticed {
     rest: Bytes,
     delivery: Option<Delivery>,
+}
+
+impl Noticed {
+    /// A body of which somebody is told, where there is somebody.
+    pub(super) fn new(rest: Bytes, delivery: Option<Delivery>) -> Self {
+        Self { rest, delivery }
+    }
 }
 
 impl http_body::Body for Noticed {

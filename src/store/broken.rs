@@ -4,6 +4,8 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::Answer;
 use super::Checkpoint;
 use super::Ending;
@@ -54,6 +56,8 @@ impl Ledger for Broken {
 
     fn delivered(&self, _: PurchaseId) {}
 
+    fn keep_unread(&self, _: PurchaseId, _: Bytes) {}
+
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
         self.refuse()
     }
@@ -83,6 +87,8 @@ impl JobBook for Broken {
     fn accept<'a>(&'a self, _: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         self.refuse()
     }
+
+    fn accept_later(&self, _: Job) {}
 
     fn heard(&self, _: Arc<str>, _: Word) -> Answer<'_, Result<(), Unavailable>> {
         self.refuse()

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::Answer;
 use super::Checkpoint;
 use super::Clock;
@@ -103,6 +105,8 @@ impl Ledger for Memory {
         });
     }
 
+    fn keep_unread(&self, _: PurchaseId, _: Bytes) {}
+
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
         Box::pin(ready(self.step(|books, now| {
             books.forget(now);
@@ -138,6 +142,10 @@ impl Ledger for Memory {
 impl JobBook for Memory {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         self.of_jobs(|jobs| jobs.accept(job))
+    }
+
+    fn accept_later(&self, job: Job) {
+        drop(self.accept(&job));
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {

@@ -28,6 +28,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 pub use broken::Broken;
 pub use caller::Caller;
 pub use entry::{
@@ -65,6 +67,10 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Notes, without waiting, that the caller took the reply to its end.
     fn delivered(&self, id: PurchaseId);
+
+    /// Keeps, without waiting, what was answered to a purchase and cannot be read, for the operator and
+    /// for a day. A store that ends with the process keeps nothing.
+    fn keep_unread(&self, id: PurchaseId, body: Bytes);
 
     /// Forgets replies whose time has come.
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>>;
@@ -112,6 +118,9 @@ pub trait JobBook: Send + Sync + 'static {
     /// A job was accepted; on return, a power cut does not forget it. One that is known stays as it is,
     /// and a word comes by [`heard`](Self::heard) alone.
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>>;
+
+    /// [`accept`](Self::accept) without waiting, after it has failed: it is tried until it is done.
+    fn accept_later(&self, job: Job);
 
     /// The gateway's latest word on a job. On one that has ended, or is not known, it changes nothing.
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>>;

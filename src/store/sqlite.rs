@@ -12,16 +12,22 @@ mod replies;
 mod report;
 mod schema;
 mod step;
+mod unread;
 mod window;
 mod writer;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+
+use bytes::Bytes;
+use tracing::error;
+use tracing::warn;
 
 use super::Answer;
 use super::Checkpoint;
@@ -52,6 +58,7 @@ use step::Weight;
 use writer::Access;
 use writer::Writer;
 
+pub use lock::Holder;
 pub use open::OpenError;
 
 /// A ledger in a SQLite file. Dropping it writes what is still on its way, and waits for that.
@@ -70,14 +77,20 @@ impl Sqlite {
         Self::serve_within(path, clock, Room::default())
     }
 
-    /// The same, for this kind of money alone: a ledger of the other kind is refused.
-    pub fn serve_for(path: &Path, clock: Clock, money: Money) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, Room::default(), Some(money))
+    /// The same, for this kind of money alone: a ledger of the other kind is refused. Commands that
+    /// work beside the server find it at `admin`.
+    pub fn serve_for(
+        path: &Path,
+        clock: Clock,
+        money: Money,
+        admin: Option<SocketAddr>,
+    ) -> Result<Self, OpenError> {
+        Self::serve_as(path, clock, Room::default(), Some(money), admin)
     }
 
     /// The same, with other bounds.
     pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, room, None)
+        Self::serve_as(path, clock, room, None, None)
     }
 
     fn serve_as(
@@ -85,10 +98,11 @@ impl Sqlite {
         clock: Clock,
         room: Room,
         money: Option<Money>,
+        admin: Option<SocketAddr>,
     ) -> Result<Self, OpenError> {
         let path = &true_name(path);
         open::must_be_a_file(path)?;
-        let mut lock = Lock::take(path)?;
+        let mut lock = Lock::take(path, Holder::Server(admin))?;
         open::make(path)?;
         let books = Books::new(open::open(path, Purpose::Serve, room)?, room);
         let unusable = |fault: Fault| OpenError::unusable(path, fault.unavailable());
@@ -115,6 +129,23 @@ impl Sqlite {
         let room = Room::default();
         let books = Books::new(open::open(path, Purpose::Beside, room)?, room);
         Self::start(path, clock, books, Access::Write, None)
+    }
+
+    /// Opens a ledger to write in it where no server has it, and until it is dropped none begins: what
+    /// is asked of the gateway meanwhile is in the window's log when one does.
+    pub fn instead(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &true_name(path);
+        open::must_be_a_file(path)?;
+        let mut lock = Lock::take(path, Holder::Command)?;
+        open::make(path)?;
+        let room = Room::default();
+        let books = Books::new(open::open(path, Purpose::Beside, room)?, room);
+        let unusable = |why: String| OpenError::unusable(path, why);
+        books
+            .transact(|books| window::recover(books, clock()))
+            .map_err(|fault| unusable(fault.unavailable().to_string()))?;
+        lock.sign().map_err(|error| unusable(error.to_string()))?;
+        Self::start(path, clock, books, Access::Write, Some(lock))
     }
 
     /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
@@ -217,9 +248,28 @@ impl Ledger for Sqlite {
         self.send(Noted::step(Weight::Cheap, move |books| books.delivered(id)));
     }
 
+    fn keep_unread(&self, id: PurchaseId, body: Bytes) {
+        let (path, clock) = (self.path.clone(), self.clock.clone());
+        // On the writer's thread, which may wait for a disk.
+        self.send(Noted::step(Weight::Cheap, move |_| {
+            match unread::keep(&path, id, &body, clock()) {
+                Ok(file) => {
+                    warn!(%id, file = %file.display(), "a reply that cannot be read is kept")
+                }
+                Err(error) => error!(%id, %error, "a reply that cannot be read could not be kept"),
+            }
+            Ok(())
+        }));
+    }
+
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
-        let clock = self.clock.clone();
-        self.ask(Weight::Cheap, move |books| replies::forget(books, clock()))
+        let (path, clock) = (self.path.clone(), self.clock.clone());
+        self.ask(Weight::Cheap, move |books| {
+            if let Err(error) = unread::tidy(&path, clock()) {
+                warn!(%error, "replies that could not be read could not be forgotten");
+            }
+            replies::forget(books, clock())
+        })
     }
 
     fn spending(
@@ -252,6 +302,10 @@ impl JobBook for Sqlite {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         let job = job.clone();
         self.ask(Weight::Dear, move |books| jobs::accept(&books.connection, &job))
+    }
+
+    fn accept_later(&self, job: Job) {
+        self.send(Noted::step(Weight::Dear, move |books| jobs::accept(&books.connection, &job)));
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {

@@ -1,13 +1,14 @@
 //! Asks for the account's own books: its keys, its balance, its rate limit, what was spent.
 
 use serde::Deserialize;
+use serde::Serialize;
 use tower::{Service, ServiceExt};
 
-use super::{Ask, Error, Reply, What};
+use super::{Ask, Error, Reply, Unread, What};
 
 /// The answer to `GET /api/api-keys` (contract 2.1 to 2.3). Fields that the contract does not show
 /// are passed over.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Listing {
     /// Every key of the account, revoked ones included.
     pub keys: Vec<KeyRow>,
@@ -16,7 +17,7 @@ pub struct Listing {
 }
 
 /// A key as the gateway lists it, never in full (2.1).
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRow {
     /// Its label.
@@ -34,7 +35,7 @@ pub struct KeyRow {
 }
 
 /// The billing summary (2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Billing {
     /// The balance, in cents: a chat of $0.003 may not show in it.
@@ -46,7 +47,7 @@ pub struct Billing {
 }
 
 /// So many requests in any window so long (2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RateLimit {
     /// Requests per window.
@@ -56,7 +57,7 @@ pub struct RateLimit {
 }
 
 /// What was spent, by kind (2.3). Videos have no counter: they show in the total alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
     /// Chats.
@@ -72,7 +73,7 @@ pub struct Usage {
 }
 
 /// One kind of call (2.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counter {
     /// How many.
@@ -99,9 +100,8 @@ where
 /// As [`ask`], of what the answer says.
 pub fn read(reply: &Reply) -> Result<Listing, Error> {
     match reply.status.is_success() {
-        true => {
-            serde_json::from_slice(&reply.body).map_err(|_error| Error::Unreadable(reply.status))
-        }
+        true => serde_json::from_slice(&reply.body)
+            .map_err(|_error| Error::Unreadable(reply.status, Unread::default())),
         false => Err(Error::Status(reply.status)),
     }
 }
@@ -179,7 +179,7 @@ mod tests {
         ] {
             assert!(REFERENCE.contains(from), "{from}");
             let outcome = asked(StatusCode::OK, &REFERENCE.replace(from, to)).await;
-            assert!(matches!(outcome, Err(Error::Unreadable(_))), "{to}: {outcome:?}");
+            assert!(matches!(outcome, Err(Error::Unreadable(..))), "{to}: {outcome:?}");
         }
     }
 

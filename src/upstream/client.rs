@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT,
 };
 use http::{Method, Request, Uri};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 use tower::Service;
@@ -25,7 +25,7 @@ use url::Url;
 use super::blot::Blot;
 use super::connect::Connector;
 use super::pool::{Connection, Pool};
-use super::{Attempt, Error, Reply, What, reply};
+use super::{Attempt, Error, Reply, Unread, What, reply};
 use crate::clock;
 use crate::config::{Gateway, Key};
 use crate::contract::wire;
@@ -232,23 +232,40 @@ impl Shared {
     ) -> Result<Reply, Error> {
         let (head, body) = response.into_parts();
         reply::judge_head(head.status, &head.headers, attempt.key)?;
-        let body = match Limited::new(body, LARGEST_REPLY).collect().await {
-            Ok(collected) => collected.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => return Err(Error::TooLarge),
-            Err(error) => {
-                return Err(match error.downcast::<hyper::Error>() {
-                    Ok(error) => Error::Lost(*error),
-                    Err(_other) => Error::Unreadable(head.status),
-                });
-            }
-        };
+        let body = collect(body).await.map_err(Error::Lost)?;
         let (body, found) = self.blot.out(body);
         if found {
             self.metrics.blotted();
             error!("a reply of the gateway held one of our keys; it was blotted out");
         }
+        if body.len() > LARGEST_REPLY {
+            let is_paid = attempt.ask.what.is_purchase() && head.status.is_success();
+            return Err(Error::TooLarge(match is_paid {
+                true => Unread::cut(&body),
+                false => Unread::default(),
+            }));
+        }
         reply::judge_body(&attempt.ask.what, head.status, body, attempt.key)
     }
+}
+
+/// The body, or more of its beginning than is taken.
+async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
+    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
+    while first.len().max(all.len()) <= LARGEST_REPLY {
+        let Some(frame) = body.frame().await.transpose()? else { break };
+        let Ok(data) = frame.into_data() else { continue };
+        // Most come in one piece, which is not copied.
+        match (first.is_empty(), all.is_empty()) {
+            (true, true) => first = data,
+            (false, true) => {
+                all.extend_from_slice(&first);
+                all.extend_from_slice(&data);
+            }
+            (_, false) => all.extend_from_slice(&data),
+        }
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
 async fn depart(attempt: &Attempt) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::StatusCode;
 
 use crate::problem::{
@@ -10,7 +11,7 @@ use crate::problem::{
     OUTCOME_UNKNOWN, OVERLOADED, Problem, WINDOW_EXHAUSTED,
 };
 
-use super::Stay;
+use super::{Stay, Unread};
 
 /// What went wrong. [`Error::charged`] says what it means for the money.
 #[derive(Debug, thiserror::Error)]
@@ -35,10 +36,10 @@ pub enum Error {
     Encoded,
     /// The reply is larger than tollgate keeps.
     #[error("the reply is too large")]
-    TooLarge,
+    TooLarge(Unread),
     /// A success whose body is not the JSON that the contract promises.
     #[error("a reply with status {0} that is not what the contract promises")]
-    Unreadable(StatusCode),
+    Unreadable(StatusCode, Unread),
     /// 401: this key is refused. Guess: it is free.
     #[error("the gateway refuses key {key}")]
     KeyRefused {
@@ -86,10 +87,29 @@ impl Error {
             | Self::Draining
             | Self::Stayed(_) => Charged::No,
             // A success was charged, whatever its body says.
-            Self::Unreadable(_) => Charged::Yes,
-            Self::Lost(_) | Self::Late(_) | Self::Status(_) | Self::Encoded | Self::TooLarge => {
+            Self::Unreadable(..) => Charged::Yes,
+            Self::Lost(_) | Self::Late(_) | Self::Status(_) | Self::Encoded | Self::TooLarge(_) => {
                 Charged::Unknown
             }
+        }
+    }
+
+    /// What came of a reply that may have been paid for and cannot be read.
+    pub fn unread(&self) -> Option<&Bytes> {
+        match self {
+            Self::Unreadable(_, unread) | Self::TooLarge(unread) => unread.body(),
+            Self::Unreachable(_)
+            | Self::NotTaken
+            | Self::Lost(_)
+            | Self::Late(_)
+            | Self::Status(_)
+            | Self::Encoded
+            | Self::KeyRefused { .. }
+            | Self::NoKeyLeft
+            | Self::Throttled { .. }
+            | Self::WindowFull { .. }
+            | Self::Draining
+            | Self::Stayed(_) => None,
         }
     }
 
@@ -104,12 +124,12 @@ impl Error {
             Self::KeyRefused { .. }
             | Self::NoKeyLeft
             | Self::Throttled { .. }
-            | Self::Unreadable(_)
+            | Self::Unreadable(..)
             | Self::Lost(_)
             | Self::Late(_)
             | Self::Status(_)
             | Self::Encoded
-            | Self::TooLarge => false,
+            | Self::TooLarge(_) => false,
         }
     }
 
@@ -147,8 +167,8 @@ impl Error {
             | Self::Late(_)
             | Self::Status(_)
             | Self::Encoded
-            | Self::TooLarge
-            | Self::Unreadable(_)
+            | Self::TooLarge(_)
+            | Self::Unreadable(..)
             | Self::KeyRefused { .. }
             | Self::NoKeyLeft => problem,
             Self::Draining | Self::Stayed(_) => problem.retry_after(UNSENT_WAIT),
@@ -169,8 +189,8 @@ impl Error {
             | Self::Late(_)
             | Self::Status(_)
             | Self::Encoded
-            | Self::TooLarge
-            | Self::Unreadable(_) => &GATEWAY_UNREACHABLE,
+            | Self::TooLarge(_)
+            | Self::Unreadable(..) => &GATEWAY_UNREACHABLE,
         }
     }
 }

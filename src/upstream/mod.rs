@@ -13,6 +13,7 @@ pub mod keyring;
 pub mod media;
 mod pool;
 mod reply;
+mod unread;
 pub mod window;
 
 use std::pin::Pin;
@@ -25,6 +26,7 @@ use crate::clock::Instant;
 
 pub use error::Error;
 pub use reply::Reply;
+pub use unread::Unread;
 
 /// What is asked of the gateway.
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use http::header::{CONTENT_ENCODING, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use serde::de::IgnoredAny;
 
-use super::{Error, What};
+use super::{Error, Unread, What};
 use crate::contract::video::VideoAccepted;
 
 /// An answer of the gateway that may be passed on: a success as the contract promises it, or a
@@ -70,7 +70,7 @@ pub(super) fn judge_body(
         What::Video(_) => serde_json::from_slice::<VideoAccepted<'_>>(&body).is_ok(),
     };
     match status.is_success() && !(is_json && as_promised) {
-        true => Err(Error::Unreadable(status)),
+        true => Err(Error::Unreadable(status, Unread::whole(&body))),
         false => Ok(Reply { status, is_json, body, key }),
     }
 }

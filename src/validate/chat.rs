@@ -41,15 +41,15 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem
     for (_, kept) in &draft.kept {
         json::look_into(payload, kept)?;
     }
-    draft.judged(payload.len())
+    draft.judged(payload.len(), Faults::default())
 }
 
 /// The request as it was read, nothing judged but its messages.
-struct Draft<'a> {
+pub(super) struct Draft<'a> {
     rules: &'a ChatRules,
-    model: Field<Cow<'a, str>>,
-    messages: Field<Messages<'a>>,
-    kept: Vec<(&'a str, &'a RawValue)>,
+    pub(super) model: Field<Cow<'a, str>>,
+    pub(super) messages: Field<Messages<'a>>,
+    pub(super) kept: Vec<(&'a str, &'a RawValue)>,
     unknown: Unknown<'a>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Draft<'a> {
         } },
     ];
 
-    fn new(rules: &'a ChatRules) -> Self {
+    pub(super) fn new(rules: &'a ChatRules) -> Self {
         Self {
             rules,
             model: Field::Absent,
@@ -96,7 +96,12 @@ impl<'a> Draft<'a> {
         })
     }
 
-    fn judged(mut self, size: usize) -> Result<Checked<Order>, Problem> {
+    /// The order, or every fault: its own, and then what was found `elsewhere`.
+    pub(super) fn judged(
+        mut self,
+        size: usize,
+        elsewhere: Faults,
+    ) -> Result<Checked<Order>, Problem> {
         let mut faults = Faults::default();
         faults.judge(Self::RULES, &self, &"");
         if let Field::Is(messages) = &mut self.messages {
@@ -108,6 +113,7 @@ impl<'a> Draft<'a> {
             .chain(self.rules.fields.iter().map(String::as_str))
             .collect();
         faults.unknown(&self.unknown, &fields, &"");
+        faults.append(elsewhere);
         let row = self.model.value().and_then(|id| self.rules.catalog.chat_model(id));
         let (true, Some(row), Field::Is(messages)) = (faults.is_empty(), row, self.messages) else {
             return Err(faults.into_problem());
@@ -140,9 +146,9 @@ impl<'a> Members<'a> for Draft<'a> {
 
 /// The messages, judged one by one as they are read: a body full of faulty ones takes no memory.
 #[derive(Default)]
-struct Messages<'a> {
+pub(super) struct Messages<'a> {
     sound: Vec<Message<'a>>,
-    faults: Faults,
+    pub(super) faults: Faults,
     count: usize,
 }
 
@@ -159,7 +165,8 @@ impl<'a> Shape<'a> for Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    fn take(&mut self, field: Field<Saying<'a>>) {
+    /// Judges the next one.
+    pub(super) fn take(&mut self, field: Field<Saying<'a>>) {
         let index = self.count;
         self.count += 1;
         if self.faults.is_overfull() {
@@ -184,10 +191,10 @@ impl<'a> Messages<'a> {
 ///
 /// Guess: a message has no further fields (2.4), and the gateway refuses a blank one.
 #[derive(Default)]
-struct Saying<'a> {
-    role: Field<Cow<'a, str>>,
-    content: Field<Cow<'a, str>>,
-    unknown: Unknown<'a>,
+pub(super) struct Saying<'a> {
+    pub(super) role: Field<Cow<'a, str>>,
+    pub(super) content: Field<Cow<'a, str>>,
+    pub(super) unknown: Unknown<'a>,
 }
 
 impl<'a> Saying<'a> {

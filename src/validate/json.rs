@@ -14,7 +14,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-pub(super) use shape::{Field, Shape, Value, Whole};
+pub(super) use shape::{Field, Kind, Shape, Value, Whole};
 
 use super::text::shown;
 use crate::problem::Problem;
@@ -111,6 +111,16 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         }
         unknown.names.admit(self.name)?;
         self.map.next_value_seed(Value::<Skipped>::within(self.depth))?;
+        Ok(())
+    }
+
+    /// Skips the value of a key that is passed over; one with `null` asks for nothing.
+    pub(super) fn pass_over(self, passed: &mut Unknown<'de>) -> Result<(), A::Error> {
+        passed.names.admit(self.name.clone())?;
+        let value: Field<Skipped> = self.map.next_value_seed(Value::within(self.depth))?;
+        if !value.is_null() && passed.first.len() < MOST_UNKNOWN {
+            passed.first.push(self.name);
+        }
         Ok(())
     }
 }

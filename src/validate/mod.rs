@@ -15,6 +15,7 @@ mod chat;
 mod image_url;
 mod job_ids;
 mod json;
+pub mod openai;
 mod passthrough;
 mod rule;
 mod since;
@@ -31,7 +32,7 @@ pub use image_url::image_url;
 pub use job_ids::{JobIds, MOST_JOBS, job_ids};
 pub use passthrough::{no_query, passthrough};
 pub use since::{SinceQuery, since};
-pub use status::{StatusQuery, status};
+pub use status::{StatusQuery, request_id, status};
 pub use video::video;
 
 use crate::contract::money::Usd;

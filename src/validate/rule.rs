@@ -62,8 +62,13 @@ impl Faults {
 
     /// Lists the faults of a part.
     pub(super) fn append(&mut self, part: Self) {
+        self.append_at(&"", part);
+    }
+
+    /// Lists the faults of a part that lies at the pointer `at`.
+    pub(super) fn append_at(&mut self, at: &impl Display, part: Self) {
         for fault in part.listed {
-            self.push(fault.pointer, fault.code, fault.detail);
+            self.push(format_args!("{at}{}", fault.pointer), fault.code, fault.detail);
         }
         self.more |= part.more;
     }

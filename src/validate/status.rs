@@ -57,6 +57,21 @@ pub fn status(query: Option<&str>) -> Result<Checked<StatusQuery>, Problem> {
     }
 }
 
+/// Reads and judges an identifier that is one segment of a path.
+///
+/// Errors: 422 `invalid_request` with every fault, at `/request_id`.
+pub fn request_id(segment: &str) -> Result<Checked<StatusQuery>, Problem> {
+    // In a path, a plus is a plus.
+    let draft = Draft { ids: vec![decoded(&segment.replace('+', "%2B"))] };
+    let mut faults = Faults::default();
+    faults.judge(RULES, &draft, &"");
+    let id = draft.only().and_then(|id| String::from_utf8(id.to_vec()).ok());
+    match (faults.is_empty(), id) {
+        (true, Some(id)) => Ok(Checked(StatusQuery { request_id: id.into() })),
+        _ => Err(faults.into_problem()),
+    }
+}
+
 /// Every `request_id` of the query; `None` for one whose percent-encoding is broken.
 #[derive(Default)]
 struct Draft {
@@ -142,6 +157,16 @@ mod tests {
             let checked = status(Some(query)).expect(query);
             assert_eq!(&*checked.get().request_id, id);
             assert_eq!(checked.get().encoded(), sent);
+        }
+    }
+
+    #[test]
+    fn an_identifier_in_a_path_is_taken_as_it_decodes() {
+        for (segment, id) in [("vid_1", "vid_1"), ("a%2Fb%2B", "a/b+"), ("a+b&c=d", "a+b&c=d")] {
+            assert_eq!(&*request_id(segment).expect(segment).get().request_id, id);
+        }
+        for segment in ["", "%", "%00", "a%20b", "é"] {
+            assert!(request_id(segment).is_err(), "{segment:?}");
         }
     }
 

@@ -175,7 +175,61 @@ mod tests {
         assert_eq!(listed(["a", "b", "c"], "and"), "a, b and c");
     }
 
+    /// What some reader strips: Rust, JavaScript, Python, and what has no ink.
+    const STRIPPED: &[char] = &[
+        ' ',
+        '\t',
+        '\n',
+        '\u{b}',
+        '\u{c}',
+        '\r',
+        '\u{85}',
+        '\u{a0}',
+        '\u{1680}',
+        '\u{2000}',
+        '\u{200a}',
+        '\u{2028}',
+        '\u{2029}',
+        '\u{202f}',
+        '\u{205f}',
+        '\u{3000}',
+        '\u{feff}',
+        '\u{1c}',
+        '\u{1d}',
+        '\u{1e}',
+        '\u{1f}',
+        '\u{200b}',
+        '\u{200c}',
+        '\u{200d}',
+        '\u{2060}',
+        '\u{180e}',
+        '\u{3164}',
+        '\u{2800}',
+        '\u{ad}',
+        '\u{fe0f}',
+        '\u{e0020}',
+        '\u{e007f}',
+    ];
+
     proptest! {
+        #[test]
+        fn a_text_is_blank_exactly_when_stripping_what_anybody_strips_leaves_nothing(
+            blanks in prop::collection::vec(prop::sample::select(STRIPPED), 0..12),
+            ink in prop::option::weighted(0.5, prop::sample::select(&['a', '.', '0', 'é', '水', '\u{1f30a}'][..])),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let mut letters = blanks;
+            if let Some(ink) = ink {
+                letters.insert(at.index(letters.len() + 1), ink);
+            }
+            let text: String = letters.into_iter().collect();
+            prop_assert_eq!(is_blank(&text), text.trim_matches(STRIPPED).is_empty());
+            let order = serde_json::json!({ "prompt": text }).to_string();
+            let catalog = crate::contract::catalog::Catalog::published();
+            let judged = crate::validate::video(order.as_bytes(), &catalog);
+            prop_assert_eq!(judged.is_err(), is_blank(&text));
+        }
+
         #[test]
         fn what_trim_leaves_empty_is_blank(text in "\\PC{0,8}|\\s{0,8}") {
             prop_assert!(!text.trim().is_empty() || is_blank(&text));

@@ -32,17 +32,17 @@ use crate::problem::Problem;
 pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
     let mut draft = Draft::new(catalog);
     json::object(payload, &mut draft)?;
-    draft.judged()
+    draft.judged(Faults::default())
 }
 
 /// The request as it was read.
-struct Draft<'a> {
+pub(super) struct Draft<'a> {
     catalog: &'a Catalog,
-    prompt: Field<Cow<'a, str>>,
-    model: Field<Cow<'a, str>>,
-    duration: Field<Whole>,
-    aspect_ratio: Field<Cow<'a, str>>,
-    image_url: Field<Picture>,
+    pub(super) prompt: Field<Cow<'a, str>>,
+    pub(super) model: Field<Cow<'a, str>>,
+    pub(super) duration: Field<Whole>,
+    pub(super) aspect_ratio: Field<Cow<'a, str>>,
+    pub(super) image_url: Field<Picture>,
     unknown: Unknown<'a>,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Draft<'a> {
         } },
     ];
 
-    fn new(catalog: &'a Catalog) -> Self {
+    pub(super) fn new(catalog: &'a Catalog) -> Self {
         Self {
             catalog,
             prompt: Field::Absent,
@@ -148,10 +148,12 @@ impl<'a> Draft<'a> {
         })
     }
 
-    fn judged(self) -> Result<Checked<Order>, Problem> {
+    /// The order, or every fault: its own, and then what was found `elsewhere`.
+    pub(super) fn judged(self, elsewhere: Faults) -> Result<Checked<Order>, Problem> {
         let mut faults = Faults::default();
         faults.judge(Self::RULES, &self, &"");
         faults.unknown(&self.unknown, Self::FIELDS, &"");
+        faults.append(elsewhere);
         let seconds = self.seconds().and_then(|seconds| u32::try_from(seconds).ok());
         let (true, Some(row), Some(duration), Field::Is(prompt)) =
             (faults.is_empty(), self.row(), seconds, self.prompt)
@@ -193,13 +195,19 @@ impl<'a> Members<'a> for Draft<'a> {
 }
 
 /// A picture's address: its canonical form, or why it is none.
-struct Picture(Result<String, String>);
+pub(super) struct Picture(Result<String, String>);
+
+impl Picture {
+    pub(super) fn at(address: &str) -> Self {
+        Self(image_url(address))
+    }
+}
 
 impl<'a> Shape<'a> for Picture {
     const EXPECTED: &'static str = "a string";
 
     fn string(text: Cow<'a, str>) -> Option<Self> {
-        Some(Self(image_url(&text)))
+        Some(Self::at(&text))
     }
 }
 

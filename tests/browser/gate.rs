@@ -67,6 +67,16 @@ impl Gate {
 
     /// How many purchases were charged so far, as its own figures say.
     pub(crate) fn sold(&self) -> u64 {
+        self.count("tollgate_purchases_total{", "outcome=\"charged\"")
+    }
+
+    /// How many streams of events were asked for so far, as its own figures say.
+    pub(crate) fn streams(&self) -> u64 {
+        self.count("tollgate_requests_total{", "route=\"/bff/events\"")
+    }
+
+    /// The sum of its figures of this name and label.
+    fn count(&self, name: &str, label: &str) -> u64 {
         let printed = lock(&self.printed).clone();
         let admin = printed.lines().find(|line| line.starts_with("admin ")).and_then(origin_in);
         let admin = admin.expect("it says where the figures are");
@@ -77,12 +87,10 @@ impl Gate {
         stream.write_all(ask.as_bytes()).expect("it reads");
         let mut figures = String::new();
         stream.read_to_string(&mut figures).expect("it answers");
-        let charged = |line: &&str| {
-            line.starts_with("tollgate_purchases_total{") && line.contains("outcome=\"charged\"")
-        };
+        let is_meant = |line: &&str| line.starts_with(name) && line.contains(label);
         let count =
             |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
-        figures.lines().filter(charged).filter_map(count).sum()
+        figures.lines().filter(is_meant).filter_map(count).sum()
     }
 }
 

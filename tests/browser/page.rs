@@ -32,6 +32,8 @@ pub(crate) struct Page {
     context: Value,
     /// Another tab ends the context.
     is_guest: bool,
+    /// There is nobody to ask any more.
+    is_closed: bool,
     session: String,
     record: Arc<Mutex<Record>>,
     expected: Vec<String>,
@@ -64,7 +66,15 @@ impl Page {
         let record = Record { allowed: vec![origin.to_owned()], ..Record::default() };
         let record = Arc::new(Mutex::new(record));
         watch(browser.wire(), &session, &record);
-        Self { browser, context, is_guest: false, session, record, expected: Vec::new() }
+        Self {
+            browser,
+            context,
+            is_guest: false,
+            is_closed: false,
+            session,
+            record,
+            expected: Vec::new(),
+        }
     }
 
     /// Lets the page ask a further origin (`http://127.0.0.1:1234`).
@@ -89,6 +99,20 @@ impl Page {
     /// How often the page has asked this, such as `POST http://127.0.0.1:1234/path`.
     pub(crate) fn times_asked(&self, request: &str) -> usize {
         lock(&self.record).asked.iter().filter(|asked| *asked == request).count()
+    }
+
+    /// How often it has asked for something that begins like this.
+    pub(crate) fn times_begun(&self, request: &str) -> usize {
+        lock(&self.record).asked.iter().filter(|asked| asked.starts_with(request)).count()
+    }
+
+    /// Closes the tab, as its cross does.
+    pub(crate) fn close(mut self) {
+        let faults = self.take_faults();
+        assert!(faults.is_empty(), "the page has faults: {faults:#?}");
+        self.is_closed = true;
+        // The answer may get lost with the tab.
+        let _ = self.ask("Page.close", json!({}));
     }
 
     /// Opens `url` and waits until it is loaded.
@@ -279,6 +303,9 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
+        if self.is_closed {
+            return;
+        }
         let faults = self.take_faults();
         if thread::panicking() {
             let name = thread::current().name().unwrap_or("page").replace("::", "-");

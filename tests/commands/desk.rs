@@ -194,9 +194,12 @@ impl Desk {
             .unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         let lines: Vec<_> = out.lines().map(Result::unwrap).take(6).collect();
-        let page = lines.iter().find_map(|line| line.strip_prefix("page")).expect("its address");
-        let address = page.trim().trim_start_matches("http://").parse().unwrap();
-        Server { child, address }
+        let listens = |word| {
+            let address =
+                lines.iter().find_map(|line| line.strip_prefix(word)).expect("its address");
+            address.trim().trim_start_matches("http://").parse().unwrap()
+        };
+        Server { child, address: listens("page"), admin: listens("admin") }
     }
 
     /// Has the gateway charge for something.
@@ -220,6 +223,7 @@ impl Desk {
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
 }
 
 impl Drop for Server {

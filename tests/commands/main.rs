@@ -4,4 +4,6 @@
 mod desk;
 mod online;
 mod reconcile;
+mod recorder;
 mod usage;
+mod window;

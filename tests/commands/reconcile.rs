@@ -26,7 +26,7 @@ fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
     assert!(out.contains("dry run"), "{out}");
     assert_eq!((desk.rows(), desk.checked()), (before, Some(first)));
 
-    let server = desk.server();
+    let server = desk.serve();
     let out = desk.done(&["reconcile"]);
     drop(server);
     assert!(line(&out, chat).contains("by the count") && line(&out, chat).contains(told), "{out}");

@@ -72,7 +72,8 @@ fn settings_that_are_named_are_settings() {
         for span in spans(&read(&document)) {
             let name = span.split(' ').next().unwrap_or_default();
             let section = name.split('.').next().unwrap_or_default();
-            let is_file = [".rs", ".toml", ".json"].iter().any(|end| name.ends_with(end));
+            let is_file =
+                [".rs", ".toml", ".json", ".js", ".css"].iter().any(|end| name.ends_with(end));
             let is_setting = name.contains('.') && !is_file && sections.contains(section);
             let whole = span.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
             let unknown = match whole {

@@ -8,7 +8,8 @@ use crate::support::{CHAT, Gate, Reply, Upstream};
 
 const APP: &str = "https://app.example";
 const READABLE: &str = "ratelimit, ratelimit-policy, retry-after, idempotent-replayed, \
-                        x-request-id, tollgate-toll, tollgate-ignored, openai-poll-after-ms";
+                        x-request-id, tollgate-toll, tollgate-ignored, openai-poll-after-ms, \
+                        x-should-retry";
 
 fn gate() -> (Upstream, Gate) {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
@@ -104,6 +105,20 @@ fn an_origin_is_listed_byte_for_byte_or_not_at_all() {
             assert_eq!(sent.code(), "origin_not_allowed");
             assert!(sent.closes, "{origin}: its body was not read");
         }
+    }
+}
+
+#[test]
+fn what_is_refused_is_named_in_the_log() {
+    let (_upstream, gate) = gate();
+    let sent = gate.ask("POST", "/api/v1/chat", &[("Origin", "https://evil.example:81")], CHAT);
+    assert_eq!(sent.status, 403);
+    let mut client = gate.client();
+    client.write(b"GET / HTTP/1.1\r\nHost: rebound.example:82\r\n\r\n");
+    assert_eq!(client.answer().status, 421);
+    let printed = gate.printed();
+    for named in ["https://evil.example:81", "rebound.example:82"] {
+        assert!(printed.contains(named), "{named}: {printed}");
     }
 }
 

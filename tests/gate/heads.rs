@@ -249,3 +249,23 @@ fn a_body_that_ends_early_buys_nothing() {
     }
     assert_eq!(upstream.requests(), 0);
 }
+
+#[test]
+fn what_is_no_head_gets_a_bare_status_and_the_connection_ends() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let gate = Gate::start(&upstream, "");
+    let headers: String = (0..70).map(|number| format!("x{number}: x\r\n")).collect();
+    for (head, status) in [
+        ("POST /api/v1/chat HTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), 400),
+        ("POST /api/v1/chat\r\n\r\n".to_owned(), 400),
+        (format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"), 431),
+        (format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "a".repeat(70_000)), 431),
+    ] {
+        let mut client = gate.client();
+        client.try_write(head.as_bytes()).ok();
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.text().as_str()), (status, ""), "{head:.60}");
+        assert_eq!(client.rest(), b"", "{head:.60}");
+    }
+    assert_eq!(upstream.requests(), 0);
+}

@@ -150,6 +150,12 @@ fn only_json_in_utf8_and_uncompressed_is_taken() {
         ] {
             let answer = watched.gate.ask("POST", target, &[header], body);
             assert_refused(&answer, 415, "unsupported_media_type", header.1);
+            let found = match header {
+                ("Content-Type", "") => "found \\\"\\\"".to_owned(),
+                ("Content-Type", media_type) => media_type.to_owned(),
+                (_, _) => "Content-Encoding".to_owned(),
+            };
+            assert!(answer.text().contains(&found), "{found}: {}", answer.text());
         }
     }
 }

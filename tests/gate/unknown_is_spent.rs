@@ -1,6 +1,7 @@
 //! Promise 6: a call whose outcome is not known stays booked, and is never sent again.
 
 mod told;
+mod unread;
 
 use std::time::Duration;
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::sqlite::{OpenError, Sqlite};
-use tollgate::store::{Broken, Ending, Ledger, Refused, Room, Scope, State};
+use tollgate::store::{Broken, Ending, Ledger, Money, Refused, Room, Scope, State};
 
 use crate::desk::*;
+use crate::jobs::job;
 
 #[tokio::test]
 async fn a_second_server_is_told_whose_the_ledger_is() {
@@ -20,12 +21,27 @@ async fn a_second_server_is_told_whose_the_ledger_is() {
     std::os::unix::fs::symlink(desk.path(), &other_name).unwrap();
     for path in [desk.path(), other_name] {
         let second = Sqlite::serve(&path, desk.clock());
-        let Err(OpenError::Locked { pid }) = second else { panic!("{second:?}") };
+        let Err(OpenError::Locked { pid, .. }) = second else { panic!("{second:?}") };
         assert_eq!(pid, Some(std::process::id()));
     }
     desk.buy(&asked("ann", TOLL), "").await;
     desk.restart();
     assert_eq!(desk.states().await, [State::Posted]);
+}
+
+#[tokio::test]
+async fn play_money_and_real_money_never_share_a_ledger() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Desk::in_memory(Room::default()).clock();
+    for (first, other) in [(Money::Play, Money::Real), (Money::Real, Money::Play)] {
+        let path = folder.path().join(format!("{first:?}.db"));
+        drop(Sqlite::serve_for(&path, clock.clone(), first, None).unwrap());
+        let refused = Sqlite::serve_for(&path, clock.clone(), other, None).unwrap_err();
+        assert!(matches!(refused, OpenError::Unusable(_)), "{refused}");
+        let says = refused.to_string();
+        assert!(says.contains("other kind of money") && says.contains(".db"), "{says}");
+        drop(Sqlite::serve_for(&path, clock.clone(), first, None).expect("it stays what it was"));
+    }
 }
 
 #[tokio::test]
@@ -94,6 +110,27 @@ async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
 }
 
 #[tokio::test]
+async fn a_job_that_found_no_room_is_written_down_when_there_is_some() {
+    let desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
+    desk.buy(&asked("ann", TOLL), &"x".repeat(80_000)).await;
+    let mut number = 0;
+    let left_over = loop {
+        let job = job(&format!("r-{number}"), &"x".repeat(3_000));
+        if bounded(desk.book.accept(&job)).await.is_err() {
+            break job;
+        }
+        number += 1;
+        assert!(number < 1_000, "the disk never fills");
+    };
+    desk.book.accept_later(left_over.clone());
+    assert_eq!(bounded(desk.book.job(left_over.request_id.clone())).await.unwrap(), None);
+    desk.pass(25 * HOUR);
+    desk.ledger.forget().await.unwrap();
+    let known = async || bounded(desk.book.job(left_over.request_id.clone())).await.unwrap();
+    eventually(async || known().await.as_ref() == Some(&left_over)).await;
+}
+
+#[tokio::test]
 async fn what_is_written_beside_a_server_holds_within_a_second() {
     let desk = Desk::on_disk(Room::default());
     let id = desk.send(&keyed("k", "p")).await;
@@ -136,7 +173,7 @@ async fn the_other_process() {
         return;
     }
     let clock = Desk::in_memory(Room::default()).clock();
-    let Err(OpenError::Locked { pid }) = Sqlite::serve(path, clock.clone()) else {
+    let Err(OpenError::Locked { pid, .. }) = Sqlite::serve(path, clock.clone()) else {
         panic!("the lock does not hold across processes");
     };
     assert_eq!(pid, Some(std::os::unix::process::parent_id()));

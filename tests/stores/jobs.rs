@@ -8,7 +8,7 @@ use tollgate::store::{Job, JobState, KeyId, Word};
 
 use crate::desk::*;
 
-fn job(request_id: &str, owner: &str) -> Job {
+pub(crate) fn job(request_id: &str, owner: &str) -> Job {
     Job {
         request_id: request_id.into(),
         owner: owner.into(),

@@ -40,6 +40,13 @@ async fn what_is_under_way_counts_as_answered_just_now(desk: Desk) {
     assert_eq!(since(&desk, START + HOUR).await, [under_way]);
 }
 
+async fn no_reply_is_older_than_its_request(desk: Desk) {
+    let place = took(&desk).await;
+    desk.set(START - DAY);
+    desk.places.replied(place, desk.now());
+    assert_eq!(since(&desk, START).await, [TakenPlace { at: START, replied: START }]);
+}
+
 async fn what_was_not_sent_leaves_no_trace(desk: Desk) {
     let place = took(&desk).await;
     desk.places.unsent(place);
@@ -63,6 +70,7 @@ async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
 on_every_backend!(
     a_place_has_the_time_of_its_reply,
     what_is_under_way_counts_as_answered_just_now,
+    no_reply_is_older_than_its_request,
     what_was_not_sent_leaves_no_trace,
     what_is_older_than_a_day_is_dropped,
 );
@@ -85,6 +93,17 @@ async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now()
     desk.pass(DAY);
     desk.restart();
     assert_eq!(since(&desk, Duration::ZERO).await, []);
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_ahead_makes_nothing_forget_a_reply_that_came_just_now() {
+    let mut desk = Desk::on_disk(Default::default());
+    let place = took(&desk).await;
+    desk.pass(DAY + SECOND);
+    let now = desk.now();
+    desk.places.replied(place, now);
+    desk.restart();
+    assert_eq!(since(&desk, START).await, [TakenPlace { at: START, replied: now }]);
 }
 
 #[tokio::test]

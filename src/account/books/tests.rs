@@ -64,12 +64,18 @@ fn gateway(
     })
 }
 
+async fn asked(
+    gateway: impl Service<Ask, Response = Reply, Error = Error>,
+) -> Result<Listing, String> {
+    billing::ask(gateway).await.map_err(|error| error.to_string())
+}
+
 #[tokio::test]
 async fn the_gateways_moment_is_noted_with_its_figures() {
     let ledger = ledger();
     lose(&ledger).await;
     let began = clock::wall();
-    let look = look(&*ledger, gateway(LISTING, async {})).await.unwrap();
+    let look = look(&*ledger, asked(gateway(LISTING, async {}))).await.unwrap();
     assert_eq!((look.rows.len(), look.before), (1, None));
     assert!(began <= look.now.at && look.now.at <= clock::wall());
     let Checkpoint { balance_cents, chats, chat_cents, spent_cents, .. } = look.now;
@@ -81,19 +87,19 @@ async fn whatever_is_under_way_blocks() {
     let ledger = ledger();
     let running = reserve(&ledger).await;
     let never = gateway(LISTING, async { panic!("the gateway is not even asked") });
-    assert!(matches!(look(&*ledger, never).await, Err(Blocked::UnderWay)));
+    assert!(matches!(look(&*ledger, asked(never)).await, Err(Blocked::UnderWay)));
     ledger.settle(running, Ending::Voided).await.unwrap();
 
     // Begun, or begun and ended, while the gateway answers.
     let begins = gateway(LISTING, async {
         reserve(&ledger).await;
     });
-    assert!(matches!(look(&*ledger, begins).await, Err(Blocked::UnderWay)));
+    assert!(matches!(look(&*ledger, asked(begins)).await, Err(Blocked::UnderWay)));
     let running = ledger.rows(Duration::ZERO).await.unwrap().remove(1).id;
     ledger.settle(running, Ending::Voided).await.unwrap();
     let passes = gateway(LISTING, lose(&ledger));
-    assert!(matches!(look(&*ledger, passes).await, Err(Blocked::UnderWay)));
-    assert!(look(&*ledger, gateway(LISTING, async {})).await.is_ok());
+    assert!(matches!(look(&*ledger, asked(passes)).await, Err(Blocked::UnderWay)));
+    assert!(look(&*ledger, asked(gateway(LISTING, async {}))).await.is_ok());
 }
 
 #[tokio::test]

@@ -269,6 +269,27 @@ async fn a_purchase_that_is_dropped_half_way_counts_as_spent() {
 }
 
 #[tokio::test]
+async fn a_balance_that_nobody_has_told_for_a_quarter_of_an_hour_refuses_nothing() {
+    let minute = Duration::from_secs(60);
+    for (ago, floor, sells) in [
+        (STALE - minute, Usd::ZERO, false),
+        (STALE - minute, Usd::dollars(10), false),
+        (STALE + minute, Usd::ZERO, true),
+        (STALE + minute, Usd::dollars(10), true),
+    ] {
+        let credit = Credit::default();
+        let mark = credit.mark();
+        credit.lock().learnt(mark, Usd::dollars(2), clock::wall() - ago);
+        let sold = credit.set_aside(Usd::dollars(3), floor);
+        assert_eq!(sold.is_ok(), sells, "told {ago:?} ago, {floor}");
+        // A newer word holds at once, and counts what was sold on the old one.
+        credit.learnt(mark, Usd::dollars(5));
+        let more = credit.set_aside(Usd::dollars(3), Usd::ZERO);
+        assert_eq!(more.is_ok(), !sells, "{ago:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
     let credit = Credit::default();
     credit.learnt(credit.mark(), Usd::micros(2_109_999));

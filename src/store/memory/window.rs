@@ -45,9 +45,10 @@ impl WindowLog for Memory {
 
     fn replied(&self, place: Place, at: Duration) {
         if let Ok(mut places) = self.places()
-            && let Some((_, replied)) = places.0.get_mut(&place)
+            && let Some((taken, replied)) = places.0.get_mut(&place)
         {
-            *replied = Some(at);
+            // A clock that was set back meanwhile makes no reply older than its request.
+            *replied = Some(at.max(*taken));
         }
     }
 

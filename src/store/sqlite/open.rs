@@ -11,6 +11,7 @@ use rusqlite::Connection;
 use rusqlite::OpenFlags;
 
 use super::lock;
+use super::lock::Holder;
 use super::schema;
 use super::schema::Kind;
 use crate::store::Room;
@@ -41,15 +42,24 @@ const WRONG_COUNTERS: &str = "
 /// Why a ledger's file cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another server has it.
-    #[error("another server uses the ledger{}", process(.pid))]
+    /// Somebody else has it.
+    #[error("{} uses the ledger{}", somebody(.holder), process(.pid))]
     Locked {
         /// Its process, where it said so already.
         pid: Option<u32>,
+        /// Who it is.
+        holder: Holder,
     },
     /// It is foreign, damaged, from a newer version, or cannot be read.
     #[error("the ledger cannot be used: {0}")]
     Unusable(Arc<str>),
+}
+
+fn somebody(holder: &Holder) -> &'static str {
+    match holder {
+        Holder::Server(_) => "another server",
+        Holder::Command => "a command that asks the gateway",
+    }
 }
 
 fn process(pid: &Option<u32>) -> String {

@@ -72,7 +72,9 @@ fn took(books: &Books, place: Place, at: Duration) -> Result<(), Fault> {
 }
 
 fn tidy(books: &Books, now: Duration) -> Result<(), Fault> {
-    let mut old = books.connection.prepare_cached("DELETE FROM places WHERE at < ?")?;
+    // What counts is the reply: a clock that was set ahead meanwhile makes its request look old.
+    let sql = "DELETE FROM places WHERE at < ?1 AND coalesce(replied, at) < ?1";
+    let mut old = books.connection.prepare_cached(sql)?;
     old.execute([nanos(now.saturating_sub(KEEP_PLACES))])?;
     Ok(())
 }

@@ -47,6 +47,11 @@ pub(in crate::validate) trait Shape<'de>: Sized {
         None
     }
 
+    /// From `true` or `false`.
+    fn boolean(_: bool) -> Option<Self> {
+        None
+    }
+
     /// From an array that is the `depth`th container from outside.
     fn elements<A: SeqAccess<'de>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
         while seq.next_element_seed(Value::<Skipped>::within(depth))?.is_some() {}
@@ -104,6 +109,28 @@ impl<T> Field<T> {
         match self {
             Self::Is(value) => Some(value),
             Self::Absent | Self::Wrong(_) => None,
+        }
+    }
+
+    /// Whether the key was there, with `null`.
+    pub(in crate::validate) fn is_null(&self) -> bool {
+        matches!(self, Self::Wrong(Kind::Null))
+    }
+
+    /// The same, for who takes `null` for absence.
+    pub(in crate::validate) fn or_absent(self) -> Self {
+        match self {
+            Self::Wrong(Kind::Null) => Self::Absent,
+            Self::Absent | Self::Wrong(_) | Self::Is(_) => self,
+        }
+    }
+
+    /// The same with another value.
+    pub(in crate::validate) fn map<U>(self, other: impl FnOnce(T) -> U) -> Field<U> {
+        match self {
+            Self::Absent => Field::Absent,
+            Self::Wrong(kind) => Field::Wrong(kind),
+            Self::Is(value) => Field::Is(other(value)),
         }
     }
 
@@ -180,8 +207,8 @@ impl<'de, T: Shape<'de>> Visitor<'de> for Value<T> {
         Ok(Field::Wrong(Kind::Null))
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Field<T>, E> {
-        Ok(Field::Wrong(Kind::Boolean))
+    fn visit_bool<E>(self, flag: bool) -> Result<Field<T>, E> {
+        Ok(read(T::boolean(flag), Kind::Boolean))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Field<T>, E> {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tollgate::app::Remembered;
 use tollgate::store::{
     Answer, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused, Reservation, Row,
@@ -78,6 +79,10 @@ impl Ledger for Brittle {
         self.0.ledger.delivered(id);
     }
 
+    fn keep_unread(&self, id: PurchaseId, body: Bytes) {
+        self.0.ledger.keep_unread(id, body);
+    }
+
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
         self.0.ledger.forget()
     }
@@ -128,6 +133,10 @@ impl WindowLog for Brittle {
 impl JobBook for Brittle {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         around("accept", self.0.book.accept(job))
+    }
+
+    fn accept_later(&self, job: Job) {
+        self.0.book.accept_later(job);
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {

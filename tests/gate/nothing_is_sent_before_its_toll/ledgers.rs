@@ -5,6 +5,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
+use tollgate::store::Money;
+use tollgate::store::sqlite::Sqlite;
+
 use crate::support::client::Answer;
 use crate::support::process::run;
 use crate::support::{Gate, Reply, Upstream};
@@ -26,6 +29,10 @@ const SPOILS: &[Spoil] = &[
     ("a foreign database", |ledger| {
         let theirs = rusqlite::Connection::open(ledger).unwrap();
         theirs.execute_batch("CREATE TABLE theirs (x)").unwrap();
+    }),
+    ("a ledger of play money", |ledger| {
+        let clock = std::sync::Arc::new(tollgate::clock::wall);
+        drop(Sqlite::serve_for(ledger, clock, Money::Play, None).unwrap());
     }),
     // It stands for devices: nothing in /dev is touched to see what would happen to it.
     ("a socket", |ledger| drop(UnixListener::bind(ledger).unwrap())),

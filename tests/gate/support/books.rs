@@ -60,7 +60,15 @@ impl Books {
         let price = price(method, target, body.as_bytes());
         let is_key = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("idempotency-key");
         let key = headers.iter().find(is_key).filter(|_| price > 0);
-        let key = key.map(|(_, key)| (target.to_owned(), key.trim_matches('"').to_owned()));
+        // A key is of the service, in whichever dialect it is asked for.
+        let service = match target {
+            "/v1/chat/completions" => "/api/v1/chat",
+            "/v1/videos" => "/api/v1/video",
+            native => native,
+        };
+        let key = key.map(|(_, key)| (service.to_owned(), key.trim_matches('"').to_owned()));
+        // The dialect's words are not the gateway's: its tests count the charges themselves.
+        lock(&self.0).is_blind |= target.starts_with("/v1/");
         if let Some(likeness) = likeness(method, target, body.as_bytes()) {
             let mut sums = lock(&self.0);
             let offers = sums.offers.entry(likeness).or_default();
@@ -72,6 +80,13 @@ impl Books {
         Errand { price, key }
     }
 
+    /// Somebody who is no client of the test was told that it was charged so much, or may have been.
+    pub(super) fn told_elsewhere(&self, micros: u64) {
+        let mut sums = lock(&self.0);
+        sums.told += micros;
+        sums.is_blind = true;
+    }
+
     /// A client writes bytes of its own.
     pub(super) fn blind(&self) {
         lock(&self.0).is_blind = true;
@@ -81,7 +96,8 @@ impl Books {
     pub(super) fn answered(&self, answer: &Answer, errand: Option<Errand>) {
         let Errand { price, key } = errand.unwrap_or(Errand { price: 0, key: None });
         let mut sums = lock(&self.0);
-        if (200..300).contains(&answer.status) {
+        let charged = answer.charged();
+        if (200..300).contains(&answer.status) && charged.is_none() {
             let Some(toll) = answer.toll() else { return };
             match key {
                 Some(key) => {
@@ -89,10 +105,10 @@ impl Books {
                     let before = before.unwrap_or(toll);
                     assert_eq!(before, toll, "two tolls for one key: {key:?}");
                 }
-                None if answer.value("idempotent-replayed").is_none() => sums.told += toll,
+                None if !answer.is_replay() => sums.told += toll,
                 None => {}
             }
-        } else if answer.charged().is_some_and(|charged| charged != "no") {
+        } else if charged.is_some_and(|charged| charged != "no") {
             sums.lost(price, key);
         }
     }

@@ -123,6 +123,18 @@ impl Client {
         rest
     }
 
+    /// Everything until the last chunk of an answer whose start was read by hand.
+    pub(crate) fn rest_of_stream(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let mut tap = Tap { stream: &self.stream, record: &self.record };
+        while !rest.ends_with(b"\r\n0\r\n\r\n") {
+            let mut byte = [0];
+            tap.read_exact(&mut byte).expect("the stream goes on");
+            rest.push(byte[0]);
+        }
+        rest
+    }
+
     /// Says that nothing more will be written.
     pub(crate) fn end_of_requests(&mut self) {
         self.stream.shutdown(Shutdown::Write).ok();
@@ -168,17 +180,41 @@ impl Answer {
         self.problem_field("charged")
     }
 
-    /// `Tollgate-Toll` in micro-dollars.
+    /// Whether it says that it is the answer of an earlier or running purchase.
+    pub(crate) fn is_replay(&self) -> bool {
+        let told = self.value("idempotent-replayed") == Some("true");
+        told || self.events().iter().any(|event| event["replayed"] == true)
+    }
+
+    /// The data of its events that is JSON, where it is a stream.
+    pub(crate) fn events(&self) -> Vec<serde_json::Value> {
+        let is_stream = self.value("content-type") == Some("text/event-stream");
+        let text = if is_stream { self.text() } else { String::new() };
+        let data = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+        data.filter_map(|data| serde_json::from_str(data).ok()).collect()
+    }
+
+    /// `Tollgate-Toll`, or what a stream says in its place, in micro-dollars.
     pub(crate) fn toll(&self) -> Option<u64> {
-        let text = self.value("tollgate-toll")?;
+        let events = self.events();
+        let told = events.iter().find_map(|event| event["toll"].as_str());
+        let text = self.value("tollgate-toll").or(told)?;
         let (dollars, micros) = text.split_once('.').expect("dollars with a point");
         assert_eq!(micros.len(), 6, "six places: {text}");
         Some(dollars.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap())
     }
 
     fn problem_field(&self, name: &str) -> Option<String> {
-        let is_problem = self.value("content-type") == Some("application/problem+json");
-        is_problem.then(|| self.json()[name].as_str().unwrap_or_default().to_owned())
+        let text = |document: &serde_json::Value| document[name].as_str().map(str::to_owned);
+        match self.value("content-type") {
+            Some("application/problem+json") => Some(text(&self.json()).unwrap_or_default()),
+            // OpenAI's shape, which has ours within.
+            Some("application/json") if self.status >= 400 => text(&self.json()["error"]),
+            Some("text/event-stream") => {
+                self.events().iter().find_map(|event| text(&event["error"]))
+            }
+            _ => None,
+        }
     }
 }
 

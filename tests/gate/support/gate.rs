@@ -206,6 +206,12 @@ impl Gate {
         Client::narrow(self.page, &self.record)
     }
 
+    /// Programs that are no clients of the test were told that they were charged so much, or may have
+    /// been.
+    pub(crate) fn told_elsewhere(&self, micros: u64) {
+        self.record.books.told_elsewhere(micros);
+    }
+
     /// Keys may be used for another purchase from now on.
     pub(crate) fn forget_keys(&self) {
         self.record.books.forget_keys();

@@ -82,7 +82,7 @@ async fn serve(
 ) {
     let own = vec![page.local_addr().unwrap().ip()];
     let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
-    let lasting = tollgate::app::begin(&config, &runtime::Handle::current(), &ends).await;
+    let lasting = tollgate::app::begin(&config, None, &runtime::Handle::current(), &ends).await;
     let mut lasting = lasting.expect("a store that can be used");
     if let Some(wrap) = wrap {
         let store = wrap(tollgate::app::memory());

@@ -15,7 +15,7 @@ use super::{lock, until};
 pub(crate) use nix::sys::signal::Signal;
 
 /// A running tollgate.
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     printed: Arc<Mutex<String>>,
     readers: Vec<JoinHandle<()>>,
@@ -48,12 +48,12 @@ fn command(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> C
 
 impl Process {
     /// Starts `tollgate serve` in this folder, with this environment alone.
-    pub(super) fn start(folder: &Path, environment: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(folder: &Path, environment: &[(&str, &str)]) -> Self {
         Self::spawn(command(folder, &[], environment))
     }
 
     /// The same, where a file that may not grow is an error to whoever writes, not the end of it.
-    pub(super) fn start_unharmed(folder: &Path, environment: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_unharmed(folder: &Path, environment: &[(&str, &str)]) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' XFSZ; exec \"$0\"", env!("CARGO_BIN_EXE_tollgate")]);
         command.env_clear().envs(environment.iter().copied());
@@ -71,7 +71,7 @@ impl Process {
     }
 
     /// The address in the first line that begins with this word.
-    pub(super) fn address(&self, word: &str) -> SocketAddr {
+    pub(crate) fn address(&self, word: &str) -> SocketAddr {
         let mut found = None;
         until("tollgate says where it listens", || {
             let printed = self.printed();
@@ -87,25 +87,25 @@ impl Process {
     }
 
     /// Standard output and standard error so far.
-    pub(super) fn printed(&self) -> String {
+    pub(crate) fn printed(&self) -> String {
         lock(&self.printed).clone()
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         signal::kill(pid, signal).expect("it runs");
     }
 
-    pub(super) fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("it is ours").is_none()
     }
 
     /// Waits for its end.
-    pub(super) fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         until("tollgate ends", || {
             status = self.child.try_wait().expect("it is ours");
@@ -116,7 +116,7 @@ impl Process {
     }
 
     /// Ends it, if it has not ended.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
         self.readers.drain(..).for_each(|reader| reader.join().unwrap());

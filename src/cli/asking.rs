@@ -1,0 +1,142 @@
+//! How a command asks the gateway: through the running server, or itself where there is none. Either way
+//! each request has its place in the account's window.
+
+use std::net::IpAddr;
+use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http::StatusCode;
+use http::header::HOST;
+use http_body_util::BodyExt;
+use http_body_util::Empty;
+use http_body_util::Limited;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::online::plain;
+use crate::account::statement::Told;
+use crate::answer::BoxError;
+use crate::clock;
+use crate::config;
+use crate::config::Config;
+use crate::store::sqlite::Holder;
+use crate::store::sqlite::OpenError;
+use crate::store::sqlite::Sqlite;
+use crate::upstream::billing::Listing;
+
+/// More is no answer of a tollgate.
+const LARGEST_ANSWER: usize = 1 << 20;
+/// What a server needs besides its own patience with the gateway.
+const SPARE: Duration = Duration::from_secs(10);
+
+/// Who asks the gateway.
+pub(super) enum Way {
+    /// The server that has the ledger.
+    Through(Beside),
+    /// The command, with the ledger in its hands: no server begins meanwhile.
+    Alone(Arc<Sqlite>),
+}
+
+/// A running server, as its ledger's lock names it.
+pub(super) struct Beside {
+    process: Option<u32>,
+    admin: SocketAddr,
+    patience: Duration,
+}
+
+/// What a problem says.
+#[derive(Deserialize)]
+struct Refusal {
+    code: String,
+    detail: String,
+}
+
+/// Who asks on behalf of the ledger at `path`; or a sentence on why nobody can.
+pub(super) fn way(config: &Config, path: &Path) -> Result<Way, String> {
+    match Sqlite::instead(path, Arc::new(clock::wall)) {
+        Ok(store) => Ok(Way::Alone(Arc::new(store))),
+        Err(OpenError::Locked { pid, holder: Holder::Server(admin) }) => {
+            let admin = reachable(admin.unwrap_or(config.admin.listen));
+            let config::Gateway { max_wait, connect_timeout, chat_timeout, .. } = config.gateway;
+            let patience = max_wait + connect_timeout + chat_timeout + SPARE;
+            Ok(Way::Through(Beside { process: pid, admin, patience }))
+        }
+        Err(error @ (OpenError::Locked { .. } | OpenError::Unusable(_))) => Err(error.to_string()),
+    }
+}
+
+/// Who listens everywhere is reached over loopback.
+fn reachable(mut at: SocketAddr) -> SocketAddr {
+    if at.ip().is_unspecified() {
+        at.set_ip(match at.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    at
+}
+
+impl Beside {
+    /// What the gateway tells the server now.
+    ///
+    /// # Errors
+    /// A sentence on what stands in the way, and what helps.
+    pub(super) async fn listing(&self) -> Result<Listing, String> {
+        let answer = timeout(self.patience, self.ask()).await;
+        let (status, body) = match answer {
+            Ok(answer) => answer.map_err(|error| self.does_not_answer(&plain(&error.to_string()))),
+            Err(_late) => Err(self.does_not_answer("it took too long")),
+        }?;
+        if status != StatusCode::OK {
+            return Err(match serde_json::from_slice(&body) {
+                Ok(Refusal { code, detail }) => {
+                    format!("{} was told: {} ({})", self.name(), plain(&detail), plain(&code))
+                }
+                Err(_) => self.does_not_answer(&format!("it says {status}")),
+            });
+        }
+        let told = serde_json::from_slice(&body);
+        let Told { process, keys, billing } =
+            told.map_err(|_| self.does_not_answer("what it says is no billing summary"))?;
+        match self.process.is_none_or(|expected| expected == process) {
+            true => Ok(Listing { keys, billing }),
+            false => Err(self.does_not_answer(&format!("process {process} answers there"))),
+        }
+    }
+
+    async fn ask(&self) -> Result<(StatusCode, Bytes), BoxError> {
+        let stream = TcpStream::connect(self.admin).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let host = self.admin.to_string();
+        let request = Request::get("/billing").header(HOST, host).body(Empty::<Bytes>::new())?;
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, LARGEST_ANSWER).collect().await?.to_bytes();
+        connection.abort();
+        Ok((head.status, body))
+    }
+
+    /// The server in a sentence.
+    pub(super) fn name(&self) -> String {
+        let process = self.process.map(|process| format!(" (process {process})"));
+        format!("the running server{}", process.unwrap_or_default())
+    }
+
+    fn does_not_answer(&self, why: &str) -> String {
+        let (name, admin) = (self.name(), self.admin);
+        format!(
+            "{name} has the ledger and alone knows what may be sent to the gateway, and its admin \
+             listener at {admin} does not answer: {why}; nothing was asked. Run this where {admin} \
+             can be reached, or stop the server"
+        )
+    }
+}

@@ -1,0 +1,61 @@
+//! `GET /v1/models` and `GET /v1/models/{id}`
+
+use http::StatusCode;
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+
+use crate::answer;
+use crate::answer::Answer;
+use crate::contract::catalog::Catalog;
+use crate::contract::money::Usd;
+use crate::problem::{NOT_FOUND, Problem};
+
+const PREFIX: &str = "/v1/models/";
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Model<'a>>,
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    id: &'a str,
+    object: &'static str,
+    /// Nobody knows; strict clients want a number.
+    created: u64,
+    owned_by: &'static str,
+    /// Ours: which endpoint takes it.
+    kind: &'static str,
+    /// Ours: what one call costs, in US dollars.
+    toll: String,
+}
+
+/// Every model of the catalog, chats first.
+pub(super) fn list(catalog: &Catalog) -> Answer {
+    answer::json(StatusCode::OK, &List { object: "list", data: models(catalog).collect() })
+}
+
+/// The one that the path names.
+pub(super) fn one(catalog: &Catalog, path: &str) -> Result<Answer, Problem> {
+    let id = path.strip_prefix(PREFIX).unwrap_or_default();
+    let id = percent_decode_str(id).decode_utf8_lossy();
+    let model = models(catalog).find(|model| model.id == id).ok_or_else(|| {
+        Problem::new(&NOT_FOUND)
+            .detail("there is no such model; GET /v1/models lists those on offer")
+    })?;
+    Ok(answer::json(StatusCode::OK, &model))
+}
+
+fn models(catalog: &Catalog) -> impl Iterator<Item = Model<'_>> {
+    let model = |id, kind, toll: Usd| Model {
+        id,
+        object: "model",
+        created: 0,
+        owned_by: "gateway",
+        kind,
+        toll: toll.to_string(),
+    };
+    let chats = catalog.chat.iter().map(move |row| model(&*row.id, "chat", row.toll()));
+    chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.toll)))
+}

@@ -1,0 +1,267 @@
+//! A chat whose answer comes as events. The gateway answers in one piece, so the events come at its end;
+//! until then, comments show that the stream lives.
+//!
+//! The status is sent once the outcome can no longer be a plain refusal of ours: SDKs act on a status
+//! (they wait, they send again), and not on an error within a stream.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
+use http_body::Frame;
+use serde::Serialize;
+use tokio::time::{Interval, interval, sleep, timeout};
+use tower::ServiceExt;
+
+use super::chat::{Said, Usage, Voice};
+use super::{Purchases, refusal};
+use crate::answer::{Answer, Body, BoxError};
+use crate::problem::Problem;
+use crate::purchase::{Purchase, Receipt};
+use crate::routes::receipt;
+use crate::routes::receipt::Noticed;
+
+/// A purchase that is not sent for longer than this (it queues, or repeats another) has its stream begun.
+const LONGEST_HOLD: Duration = Duration::from_secs(10);
+/// How long the gateway has to refuse at once, or to answer.
+const GRACE: Duration = Duration::from_secs(1);
+/// Between two signs of life.
+const BEAT: Duration = Duration::from_secs(5);
+const SIGN_OF_LIFE: &[u8] = b":\n\n";
+/// How much text one event has at most, in bytes.
+const PIECE: usize = 8 * 1_024;
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+type Bought = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
+
+/// Buys, and answers with events.
+pub(super) async fn buy(
+    purchases: Purchases,
+    purchase: Purchase,
+    voice: Voice,
+) -> Result<Answer, Problem> {
+    let sent = purchase.sent.clone();
+    let mut bought: Bought = Box::pin(purchases.oneshot(purchase));
+    let begins = async {
+        timeout(LONGEST_HOLD, sent.wait()).await.ok();
+        sleep(GRACE).await;
+    };
+    tokio::select! {
+        biased;
+        outcome = &mut bought => at_once(outcome?, &voice),
+        () = begins => {
+            let live = Live { bought, voice, beat: interval(BEAT), rest: None };
+            Ok(as_events(Answer::new(Body::stream(live))))
+        }
+    }
+}
+
+/// The outcome came before a stream had to be begun: nothing but the media type tells it from others.
+fn at_once(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
+    if !receipt.status.is_success() {
+        return Ok(refusal::answer(receipt));
+    }
+    let said = Said::read(&receipt)?;
+    let body = voice.events(&said, &receipt);
+    Ok(as_events(receipt::answer(Receipt { body, ..receipt })))
+}
+
+fn as_events(mut answer: Answer) -> Answer {
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    answer
+}
+
+/// A stream that has begun. Who drops it leaves the purchase to itself: it was sent, and is kept for
+/// its repeat.
+struct Live {
+    bought: Bought,
+    voice: Voice,
+    beat: Interval,
+    rest: Option<Noticed>,
+}
+
+impl http_body::Body for Live {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        if this.rest.is_none() {
+            match this.bought.as_mut().poll(cx) {
+                Poll::Ready(outcome) => this.rest = Some(this.voice.rest(outcome)),
+                Poll::Pending => {
+                    let sign = Frame::data(Bytes::from_static(SIGN_OF_LIFE));
+                    return this.beat.poll_tick(cx).map(|_now| Some(Ok(sign)));
+                }
+            }
+        }
+        match &mut this.rest {
+            Some(rest) => Pin::new(rest).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: &'a [Choice<'a>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+    /// Ours, in the last chunk with a choice: what it cost, in US dollars.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    toll: Option<String>,
+    /// Ours, beside it: whether it is the answer of an earlier or running purchase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replayed: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: u32,
+    delta: Delta<'a>,
+    logprobs: Option<()>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+}
+
+impl Voice {
+    /// What is left to be said in a stream that has begun.
+    fn rest(&self, outcome: Result<Receipt, Problem>) -> Noticed {
+        let (error, receipt) = match outcome {
+            Err(problem) => (problem.openai_document(), None),
+            Ok(receipt) if !receipt.status.is_success() => {
+                (refusal::document(&receipt), Some(receipt))
+            }
+            Ok(receipt) => match Said::read(&receipt) {
+                Ok(said) => return Noticed::new(self.events(&said, &receipt), receipt.delivery),
+                Err(problem) => (problem.openai_document(), Some(receipt)),
+            },
+        };
+        let mut text = Vec::with_capacity(error.len() + 8);
+        event(&mut text, &error);
+        Noticed::new(text.into(), receipt.and_then(|receipt| receipt.delivery))
+    }
+
+    /// The whole answer: who speaks, what is said, that it is all, usage where it is known and wanted.
+    fn events(&self, said: &Said, receipt: &Receipt) -> Bytes {
+        let mut text = Vec::with_capacity(said.content.len() + 1_024);
+        let mut say = |delta, finish_reason| {
+            let choices = [Choice { index: 0, delta, logprobs: None, finish_reason }];
+            let is_last = finish_reason.is_some();
+            self.chunk(
+                &mut text,
+                Chunk {
+                    toll: is_last.then(|| receipt.toll.to_string()),
+                    replayed: (is_last && receipt.is_replay).then_some(true),
+                    ..self.empty(&choices)
+                },
+            );
+        };
+        say(Delta { role: Some("assistant"), content: Some("") }, None);
+        for piece in pieces(&said.content) {
+            say(Delta { content: Some(piece), ..Delta::default() }, None);
+        }
+        say(Delta::default(), Some("stop"));
+        if let (true, Some(usage)) = (self.wants_usage, said.usage) {
+            self.chunk(&mut text, Chunk { usage: Some(usage), ..self.empty(&[]) });
+        }
+        event(&mut text, b"[DONE]");
+        text.into()
+    }
+
+    fn empty<'a>(&'a self, choices: &'a [Choice<'a>]) -> Chunk<'a> {
+        Chunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage: None,
+            toll: None,
+            replayed: None,
+        }
+    }
+
+    fn chunk(&self, text: &mut Vec<u8>, chunk: Chunk<'_>) {
+        // Strings and numbers: this cannot fail.
+        event(text, &serde_json::to_vec(&chunk).unwrap_or_default());
+    }
+}
+
+/// One event. JSON has no raw line end but those that only some readers see (U+0085, U+2028, U+2029);
+/// within its strings these can be escaped.
+fn event(text: &mut Vec<u8>, json: &[u8]) {
+    text.extend_from_slice(b"data: ");
+    match std::str::from_utf8(json) {
+        Ok(plain) if plain.contains(LINE_ENDS) => {
+            for letter in plain.chars() {
+                match LINE_ENDS.contains(&letter) {
+                    true => {
+                        text.extend_from_slice(format!("\\u{:04x}", u32::from(letter)).as_bytes())
+                    }
+                    false => text.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+                }
+            }
+        }
+        Ok(_) | Err(_) => text.extend_from_slice(json),
+    }
+    text.extend_from_slice(b"\n\n");
+}
+
+const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
+
+/// The text in order, cut between letters.
+fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let most = text.len().min(PIECE);
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(most);
+        let (piece, rest) = text.split_at(end);
+        text = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_letters_and_nothing_is_lost() {
+        for text in ["", "short", &"é".repeat(PIECE), &"日本".repeat(PIECE)] {
+            let pieces: Vec<_> = pieces(text).collect();
+            assert_eq!(pieces.concat(), text);
+            assert!(pieces.iter().all(|piece| (1..=PIECE).contains(&piece.len())));
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line_for_every_reader() {
+        let json = serde_json::to_vec("a\u{2028}b\u{85}c\nd").unwrap();
+        let mut text = Vec::new();
+        event(&mut text, &json);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, "data: \"a\\u2028b\\u0085c\\nd\"\n\n");
+        let read: String = serde_json::from_str(text[6..].trim()).unwrap();
+        assert_eq!(read, "a\u{2028}b\u{85}c\nd");
+    }
+}

@@ -1,0 +1,222 @@
+//! Conversations are kept, found, renamed, deleted and brought back, taken out and in again.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::gate::Gate;
+use crate::page::Page;
+
+const MESSAGE: (&str, &str) = ("textbox", "Message");
+const NEW: (&str, &str) = ("button", "New conversation");
+const TITLES: &str = "[...document.querySelectorAll('#conversations li > .link')].map(({ textContent }) => textContent).join()";
+/// Notes what the page saves, instead of a folder of downloads.
+const CATCH_SAVED: &str = "(() => {
+    const make = URL.createObjectURL;
+    URL.createObjectURL = (blob) => {
+        blob.text().then((text) => { globalThis.saved = text; });
+        return make.call(URL, blob);
+    };
+})()";
+
+fn open(gate: &Gate) -> Page {
+    let page = Page::new(&gate.origin);
+    page.resize(1280, 800);
+    page.goto(&gate.origin);
+    page.find(("button", "Send · $…"));
+    page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
+    page.evaluate(CATCH_SAVED);
+    page
+}
+
+fn ask(page: &Page, text: &str) {
+    page.find(MESSAGE).fill(text);
+    page.press("Enter");
+    page.wait_until("document.querySelector('#turns > .theirs .prose') !== null && !document.querySelector('[aria-busy]')");
+}
+
+fn begin(page: &Page, text: &str) {
+    page.find(NEW).click();
+    page.wait_until("document.querySelectorAll('#turns > li').length === 0");
+    ask(page, text);
+}
+
+fn titles(page: &Page, wanted: &str) {
+    page.wait_until(&format!("{TITLES} === {}", json!(wanted)));
+}
+
+fn saved(page: &Page) -> String {
+    page.wait_until("globalThis.saved !== undefined");
+    let saved = page.evaluate("globalThis.saved");
+    page.evaluate("delete globalThis.saved");
+    saved.as_str().expect("text").to_owned()
+}
+
+/// Picks a file of this content for the import.
+fn import(page: &Page, content: &str) {
+    let folder = TempDir::with_prefix("tollgate-import-").expect("a temporary folder");
+    let file = folder.path().join("conversations.json");
+    fs::write(&file, content).expect("a writable file");
+    let root = page.call("DOM.getDocument", json!({"depth": 0}))["root"]["nodeId"].take();
+    let ask = json!({"nodeId": root, "selector": "#import-file"});
+    let field = page.call("DOM.querySelector", ask)["nodeId"].take();
+    page.call("DOM.setFileInputFiles", json!({"nodeId": field, "files": [file]}));
+    page.wait_until("document.querySelector('[data-group=import]') !== null");
+}
+
+fn told(page: &Page) -> String {
+    let text = page.evaluate("document.querySelector('[data-group=import] p').textContent");
+    page.evaluate("document.querySelector('[data-group=import]').remove()");
+    text.as_str().expect("text").to_owned()
+}
+
+#[test]
+fn conversations_are_searched_renamed_deleted_and_brought_back() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "About lighthouses");
+    begin(&page, "About bridges and a table");
+    titles(&page, "About bridges and a table,About lighthouses");
+
+    page.find(("button", "Rename About lighthouses")).click();
+    page.find(("textbox", "New name of About lighthouses"));
+    page.type_text("Towers by the sea");
+    page.press("Enter");
+    titles(&page, "About bridges and a table,Towers by the sea");
+
+    page.find(("searchbox", "Search conversations")).fill("LIGHTHOUSES");
+    titles(&page, "Towers by the sea");
+    page.wait_until("document.getElementById('status').textContent === '1 of 2 conversations'");
+    page.find(("button", "Towers by the sea")).click();
+    page.wait_until("document.getElementById('chat-heading').textContent === 'Towers by the sea'");
+    page.wait_until("document.activeElement.id === 'chat-heading'");
+    page.evaluate("void (document.getElementById('search').value = '')");
+    page.find(("searchbox", "Search conversations")).fill("zzzz");
+    page.wait_for_text("Nothing was found.");
+    page.evaluate("(() => { const field = document.getElementById('search'); field.value = ''; field.dispatchEvent(new Event('input')); })()");
+
+    page.find(("button", "Delete Towers by the sea")).click();
+    titles(&page, "About bridges and a table");
+    page.wait_for_text("Deleted “Towers by the sea”.");
+    page.find(("button", "Undo")).click();
+    titles(&page, "About bridges and a table,Towers by the sea");
+    page.wait_for_text("You said:");
+    page.reload();
+    titles(&page, "About bridges and a table,Towers by the sea");
+    assert_eq!(gate.sold(), 2);
+}
+
+#[test]
+fn what_is_exported_can_be_imported_and_nothing_is_overwritten() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "About lighthouses");
+    begin(&page, "About bridges");
+    page.find(("button", "Export all")).click();
+    let file = saved(&page);
+    let read: Value = serde_json::from_str(&file).expect("JSON");
+    let turn = &read["conversations"][0]["turns"][0];
+    assert_eq!(turn["question"], "About bridges");
+    assert_eq!((turn["tollMicros"].as_u64(), turn["state"].as_str()), (Some(6_000), Some("done")));
+    assert_eq!(turn.get("key"), None, "a key asks for an answer: it stays here");
+
+    import(&page, &file);
+    assert!(told(&page).ends_with("0 imported, 2 were here already."));
+    page.find(("button", "Delete About bridges")).click();
+    titles(&page, "About lighthouses");
+    import(&page, &file);
+    assert!(told(&page).ends_with("1 imported, 1 were here already."));
+    titles(&page, "About bridges,About lighthouses");
+    import(&page, &file.replace("\"question\": \"About bridges\"", "\"question\": \"Another\""));
+    let copied = told(&page);
+    assert!(copied.contains("1 differ from what is here and came in as copies"), "{copied}");
+    page.wait_until(&format!("{TITLES}.split(',').length === 3"));
+
+    page.reload();
+    page.evaluate(CATCH_SAVED);
+    page.find(("button", "About bridges")).click();
+    page.wait_for_text("no model was asked");
+    page.evaluate("document.querySelector('#keep summary').click()");
+    page.find(("button", "As Markdown, to read")).click();
+    let markdown = saved(&page);
+    assert!(markdown.starts_with("# About bridges\n\n## You, "), "{markdown}");
+    assert!(markdown.contains(", $0.006\n\n"), "{markdown}");
+    assert_eq!(gate.sold(), 2);
+}
+
+#[test]
+fn a_file_that_is_no_export_is_refused_in_words_and_changes_nothing() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "About lighthouses");
+    let wrong = |at: &str, value: Value| {
+        let turn = json!({"question": "q", "answer": "a", "model": "m", "tollMicros": 1, "at": 1, "state": "done"});
+        let conversation = json!({"id": "1", "title": "t", "at": 1, "turns": [turn]});
+        let mut file = json!({"format": "tollgate-conversations", "version": 1, "conversations": [conversation.clone(), conversation]});
+        *file.pointer_mut(at).expect(at) = value;
+        file.to_string()
+    };
+    for (file, says) in [
+        ("{".to_owned(), "it is not JSON."),
+        ("[1]".to_owned(), "it is no export of this page."),
+        (wrong("/version", json!(2)), "it is of version 2, and this page reads version 1."),
+        (wrong("/conversations", json!({})), "conversations is not a list."),
+        (
+            wrong("/conversations/1/turns/0/answer", json!(7)),
+            "conversations[1].turns[0].answer is not text or null.",
+        ),
+        (
+            wrong("/conversations/0/turns/0/answer", json!(null)),
+            "conversations[0].turns[0].answer is not text.",
+        ),
+        (
+            wrong("/conversations/0/turns/0/state", json!("sent")),
+            "conversations[0].turns[0].state is not one of",
+        ),
+        (
+            wrong("/conversations/0/turns/0/tollMicros", json!(0.5)),
+            "tollMicros is not a whole number",
+        ),
+        (wrong("/conversations/0/at", json!("now")), "conversations[0].at is not a time."),
+    ] {
+        import(&page, &file);
+        let told = told(&page);
+        assert!(told.contains(says) && told.ends_with("Nothing was changed."), "{told}");
+        assert_eq!(page.evaluate(TITLES), "About lighthouses", "{says}");
+    }
+}
+
+/// Keeps so many conversations, the newest of them long, as the page itself does.
+const MANY: &str = "new Promise((done) => {
+    indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
+        const writing = base.transaction('conversations', 'readwrite');
+        const answer = '## Title\\n\\n```js\\nconst a = 1;\\n```\\n\\n' + 'Some words of an answer. '.repeat(200);
+        const now = Date.now();
+        for (let number = 0; number < 200; number += 1) {
+            const turns = Array.from({ length: number ? 5 : 150 }, (_, place) => ({ key: `${number} ${place}`, question: `Question ${place}`,
+                answer, model: 'eta-5', tollMicros: 1, at: 1e12, ledger: null, state: 'done', problem: null }));
+            writing.objectStore('conversations').put({ id: `${number}`, title: `Number ${number}`, at: now - number * 1000, turns, aside: [] });
+        }
+        writing.oncomplete = () => { base.close(); done(); };
+    };
+})";
+
+#[test]
+fn two_hundred_conversations_and_a_long_one_are_no_trouble() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.evaluate(MANY);
+    page.reload();
+    page.wait_until(&format!("{TITLES}.split(',').length === 200"));
+    page.wait_until("document.querySelectorAll('#turns > li').length === 300");
+    page.find(("searchbox", "Search conversations")).fill("Number 137");
+    titles(&page, "Number 137");
+    page.find(("button", "Number 137")).click();
+    page.wait_until("document.querySelectorAll('#turns > li').length === 10");
+    ask(&page, "One more");
+    page.wait_until("document.querySelectorAll('#turns > .theirs .prose').length === 6");
+    page.reload();
+    page.wait_until("document.getElementById('chat-heading').textContent === 'Number 137'");
+    assert_eq!(gate.sold(), 1);
+}

@@ -1,0 +1,98 @@
+//! Several tabs of one browser: one stream for all of them, and the same videos in each.
+
+use serde_json::json;
+
+use crate::gate::Gate;
+use crate::page::Page;
+
+const PROMPT: (&str, &str) = ("textbox", "What should it show?");
+const GENERATE: (&str, &str) = ("button", "Generate · $…");
+const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
+const FINISHED: &str = "document.querySelectorAll('#jobs video').length === 1";
+const IS_MADE: &str = "document.querySelectorAll('#jobs progress').length === 1";
+
+fn open(page: &mut Page, gate: &Gate) {
+    page.expect_errors(&["Failed to load resource"]);
+    page.call("Page.bringToFront", json!({}));
+    page.goto(&format!("{}/#video", gate.origin));
+    page.find(PROMPT);
+}
+
+fn order(page: &Page, prompt: &str) {
+    page.call("Page.bringToFront", json!({}));
+    page.find(PROMPT).fill(prompt);
+    page.find(GENERATE).click();
+    page.find(CONFIRM).click();
+}
+
+/// How many streams this tab has asked for.
+fn streams(page: &Page, gate: &Gate) -> usize {
+    page.times_begun(&format!("GET {}/bff/events?", gate.origin))
+}
+
+#[test]
+fn two_tabs_hear_of_a_video_by_one_stream() {
+    let gate = Gate::start();
+    let mut first = Page::new(&gate.origin);
+    open(&mut first, &gate);
+    let mut second = first.another_tab(&gate.origin);
+    open(&mut second, &gate);
+    // The tab that orders is not the one that listens.
+    order(&second, "A lighthouse");
+    first.wait_until(FINISHED);
+    second.wait_until(FINISHED);
+    assert_eq!((streams(&first, &gate), streams(&second, &gate)), (1, 0));
+    assert_eq!(gate.streams(), 1);
+    second.reload();
+    second.wait_until(FINISHED);
+    assert_eq!(gate.streams(), 1, "nothing is open any more");
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn when_the_tab_with_the_stream_closes_another_takes_over() {
+    let gate = Gate::start_with(&[("TOLLGATE_SANDBOX__JOB_TIME", "8s")]);
+    let mut stays = Page::new(&gate.origin);
+    stays.expect_errors(&["Failed to load resource"]);
+    stays.goto(&format!("{}/bff/catalog", gate.origin));
+    let mut closes = stays.another_tab(&gate.origin);
+    open(&mut closes, &gate);
+    open(&mut stays, &gate);
+    order(&closes, "A lighthouse");
+    stays.wait_until(IS_MADE);
+    assert_eq!(streams(&stays, &gate), 0);
+    closes.patiently(|| (streams(&closes, &gate) == 1).then_some(())).expect("it listens");
+    closes.close();
+    stays.wait_until(FINISHED);
+    assert_eq!(streams(&stays, &gate), 1);
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn what_one_tab_removes_is_gone_from_the_other() {
+    let gate = Gate::start();
+    let mut first = Page::new(&gate.origin);
+    open(&mut first, &gate);
+    order(&first, "A lighthouse");
+    let mut second = first.another_tab(&gate.origin);
+    open(&mut second, &gate);
+    second.wait_until(FINISHED);
+    second.call("Page.bringToFront", json!({}));
+    second.find(("button", "Remove")).click();
+    second.find(("button", "Really remove? It is not paid back")).click();
+    first.wait_for_text("Nothing ordered yet.");
+}
+
+#[test]
+fn an_order_on_its_way_is_seen_in_the_other_tab_and_settled_there_when_its_own_closes() {
+    let gate = Gate::start();
+    let mut stays = Page::new(&gate.origin);
+    open(&mut stays, &gate);
+    let mut closes = stays.another_tab(&gate.origin);
+    open(&mut closes, &gate);
+    order(&closes, "sandbox:slow a lighthouse");
+    stays.wait_for_text("Another tab is waiting for this order");
+    closes.close();
+    stays.wait_until(FINISHED);
+    assert_eq!(gate.sold(), 1);
+}

@@ -1,0 +1,123 @@
+//! The form of a video: what each model takes, what is missing, and that nothing is bought by accident.
+
+use serde_json::json;
+
+use crate::gate::Gate;
+use crate::videos::{CONFIRM, GENERATE, LONG, PROMPT, open};
+
+const MODEL: (&str, &str) = ("combobox", "Model");
+const PICTURE: (&str, &str) = ("textbox", "Picture to start from…");
+
+#[test]
+fn every_model_has_the_form_that_its_rules_ask_for() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let catalog = page.evaluate("fetch('/bff/catalog').then((reply) => reply.json())");
+    let models = catalog["video"].as_array().expect("models");
+    assert!(models.len() >= 8);
+    for model in models {
+        let id = model["id"].as_str().expect("an id");
+        // Ids begin alike: the price that follows ends this one.
+        page.find(MODEL).choose(&format!("{id} ·"));
+        let cents = model["toll_micros"].as_u64().expect("a toll") / 10_000;
+        page.find(("button", &format!("Generate · ${}.{:02}", cents / 100, cents % 100)));
+        let durations = &model["durations"];
+        if durations["kind"] == "one_of" {
+            for seconds in durations["values"].as_array().expect("lengths") {
+                page.find(("radio", &format!("{seconds} s")));
+            }
+            assert!(!page.shows(("slider", "Length in seconds")), "{id}");
+        } else {
+            page.find(("slider", "Length in seconds"));
+            let range = "(({ min, max }) => [Number(min), Number(max)])(document.getElementById('video-seconds'))";
+            assert_eq!(page.evaluate(range), json!([durations["min"], durations["max"]]), "{id}");
+            let text = page.evaluate("document.getElementById('video-duration').innerText");
+            let is_said = text.as_str().is_some_and(|text| text.contains("does not say"));
+            assert_eq!(is_said, durations["kind"] == "unstated", "{id}");
+        }
+        let is_ignored = model["aspect_ratio"] == "ignored";
+        assert_eq!(page.shows(("radio", "Portrait 9:16")), !is_ignored, "{id}");
+        let is_required = model["image"] == "required";
+        let label = if is_required { "required" } else { "optional" };
+        page.find(("textbox", &format!("Picture to start from ({label})")));
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_and_nothing_is_asked_to_be_spent() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(GENERATE).click();
+    page.wait_for_text("Say what the video should show.");
+    assert_eq!(page.evaluate("document.activeElement.id"), "video-prompt");
+    page.find(MODEL).choose("gen4-turbo");
+    // A flag is two code points and four code units.
+    page.evaluate("document.getElementById('video-prompt').value = '🇫🇷'.repeat(2001)");
+    page.find(PROMPT).fill("!");
+    page.wait_for_text("4003 of 4000 characters");
+    page.find(GENERATE).click();
+    page.wait_for_text("Shorten it by 3 characters.");
+    page.wait_for_text("video-e-gen4-turbo needs the web address of a picture.");
+    page.find(PICTURE).fill("file:///etc/passwd");
+    page.find(GENERATE).click();
+    page.wait_for_text("A public web address, please");
+    page.evaluate(
+        "(() => { const drop = new DataTransfer(); drop.items.add(new File(['x'], 'cat.png', { type: 'image/png' }));
+            return document.getElementById('video-form').dispatchEvent(new DragEvent('drop', { dataTransfer: drop, bubbles: true, cancelable: true })); })()",
+    );
+    page.wait_for_text("A public URL, please: files cannot be uploaded here.");
+    assert!(!page.shows(CONFIRM));
+}
+
+#[test]
+fn what_was_written_is_there_after_a_reload() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MODEL).choose("video-d-3.1 ·");
+    page.find(("radio", "4 s")).click();
+    page.find(("radio", "Portrait 9:16")).click();
+    page.find(PROMPT).fill("A lighthouse at dusk");
+    page.reload();
+    page.find(PROMPT);
+    assert_eq!(page.find(PROMPT).value(), "A lighthouse at dusk");
+    assert_eq!(page.find(MODEL).value(), "video-d-3.1");
+    let chosen = "[...document.querySelectorAll('#video-form :checked')].map(({ value }) => value).filter((value) => !value.startsWith('video')).join()";
+    assert_eq!(page.evaluate(chosen), "4,9:16");
+}
+
+#[test]
+fn a_double_click_or_enter_spends_nothing_and_escape_takes_it_back() {
+    let gate = Gate::start_with(&[LONG]);
+    let page = open(&gate);
+    page.find(PROMPT).fill("A lighthouse");
+    page.find(GENERATE).click();
+    page.find(CONFIRM);
+    // The focus is on "Cancel".
+    page.press("Enter");
+    page.wait_until("document.getElementById('video-confirm').hidden");
+    page.press("Enter");
+    page.find(CONFIRM);
+    page.press("Escape");
+    page.wait_until("document.getElementById('video-confirm').hidden");
+    page.find(GENERATE).click();
+    page.find(CONFIRM);
+    page.evaluate("document.getElementById('video-yes').dispatchEvent(new MouseEvent('click', { detail: 2, bubbles: true }))");
+    assert!(page.shows(CONFIRM), "the second of two fast clicks buys nothing");
+    page.find(CONFIRM).click();
+    page.find(("progressbar", "Progress…"));
+    page.find(GENERATE).click();
+    page.wait_for_text("You ordered exactly this");
+    assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 1);
+}
+
+#[test]
+fn an_address_may_fill_the_form_in_and_never_orders() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.goto(&format!("{}/?#video?prompt=A%20paper%20boat&model=video-b", gate.origin));
+    page.wait_until("document.getElementById('video-prompt').value === 'A paper boat'");
+    assert_eq!(page.find(MODEL).value(), "video-b");
+    page.wait_until("location.hash === '#video'");
+    assert!(!page.shows(CONFIRM));
+    assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 0);
+}

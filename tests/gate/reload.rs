@@ -1,0 +1,134 @@
+//! What a running server cannot change is refused at SIGHUP, and with it the rest of the new settings.
+
+use std::fs;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use crate::support::client::Client;
+use crate::support::process::{Process, Signal};
+use crate::support::{CHAT, Reply, Upstream, until};
+
+/// A server all of whose settings lie in files, as an operator changes them.
+struct Server {
+    folder: TempDir,
+    process: Process,
+}
+
+impl Server {
+    fn start(settings: &str, key: &str) -> Self {
+        let folder = TempDir::with_prefix("tollgate-reload-").unwrap();
+        write(&folder, settings, key);
+        let process = Process::start(folder.path(), &[]);
+        process.address("admin");
+        Self { folder, process }
+    }
+
+    /// What `RateLimit-Policy` says where it listened at the start; the chat itself is answered.
+    fn policy(&self) -> String {
+        let mut client = Client::connect(self.process.address("page"), &Arc::default());
+        client.send("POST", "/api/v1/chat", &[], CHAT);
+        let answer = client.answer();
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.value("ratelimit-policy").expect("it is said").to_owned()
+    }
+
+    /// Reads its settings again, which have to be refused with these words.
+    fn refuses(&self, settings: &str, key: &str, says: &str) {
+        let before = self.process.printed().len();
+        write(&self.folder, settings, key);
+        self.process.signal(Signal::SIGHUP);
+        let said = || self.process.printed()[before..].to_owned();
+        until("it says what came of it", || {
+            said().contains("the old ones stay") || said().contains("settings read again")
+        });
+        let why = format!("{says} can only change with a restart");
+        assert!(said().contains(&why) && !said().contains("read again"), "{says}: {}", said());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.process.kill();
+        if std::thread::panicking() {
+            eprintln!("tollgate printed:\n{}", self.process.printed());
+        }
+    }
+}
+
+fn write(folder: &TempDir, settings: &str, key: &str) {
+    fs::write(folder.path().join("proxy.toml"), settings).unwrap();
+    fs::write(folder.path().join(".env"), key).unwrap();
+}
+
+/// Settings with this limit, the rest of `[server]`, and what else there is.
+fn settings(limit: u32, listen: &str, more: &str) -> String {
+    format!(
+        "limits = {{ requests = {limit}, seconds = 3600, burst = 50 }}\n\
+         server.listen = {listen}\nadmin.listen = \"127.0.0.1:0\"\n{more}\n"
+    )
+}
+
+const HERE: &str = "\"127.0.0.1:0\"";
+
+#[test]
+fn where_it_listens_what_it_sells_for_and_its_ledger_do_not_change_while_it_runs() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let key = format!("GATEWAY_API_KEY={}\n", upstream.canaries()[0].key());
+    let gateway = format!("gateway.base_url = \"http://{}\"", upstream.address());
+    let old = "\"caller\";q=100;w=3600";
+    let server = Server::start(&settings(100, HERE, &gateway), &key);
+    assert_eq!(server.policy(), old);
+    let both = "[\"127.0.0.1:0\", \"127.0.0.2:0\"]";
+    let memory = format!("store.url = \"memory\"\n{gateway}");
+    let elsewhere = format!("store.url = \"sqlite:other.db\"\n{gateway}");
+    for (changed, key, says) in [
+        (settings(7, both, &gateway), key.as_str(), "server.listen"),
+        (settings(7, HERE, &memory), &key, "store.url"),
+        (settings(7, HERE, &elsewhere), &key, "store.url"),
+        (settings(7, HERE, ""), "", "gateway.base_url"),
+    ] {
+        server.refuses(&changed, key, says);
+        assert_eq!(server.policy(), old, "{says}: a part of the new settings holds");
+    }
+    assert!(!server.folder.path().join("other.db").exists());
+    assert_eq!(upstream.requests(), 5, "all of it was sold by the gateway of the start");
+}
+
+#[test]
+fn a_sandbox_does_not_become_a_gateway_while_it_runs() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let key = format!("GATEWAY_API_KEY={}\n", upstream.canaries()[0].key());
+    let gateway = format!("gateway.base_url = \"http://{}\"", upstream.address());
+    let server = Server::start(&settings(100, HERE, ""), "");
+    server.refuses(&settings(7, HERE, &gateway), &key, "gateway.base_url");
+    assert_eq!(server.policy(), "\"caller\";q=100;w=3600");
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn after_a_change_of_keys_operators_hear_what_the_new_one_is_told() {
+    const BOOKS: &str = r#"{"keys":[],"billing":{"balanceCents":4210,
+        "rateLimit":{"requests":1000,"windowSeconds":1},
+        "usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
+    let upstream = Upstream::with_books(|_| Reply::new(200, BOOKS));
+    let gateway = format!("gateway.base_url = \"http://{}\"", upstream.address());
+    let settings = settings(100, HERE, &gateway);
+    let server = Server::start(&settings, "GATEWAY_API_KEY=svc_sk_of_yesterday\n");
+    let asked_last = || {
+        let heard = upstream.heard();
+        heard.last().map(|heard| heard.values("authorization")[0].to_owned()).unwrap_or_default()
+    };
+    for key in ["svc_sk_of_yesterday", "svc_sk_of_today"] {
+        until("the server itself asks with it", || asked_last() == format!("Bearer {key}"));
+        let before = upstream.requests();
+        let mut operator = Client::connect(server.process.address("admin"), &Arc::default());
+        operator.send("GET", "/billing", &[], "");
+        let answer = operator.answer();
+        assert!(answer.status == 200 && answer.text().contains(r#""balanceCents":4210"#));
+        assert!(upstream.requests() > before, "it is asked anew");
+        assert_eq!(asked_last(), format!("Bearer {key}"));
+        write(&server.folder, &settings, "GATEWAY_API_KEY=svc_sk_of_today\n");
+        server.process.signal(Signal::SIGHUP);
+    }
+}

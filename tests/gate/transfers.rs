@@ -1,0 +1,85 @@
+//! Finished videos on their way to callers: so many at a time, and none outlives the server's stop.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+
+use crate::support::client::Client;
+use crate::support::process::Signal;
+use crate::support::{Gate, Reply, Upstream, until};
+
+const CONTENT: &str = "/bff/video/content?request_id=job-1";
+const AT_A_TIME: usize = 64;
+
+/// Where the gateway puts its clips: one never comes to its end. It ends with the process.
+fn source() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut open = Vec::new();
+        for mut stream in listener.incoming().flatten() {
+            if stream.read(&mut [0; 4_096]).unwrap_or_default() == 0 {
+                continue;
+            }
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: video/mp4\r\ncontent-length: 1000\r\n\r\n";
+            stream.write_all(format!("{head}abc").as_bytes()).ok();
+            open.push(stream);
+        }
+    });
+    address
+}
+
+/// A gateway whose job is done.
+fn upstream(source: SocketAddr) -> Upstream {
+    let done = format!(r#"{{"status":"completed","video_url":"http://{source}/clip.mp4"}}"#);
+    Upstream::start(move |heard| match heard.target.as_str() {
+        "/api/v1/video" => Reply::video("job-1"),
+        _ => Reply::new(200, done.clone()),
+    })
+}
+
+fn settings(source: SocketAddr) -> String {
+    format!("page.media_origins = [\"http://{source}\"]")
+}
+
+/// What comes first of the clip, or of a refusal.
+fn first(client: &mut Client) -> String {
+    client.send("GET", CONTENT, &[], "");
+    let mut text = Vec::new();
+    while !text.ends_with(b"\r\n\r\nabc") && !text.ends_with(b"}") {
+        let mut byte = [0];
+        client.stream().read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn so_many_videos_are_on_their_way_at_a_time_and_the_next_is_told_when_to_return() {
+    let source = source();
+    let upstream = upstream(source);
+    let gate = Gate::start(&upstream, &settings(source));
+    assert_eq!(gate.video().status, 200);
+    let mut taken: Vec<_> = (0..AT_A_TIME).map(|_| gate.client()).collect();
+    for client in &mut taken {
+        assert!(first(client).starts_with("HTTP/1.1 200"));
+    }
+    let refused = gate.get(CONTENT);
+    assert_eq!((refused.status, refused.code().as_str()), (503, "overloaded"));
+    assert!(refused.value("retry-after").is_some());
+    taken.pop();
+    until("who hangs up makes room", || first(&mut gate.client()).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_server_that_stops_does_not_wait_for_a_video_that_does_not_end() {
+    let source = source();
+    let upstream = upstream(source);
+    let mut gate = Gate::binary(&upstream, &settings(source), &[]);
+    assert_eq!(gate.video().status, 200);
+    let mut client = gate.client();
+    assert!(first(&mut client).starts_with("HTTP/1.1 200"));
+    gate.signal(Signal::SIGTERM);
+    assert_eq!(gate.wait().code(), Some(0));
+    assert!(client.rest().len() < 997, "it is cut, and the client can tell");
+}

@@ -1,0 +1,119 @@
+//! Whatever the gateway does to a purchase, an SDK that sends it again on its own is charged once.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::program::{ALL, OPENAI, Sdk};
+use crate::support::heard::Heard;
+use crate::support::{Ending, Gate, Reply, Upstream};
+
+const TEXT: &str = "bought once";
+const LATE: &str = "answers later than the client waits";
+
+/// A gateway's way with purchases, and what the SDK calls of it is.
+struct Fault {
+    name: &'static str,
+    reply: fn(usize, Reply) -> Reply,
+    /// The errand's ending: `-impatient` has a client that waits for two seconds only.
+    manner: &'static str,
+}
+
+const FAULTS: &[Fault] = &[
+    Fault {
+        name: "drops the first after taking it",
+        reply: |number, reply| match number {
+            0 => Reply::nothing(Ending::Fin).charged(true),
+            _ => reply,
+        },
+        manner: "",
+    },
+    Fault {
+        name: "resets the first after taking it",
+        reply: |number, reply| match number {
+            0 => Reply::nothing(Ending::Reset).charged(true),
+            _ => reply,
+        },
+        manner: "",
+    },
+    Fault { name: "always 502", reply: |_, _| Reply::error(502).charged(true), manner: "" },
+    Fault {
+        name: LATE,
+        reply: |_, reply| reply.after(Duration::from_secs(5)),
+        manner: "-impatient",
+    },
+    Fault {
+        name: "hangs",
+        reply: |_, _| Reply::nothing(Ending::Hang).charged(true),
+        manner: "-impatient",
+    },
+    Fault {
+        name: "drops late",
+        reply: |_, _| Reply::nothing(Ending::Fin).charged(true).after(Duration::from_millis(2_500)),
+        manner: "",
+    },
+];
+
+/// Runs the errand under every fault; gives back what was told under each.
+fn under_every_fault(sdk: Sdk, errand: &str, micros: u64, sold: fn() -> Reply) -> Vec<Value> {
+    let one = |fault: &Fault| {
+        let reply = fault.reply;
+        let upstream = Upstream::start(move |heard: &Heard| match heard.method.as_str() {
+            "POST" => reply(heard.number, sold()),
+            _ => Reply::new(200, r#"{"status":"rendering"}"#),
+        });
+        let gate = Gate::start(&upstream, "");
+        let told = sdk.run(&gate.address().to_string(), &format!("{errand}{}", fault.manner));
+        let charges: Vec<_> = upstream.charges().into_iter().filter(|micros| *micros > 0).collect();
+        gate.told_elsewhere(charges.iter().sum());
+        assert_eq!(charges, [micros], "{sdk:?} {errand}, the gateway {}: {told}", fault.name);
+        let purchases = upstream.heard().into_iter().filter(|heard| heard.method == "POST").count();
+        assert_eq!(purchases, 1, "{sdk:?} {errand}, the gateway {}: {told}", fault.name);
+        told
+    };
+    FAULTS.iter().map(one).collect()
+}
+
+/// Under each fault: there is an answer, or an error that says what is known.
+fn assert_told(sdk: Sdk, told: &[Value]) {
+    for (fault, told) in FAULTS.iter().zip(told) {
+        let is_told =
+            told.get("text").is_some() || told.get("id").is_some() || told.get("error").is_some();
+        assert!(is_told, "{sdk:?}, the gateway {}: {told}", fault.name);
+        // Sent again, it joins the first call, or has its answer.
+        let has_answer = told.get("id").is_some() || told["text"] == TEXT;
+        assert!(has_answer || fault.name != LATE, "{sdk:?}, the gateway {}: {told}", fault.name);
+        if fault.name == "always 502" && sdk != Sdk::Vercel {
+            assert_eq!(
+                (&told["status"], &told["charged"]),
+                (&424.into(), &"unknown".into()),
+                "{told}"
+            );
+        }
+    }
+}
+
+/// All of them at once: most of the time they wait.
+fn assert_charged_once(sdks: &[Sdk], errand: &str, micros: u64, sold: fn() -> Reply) {
+    thread::scope(|scope| {
+        for sdk in sdks {
+            scope.spawn(move || assert_told(*sdk, &under_every_fault(*sdk, errand, micros, sold)));
+        }
+    });
+}
+
+#[test]
+fn a_chat_of_any_sdk_is_charged_once() {
+    assert_charged_once(&ALL, "chat", 6_000, || Reply::chat(TEXT));
+}
+
+#[test]
+fn a_stream_of_any_sdk_is_charged_once() {
+    assert_charged_once(&ALL, "stream", 6_000, || Reply::chat(TEXT));
+}
+
+#[test]
+fn a_video_of_any_sdk_is_charged_once() {
+    assert_charged_once(&OPENAI, "order", 3_000_000, || Reply::video("job-1"));
+}

@@ -1,0 +1,274 @@
+//! A second, plain bookkeeping of what the store has acknowledged, and the rules that it must have
+//! kept: they are stated here anew, without the code that is checked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tollgate::clock::Date;
+use tollgate::contract::money::Usd;
+use tollgate::store::{Claim, Ending, Limits, PurchaseId, Refused, Reservation, State};
+
+use crate::clients::{Asked, Clients, Identity};
+
+/// A purchase whose toll was set aside.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) identity: Identity,
+    pub(crate) order: usize,
+    pub(crate) caller: String,
+    pub(crate) state: State,
+    /// What it counts for unless it is voided.
+    pub(crate) cost: Usd,
+    /// When, on the clock that is never set.
+    pub(crate) set_aside: Duration,
+    pub(crate) reply: Option<Bytes>,
+    pub(crate) keep_until: Duration,
+    pub(crate) is_delivered: bool,
+    /// Its end could not be written at once.
+    pub(crate) was_refused: bool,
+    /// For a while, nobody knew how it ended.
+    pub(crate) was_unknown: bool,
+    /// Somebody came with its key when its time was over.
+    pub(crate) was_over: bool,
+    /// Its key's time was over, and another purchase has it now.
+    pub(crate) is_replaced: bool,
+    day: u64,
+    ended_at: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Books {
+    limits: Limits,
+    pub(crate) entries: BTreeMap<PurchaseId, Entry>,
+    latest_day: u64,
+}
+
+type Kept = Result<(), String>;
+
+impl Books {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, entries: BTreeMap::new(), latest_day: 0 }
+    }
+
+    pub(crate) fn state(&self, id: PurchaseId) -> Option<State> {
+        self.entries.get(&id).map(|entry| entry.state)
+    }
+
+    /// The store has set a toll aside, or said why not.
+    pub(crate) fn reserve(
+        &mut self,
+        asked: &Reservation,
+        outcome: &Result<(), Refused>,
+        clients: &Clients,
+        (wall, now): (Duration, Duration),
+    ) -> Kept {
+        let wish = clients.wish(asked.id);
+        let since = match &asked.claim {
+            Claim::Twin(twin) => twin.since,
+            Claim::Key { .. } => Duration::ZERO,
+        };
+        for entry in self.entries.values_mut().filter(|entry| entry.identity == wish.identity()) {
+            entry.was_over |= entry.state == State::Posted && entry.keep_until <= wall;
+        }
+        let earlier = self.earlier(wish.identity(), wish.claim, since, wall);
+        let day = Date::at(wall).days().max(self.latest_day);
+        let over = self.is_over(&asked.caller, asked.toll, day);
+        match outcome {
+            Ok(()) => {
+                if let Some(id) = earlier {
+                    return Err(format!("{} was bought anew although it is {id}", asked.id));
+                }
+                if over {
+                    return Err(format!("{} was set aside beyond a budget", asked.id));
+                }
+                self.latest_day = day;
+                if let Asked::Key(_) = wish.claim {
+                    let entries = self.entries.values_mut();
+                    entries
+                        .filter(|entry| entry.identity == wish.identity())
+                        .for_each(|entry| entry.is_replaced = true);
+                }
+                let entry = Entry {
+                    identity: wish.identity(),
+                    order: wish.order,
+                    caller: asked.caller.clone(),
+                    state: State::Reserved,
+                    cost: asked.toll,
+                    set_aside: now,
+                    reply: None,
+                    keep_until: Duration::ZERO,
+                    is_delivered: false,
+                    was_refused: false,
+                    was_unknown: false,
+                    was_over: false,
+                    is_replaced: false,
+                    day,
+                    ended_at: None,
+                };
+                match self.entries.insert(asked.id, entry) {
+                    None => Ok(()),
+                    Some(_) => Err(format!("{} was set aside twice", asked.id)),
+                }
+            }
+            Err(Refused::Known(known)) => match self.entries.get(&known.id) {
+                Some(entry) if earlier == Some(known.id) && entry.state == known.state => Ok(()),
+                Some(_) | None => Err(format!("{} is not {known:?} but {earlier:?}", asked.id)),
+            },
+            Err(Refused::KeyReused) => match earlier.and_then(|id| self.entries.get(&id)) {
+                Some(entry) if entry.order != wish.order => Ok(()),
+                Some(_) | None => Err(format!("the key of {} is not used", asked.id)),
+            },
+            Err(Refused::OverBudget(_)) if over => Ok(()),
+            Err(Refused::OverBudget(over)) => Err(format!("{} fits, no {over:?}", asked.id)),
+            Err(Refused::Unavailable(why)) => Err(format!("{} for no reason: {why}", asked.id)),
+        }
+    }
+
+    /// The purchase that a claim is the repeat of.
+    fn earlier(
+        &self,
+        identity: Identity,
+        claim: Asked,
+        since: Duration,
+        wall: Duration,
+    ) -> Option<PurchaseId> {
+        let is_same = |entry: &Entry| match (claim, entry.state) {
+            (_, State::Voided) => false,
+            _ if entry.is_replaced => false,
+            (Asked::Key(_), State::Posted) => entry.keep_until > wall,
+            (_, State::Reserved | State::Sent) | (Asked::Key(_), State::Unknown) => true,
+            (Asked::Likeness { is_retry }, State::Posted | State::Unknown) => {
+                let is_unseen = !entry.is_delivered || entry.state == State::Unknown;
+                entry.ended_at.is_none_or(|at| at >= since) && (is_unseen || is_retry)
+            }
+        };
+        let same = self.entries.iter().filter(|(_, entry)| entry.identity == identity);
+        // One that runs comes first, then the one that ended last.
+        same.filter(|(_, entry)| is_same(entry))
+            .max_by_key(|(id, entry)| {
+                (entry.ended_at.is_none(), entry.ended_at, std::cmp::Reverse(**id))
+            })
+            .map(|(id, _)| *id)
+    }
+
+    pub(crate) fn sent(&mut self, id: PurchaseId) -> Kept {
+        match self.entries.get_mut(&id) {
+            Some(entry) if matches!(entry.state, State::Reserved | State::Sent) => {
+                entry.state = State::Sent;
+                Ok(())
+            }
+            Some(_) | None => Err(format!("{id} is marked as sent and not set aside")),
+        }
+    }
+
+    /// What leaves is set aside, and a crash would find it as sent.
+    pub(crate) fn is_marked(&self, id: PurchaseId) -> Kept {
+        match self.state(id) {
+            Some(State::Sent) => Ok(()),
+            state => Err(format!("{id} was sent while the ledger has it as {state:?}")),
+        }
+    }
+
+    /// The store has ended a purchase, as the gate says, or an operator who found out.
+    pub(crate) fn settle(
+        &mut self,
+        id: PurchaseId,
+        ending: &Ending,
+        wall: Duration,
+        is_found_out: bool,
+    ) -> Kept {
+        let Some(entry) = self.entries.get_mut(&id) else { return Ok(()) };
+        let is_open = matches!(entry.state, State::Reserved | State::Sent);
+        let is_news = entry.state == State::Unknown && *ending != Ending::Unknown;
+        if !is_open && !is_news {
+            return Ok(());
+        }
+        if is_news && !is_found_out {
+            return Err(format!("{id} is unknown, and the gate ends it as {ending:?}"));
+        }
+        entry.ended_at.get_or_insert(wall);
+        match ending {
+            Ending::Posted { cost, reply, keep } => {
+                entry.state = State::Posted;
+                entry.cost = *cost;
+                entry.reply = reply.as_ref().map(|reply| reply.body.clone());
+                entry.keep_until = wall + *keep;
+            }
+            Ending::Voided => entry.state = State::Voided,
+            Ending::Unknown => entry.state = State::Unknown,
+        }
+        entry.was_unknown |= *ending == Ending::Unknown;
+        Ok(())
+    }
+
+    pub(crate) fn delivered(&mut self, id: PurchaseId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.is_delivered = true;
+        }
+    }
+
+    /// Replies whose time is over are gone, also for a clock that is set back later.
+    pub(crate) fn forget(&mut self, wall: Duration) {
+        let over = |entry: &&mut Entry| entry.keep_until <= wall;
+        self.entries.values_mut().filter(over).for_each(|entry| entry.reply = None);
+    }
+
+    /// What a process that died left under way, as the next one has to find it.
+    pub(crate) fn recover(&mut self, wall: Duration) {
+        for entry in self.entries.values_mut() {
+            let found = match entry.state {
+                State::Reserved => State::Voided,
+                State::Sent => State::Unknown,
+                ended @ (State::Posted | State::Voided | State::Unknown) => ended,
+            };
+            if found != entry.state {
+                entry.ended_at = Some(wall);
+                entry.was_unknown = found == State::Unknown;
+            }
+            entry.state = found;
+        }
+    }
+
+    /// Posted, set aside and unknown: for a caller or all, in one day or its month.
+    pub(crate) fn spent(&self, caller: Option<&str>, day: u64, is_month: bool) -> Usd {
+        let month = |day| (Date::on(day).year, Date::on(day).month);
+        let counts = |entry: &&Entry| {
+            let is_then = match is_month {
+                true => month(entry.day) == month(day),
+                false => entry.day == day,
+            };
+            let is_own = caller.is_none_or(|caller| entry.caller == caller);
+            is_then && is_own && entry.state != State::Voided
+        };
+        let counted = self.entries.values().filter(counts);
+        Usd::micros(counted.map(|entry| entry.cost.as_micros()).sum())
+    }
+
+    pub(crate) fn today(&self, wall: Duration) -> u64 {
+        Date::at(wall).days().max(self.latest_day)
+    }
+
+    fn is_over(&self, caller: &str, more: Usd, day: u64) -> bool {
+        let sum = |caller, is_month| self.spent(caller, day, is_month).as_micros();
+        [
+            (self.limits.total_day, None, false),
+            (self.limits.total_month, None, true),
+            (self.limits.caller_day, Some(caller), false),
+            (self.limits.caller_month, Some(caller), true),
+        ]
+        .into_iter()
+        .any(|(limit, caller, is_month)| {
+            limit.is_some_and(|limit| sum(caller, is_month) + more.as_micros() > limit.as_micros())
+        })
+    }
+
+    /// No budget is overrun, in any period that anything counts in.
+    pub(crate) fn within_budgets(&self) -> Kept {
+        let over =
+            self.entries.values().find(|entry| self.is_over(&entry.caller, Usd::ZERO, entry.day));
+        over.map_or(Ok(()), |entry| {
+            Err(format!("a budget of {} is overrun on day {}", entry.caller, entry.day))
+        })
+    }
+}

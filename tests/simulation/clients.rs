@@ -1,0 +1,125 @@
+//! What each client asked for, whether it still waits, and what it was told.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tollgate::problem::Charged;
+use tollgate::store::PurchaseId;
+use uuid::Uuid;
+
+use crate::setup::FIRST_VIDEO;
+use crate::world::World;
+
+/// What a client wants, and how it says that it is the same again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) caller: usize,
+    pub(crate) order: usize,
+    pub(crate) claim: Asked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Key(u64),
+    Likeness { is_retry: bool },
+}
+
+/// What makes two wishes one purchase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// A key, at an endpoint.
+    Key { key: u64, is_video: bool },
+    /// A caller's order.
+    Likeness { caller: usize, order: usize },
+}
+
+impl Wish {
+    pub(crate) fn identity(&self) -> Identity {
+        match self.claim {
+            Asked::Key(key) => Identity::Key { key, is_video: self.order >= FIRST_VIDEO },
+            Asked::Likeness { .. } => Identity::Likeness { caller: self.caller, order: self.order },
+        }
+    }
+}
+
+/// One request of one client.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) wish: Wish,
+    pub(crate) is_waiting: bool,
+    pub(crate) heard: Option<Heard>,
+}
+
+/// The answer that a client had.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard {
+    pub(crate) at: Duration,
+    pub(crate) answer: Told,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// A receipt of the gateway's reply.
+    Receipt { status: u16, body: Bytes, micros: u64, is_replay: bool },
+    /// A refusal, or that nobody knows.
+    Problem { code: &'static str, charged: Charged },
+}
+
+/// Everybody who ever asked, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Clients(Vec<Client>);
+
+/// A client's purchase is named after it, so that one knows whose it is.
+pub(crate) fn name(client: usize) -> PurchaseId {
+    PurchaseId(Uuid::from_u128(client as u128 + 1))
+}
+
+pub(crate) fn number(id: PurchaseId) -> usize {
+    usize::try_from(id.0.as_u128() - 1).expect("named after a client")
+}
+
+impl Clients {
+    pub(crate) fn enter(&mut self, wish: Wish) -> usize {
+        self.0.push(Client { wish, is_waiting: true, heard: None });
+        self.0.len() - 1
+    }
+
+    pub(crate) fn all(&self) -> &[Client] {
+        &self.0
+    }
+
+    pub(crate) fn wish(&self, id: PurchaseId) -> Wish {
+        self.0[number(id)].wish
+    }
+
+    pub(crate) fn waiting(&self) -> Vec<usize> {
+        (0..self.0.len()).filter(|client| self.0[*client].is_waiting).collect()
+    }
+
+    /// Whether anybody waits for a purchase.
+    pub(crate) fn waits_for(&self, id: PurchaseId) -> bool {
+        let wanted = self.wish(id);
+        self.0.iter().any(|client| {
+            let Wish { order, .. } = client.wish;
+            client.is_waiting
+                && order == wanted.order
+                && client.wish.identity() == wanted.identity()
+        })
+    }
+
+    pub(crate) fn heard(&mut self, client: usize, heard: Heard) {
+        self.0[client].heard = Some(heard);
+    }
+}
+
+/// A client's presence: it ends with its answer, or when it hangs up.
+pub(crate) struct Presence {
+    pub(crate) world: World,
+    pub(crate) client: usize,
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.world.lock().clients.0[self.client].is_waiting = false;
+    }
+}

@@ -1,0 +1,245 @@
+//! The store as a process sees it: a real one that takes its time, refuses what the seed says, and
+//! hears nothing more from a process that is dead.
+
+mod verbs;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use tollgate::clock;
+use tollgate::store::memory::Memory;
+use tollgate::store::sqlite::Sqlite;
+use tollgate::store::{Clock, Ending, Place, PurchaseId, Row, State, Store, Unavailable};
+
+use crate::clients::number;
+use crate::dice::fixed;
+use crate::setup::DAY;
+use crate::world::World;
+
+/// Places in the window, and when they were taken.
+#[derive(Default)]
+struct Places {
+    all: Vec<(Place, Duration)>,
+    /// Whose reply nobody knows.
+    open: Vec<(Place, Duration)>,
+}
+
+/// What is left of a process when it is dead.
+pub(crate) struct Platter {
+    store: Option<Arc<dyn Store>>,
+    file: Option<PathBuf>,
+    /// The wall clock as the store reads it, perhaps on a thread of its own.
+    wall: Arc<AtomicU64>,
+    places: Mutex<Places>,
+}
+
+impl Platter {
+    pub(crate) fn in_memory() -> Self {
+        let wall = Arc::default();
+        let store: Arc<dyn Store> = Arc::new(Memory::new(clock_at(&wall)));
+        Self { store: Some(store), file: None, wall, places: Mutex::default() }
+    }
+
+    pub(crate) fn on_disk(folder: &Path) -> Self {
+        let file = Some(folder.join("ledger.db"));
+        Self { store: None, file, wall: Arc::default(), places: Mutex::default() }
+    }
+
+    /// Opens the store for a new process; what a crash left under way is ended.
+    pub(crate) fn open(&mut self, wall: Duration) {
+        self.wind(wall);
+        match &self.file {
+            Some(file) => {
+                self.store = None;
+                let opened = Sqlite::serve(file, clock_at(&self.wall));
+                let opened = opened.expect("the ledger opens again");
+                self.store = Some(Arc::new(opened));
+            }
+            None => self.recover(wall),
+        }
+    }
+
+    /// The store in memory knows no crash: here is what the one on disk does after one.
+    fn recover(&self, wall: Duration) {
+        for row in self.rows() {
+            let ending = match row.state {
+                State::Reserved => Ending::Voided,
+                State::Sent => Ending::Unknown,
+                State::Posted | State::Voided | State::Unknown => continue,
+            };
+            finish(self.store().settle(row.id, ending)).expect("settled");
+        }
+        let mut places = self.places.lock().expect("the places");
+        for (place, at) in places.open.drain(..) {
+            self.store().replied(place, wall.max(at));
+        }
+        for (place, _) in places.all.iter().filter(|(_, at)| *at > wall + DAY) {
+            self.store().unsent(*place);
+        }
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        self.store.as_ref().expect("it is open")
+    }
+
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        finish(self.store().rows(Duration::ZERO)).expect("rows")
+    }
+
+    pub(crate) fn wind(&self, wall: Duration) {
+        let nanos = u64::try_from(wall.as_nanos()).expect("a time of ours");
+        self.wall.store(nanos, Ordering::SeqCst);
+    }
+}
+
+fn clock_at(wall: &Arc<AtomicU64>) -> Clock {
+    let wall = Arc::clone(wall);
+    Arc::new(move || Duration::from_nanos(wall.load(Ordering::SeqCst)))
+}
+
+/// What of the store is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Verb {
+    Reserve,
+    Sent,
+    Settle,
+    Took,
+    Job,
+}
+
+/// One process' handle on the store.
+#[derive(Clone)]
+pub(crate) struct Disk(Arc<Handle>);
+
+struct Handle {
+    platter: Arc<Platter>,
+    world: World,
+    is_alive: AtomicBool,
+    seed: u64,
+    is_slow: bool,
+    times: Mutex<BTreeMap<(PurchaseId, Verb), u64>>,
+}
+
+impl Disk {
+    pub(crate) fn new(platter: Arc<Platter>, world: World, seed: u64, is_slow: bool) -> Self {
+        let (is_alive, times) = (AtomicBool::new(true), Mutex::default());
+        Self(Arc::new(Handle { platter, world, is_alive, seed, is_slow, times }))
+    }
+
+    /// Nothing of this process reaches the store any more.
+    pub(crate) fn die(&self) {
+        self.0.is_alive.store(false, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.0.is_alive.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn world(&self) -> &World {
+        &self.0.world
+    }
+
+    /// The real store, which answers at once.
+    pub(super) fn store(&self) -> &Arc<dyn Store> {
+        self.0.platter.wind(clock::wall());
+        self.0.platter.store()
+    }
+
+    pub(super) fn opens(&self, place: Place, at: Duration) {
+        let mut places = self.0.platter.places.lock().expect("the places");
+        places.all.push((place, at));
+        places.open.push((place, at));
+    }
+
+    pub(super) fn closes(&self, place: Place) {
+        let mut places = self.0.platter.places.lock().expect("the places");
+        places.open.retain(|(open, _)| *open != place);
+    }
+
+    /// One step of the store: it takes a moment before and after, and may be refused in between.
+    pub(super) async fn step<T>(
+        &self,
+        verb: Verb,
+        id: Option<PurchaseId>,
+        work: impl FnOnce(&Self) -> T,
+    ) -> Result<T, Unavailable> {
+        let (before, after) = self.pace(verb, id);
+        pause(before).await;
+        self.count(verb, id)?;
+        let done = work(self);
+        pause(after).await;
+        Ok(done)
+    }
+
+    /// Refuses the operations whose turn it is.
+    fn count(&self, verb: Verb, id: Option<PurchaseId>) -> Result<(), Unavailable> {
+        let mut state = self.world().lock();
+        state.operations += 1;
+        let (from, to) = state.refused;
+        if !(from..to).contains(&state.operations) {
+            return Ok(());
+        }
+        let operation = state.operations;
+        state.note(|| format!("store refuses {verb:?} {operation}"));
+        if verb == Verb::Settle
+            && let Some(entry) = id.and_then(|id| state.books.entries.get_mut(&id))
+        {
+            entry.was_refused = true;
+        }
+        state.tally.add(match verb {
+            Verb::Reserve => "store refuses reserve",
+            Verb::Sent => "store refuses sent",
+            Verb::Settle => "store refuses settle",
+            Verb::Took => "store refuses the window's place",
+            Verb::Job => "store refuses a job",
+        });
+        Err(Unavailable("the disk is full".into()))
+    }
+
+    /// The same for the same purchase whatever else is going on. Whoever asks again, after having
+    /// waited with others for the same, asks at a moment of its own: who of them is woken first is
+    /// drawn by the runtime, and must not matter.
+    fn pace(&self, verb: Verb, id: Option<PurchaseId>) -> (Duration, Duration) {
+        let Some(id) = id else { return (Duration::ZERO, Duration::ZERO) };
+        let mut times = self.0.times.lock().expect("the times");
+        let time = times.entry((id, verb)).and_modify(|time| *time += 1).or_default();
+        let number = number(id) as u64;
+        let draw = fixed(&[self.0.seed, number, verb as u64, *time]);
+        let (before, after) = match self.0.is_slow {
+            true => (draw % 5, draw / 5 % 5),
+            false => (0, 0),
+        };
+        let own = if verb == Verb::Reserve && *time > 0 { 1 + number % 97 } else { before };
+        (Duration::from_millis(own), Duration::from_millis(after))
+    }
+}
+
+async fn pause(time: Duration) {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+}
+
+/// Waits on this thread: to the runtime, whose time is paused, it takes none.
+pub(crate) fn finish<T>(answer: impl Future<Output = T>) -> T {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut answer = pin!(answer);
+    loop {
+        match answer.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answered) => return answered,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The gateway, as a state machine of its own: what was sent to it arrives, and is charged, whatever
+//! becomes of the process that sent it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Weak;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tollgate::contract::money::Usd;
+use tollgate::store::PurchaseId;
+use tollgate::upstream::{Attempt, Departure, What};
+
+use crate::dice::Dice;
+use crate::setup::{FIRST_VIDEO, ORDERS, Setup};
+
+/// How a request fares. What is charged is charged as it arrives, but for `ChargedTooLate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Served,
+    /// A video at a lower price than listed.
+    Cheaper,
+    NoConnection,
+    NotTaken,
+    LostBefore,
+    LostAfter,
+    Cut,
+    Late,
+    ChargedTooLate,
+    Garbled,
+    Encoded,
+    TooLarge,
+    BrokeBefore,
+    BrokeAfter,
+    Refused,
+    NoCredit,
+    Throttled {
+        seconds: Option<u64>,
+    },
+    KeyRefused,
+}
+
+impl Fate {
+    /// As the tally calls it.
+    pub(crate) fn fault(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Served | Self::Cheaper => return None,
+            Self::NoConnection => "no connection",
+            Self::NotTaken => "connection took nothing",
+            Self::LostBefore => "reply lost, free",
+            Self::LostAfter => "reply lost, charged",
+            Self::Cut => "reply cut in the middle",
+            Self::Late => "reply late",
+            Self::ChargedTooLate => "charged after we gave up",
+            Self::Garbled => "reply garbled",
+            Self::Encoded => "reply encoded",
+            Self::TooLarge => "reply too large",
+            Self::BrokeBefore => "500, free",
+            Self::BrokeAfter => "500, charged",
+            Self::Refused => "gateway refuses (4xx)",
+            Self::NoCredit => "gateway has no credit (402)",
+            Self::Throttled { seconds: Some(_) } => "429 with a time",
+            Self::Throttled { seconds: None } => "429 without",
+            Self::KeyRefused => "401",
+        })
+    }
+
+    fn is_charged(self) -> bool {
+        match self {
+            Self::Served
+            | Self::Cheaper
+            | Self::LostAfter
+            | Self::Cut
+            | Self::Late
+            | Self::ChargedTooLate
+            | Self::Garbled
+            | Self::Encoded
+            | Self::TooLarge
+            | Self::BrokeAfter => true,
+            Self::NoConnection
+            | Self::NotTaken
+            | Self::LostBefore
+            | Self::BrokeBefore
+            | Self::Refused
+            | Self::NoCredit
+            | Self::Throttled { .. }
+            | Self::KeyRefused => false,
+        }
+    }
+
+    /// Whether the same purchase may be sent again after it: it was provably not taken.
+    fn may_be_sent_again(self) -> bool {
+        matches!(self, Self::NotTaken | Self::Throttled { .. } | Self::KeyRefused)
+    }
+}
+
+/// How a request is going to fare, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Course {
+    pub(crate) fate: Fate,
+    pub(crate) connect: Duration,
+    pub(crate) way: Duration,
+    pub(crate) work: Duration,
+}
+
+/// A request that is on its way, or was.
+#[derive(Clone, Debug)]
+pub(crate) struct Flight {
+    /// Nothing for what costs nothing.
+    pub(crate) id: Option<PurchaseId>,
+    pub(crate) fate: Fate,
+    pub(crate) arrives: Duration,
+    pub(crate) charges: Option<(Duration, Usd)>,
+    /// When its reply is there, to the process that sent it.
+    pub(crate) replied: Duration,
+    pub(crate) life: u64,
+    /// The account's credit after it.
+    left: Usd,
+    has_arrived: bool,
+    is_charged: bool,
+}
+
+/// Known by the one who has its last word.
+type Departing = (Weak<dyn Departure>, PurchaseId);
+
+pub(crate) struct Gateway {
+    dice: Dice,
+    trouble: u64,
+    timeout: Duration,
+    requests: usize,
+    period: Duration,
+    pub(crate) is_healed: bool,
+    pub(crate) revoked: BTreeSet<usize>,
+    pub(crate) credit: Usd,
+    pub(crate) flights: Vec<Flight>,
+    /// When requests arrived, within the last window.
+    arrived: VecDeque<Duration>,
+    /// Who asks for the last word right now.
+    pub(crate) asking: Option<Weak<dyn Departure>>,
+    departing: Vec<Departing>,
+}
+
+impl Gateway {
+    pub(crate) fn new(setup: &Setup, dice: Dice) -> Self {
+        Self {
+            dice,
+            trouble: setup.trouble,
+            timeout: setup.timeout,
+            requests: setup.requests as usize,
+            period: setup.period,
+            is_healed: false,
+            revoked: BTreeSet::new(),
+            credit: setup.credit,
+            flights: Vec::new(),
+            arrived: VecDeque::new(),
+            asking: None,
+            departing: Vec::new(),
+        }
+    }
+
+    /// What is going to become of an attempt.
+    pub(crate) fn course(&mut self, attempt: &Attempt) -> Course {
+        let dice = &mut self.dice;
+        let (connect, way) = (dice.millis(0, 8), dice.millis(0, 30));
+        let work = match dice.chance(80) {
+            true => dice.millis(0, 2_000),
+            false => dice.millis(2_000, 20_000),
+        };
+        let troubled = dice.chance(self.trouble) && !self.is_healed;
+        let wait = dice.between(0, 40);
+        let trouble = dice.weighed(&[
+            (2, Fate::NoConnection),
+            (2, Fate::NotTaken),
+            (2, Fate::LostBefore),
+            (2, Fate::LostAfter),
+            (2, Fate::Cut),
+            (2, Fate::Late),
+            (1, Fate::ChargedTooLate),
+            (2, Fate::Garbled),
+            (1, Fate::Encoded),
+            (1, Fate::TooLarge),
+            (1, Fate::BrokeBefore),
+            (1, Fate::BrokeAfter),
+            (2, Fate::Refused),
+            (2, Fate::Throttled { seconds: Some(wait) }),
+            (2, Fate::Throttled { seconds: None }),
+            (1, Fate::Cheaper),
+        ]);
+        let order = order(&attempt.ask.what);
+        let fate = match troubled {
+            true => trouble,
+            false => Fate::Served,
+        };
+        let never_there = matches!(fate, Fate::NoConnection | Fate::NotTaken);
+        let fate = if self.revoked.contains(&attempt.key) && !never_there {
+            Fate::KeyRefused
+        } else if fate.is_charged() && order.is_some_and(|order| self.credit < toll(order)) {
+            Fate::NoCredit
+        } else if fate == Fate::Cheaper && order.is_none_or(|order| order < FIRST_VIDEO) {
+            Fate::Served
+        } else {
+            fate
+        };
+        Course { fate, connect, way, work }
+    }
+
+    /// The ledger was asked to mark this purchase, by whoever has its last word.
+    pub(crate) fn departs(&mut self, id: PurchaseId) {
+        if let Some(asking) = self.asking.clone() {
+            self.departing.push((asking, id));
+        }
+    }
+
+    /// Which purchase an attempt is of.
+    fn purchase(&self, departure: &Weak<dyn Departure>) -> Option<PurchaseId> {
+        let known = self.departing.iter().rev();
+        known.into_iter().find(|(one, _)| one.ptr_eq(departure)).map(|(_, id)| *id)
+    }
+
+    /// The last word was to let it go.
+    pub(crate) fn take(
+        &mut self,
+        attempt: &Attempt,
+        course: Course,
+        (now, life): (Duration, u64),
+    ) -> Result<usize, String> {
+        let order = order(&attempt.ask.what);
+        let id = match &attempt.ask.departure {
+            Some(departure) => self.purchase(&std::sync::Arc::downgrade(departure)),
+            None => None,
+        };
+        if order.is_some() && id.is_none() {
+            return Err("something was sent that is not marked in the ledger".to_owned());
+        }
+        let before = self.flights.iter().filter(|flight| id.is_some() && flight.id == id);
+        if let Some(flight) = before.into_iter().find(|flight| !flight.fate.may_be_sent_again()) {
+            return Err(format!("{id:?} was sent again after {:?}", flight.fate));
+        }
+        let arrives = now + course.way;
+        let charges = order.filter(|_| course.fate.is_charged()).map(|order| {
+            let at = match course.fate == Fate::ChargedTooLate {
+                true => now + self.timeout + course.work,
+                false => arrives,
+            };
+            let toll = toll(order);
+            let cost = match course.fate == Fate::Cheaper {
+                true => toll.saturating_sub(Usd::dollars(1)),
+                false => toll,
+            };
+            self.credit = self.credit.saturating_sub(cost);
+            (at, cost)
+        });
+        let flight = Flight {
+            id,
+            fate: course.fate,
+            arrives,
+            charges,
+            replied: now + course.way + course.work,
+            life,
+            left: self.credit,
+            has_arrived: course.fate == Fate::NotTaken,
+            is_charged: false,
+        };
+        self.flights.push(flight);
+        Ok(self.flights.len() - 1)
+    }
+
+    /// A toll may be given back only after these: whatever else became of it, it may have been charged.
+    pub(crate) fn is_provably_free(&self, id: PurchaseId) -> Result<(), String> {
+        let free =
+            |fate: Fate| fate.may_be_sent_again() || matches!(fate, Fate::Refused | Fate::NoCredit);
+        let flight = self.flights.iter().find(|flight| flight.id == Some(id) && !free(flight.fate));
+        match flight {
+            None => Ok(()),
+            Some(flight) => Err(format!("{id} is voided after {:?}", flight.fate)),
+        }
+    }
+
+    /// The reply to a flight, as it was sent off.
+    pub(crate) fn body(&self, flight: usize, what: &What) -> Bytes {
+        let cost = self.flights[flight].charges.map_or(Usd::ZERO, |(_, cost)| cost);
+        match what {
+            What::Video(_) => {
+                let (cost, left) = (cost.short(), self.flights[flight].left.short());
+                format!(
+                    r#"{{"request_id":"job-{flight}","cost":{{"this_request":"{cost}"}},"balance":"{left}"}}"#
+                )
+            }
+            What::Chat(_) => format!(r#"{{"message":{{"content":"flight {flight}"}}}}"#),
+            What::VideoStatus { .. } | What::Billing | What::Other { .. } => "{}".to_owned(),
+        }
+        .into()
+    }
+
+    /// Whose reply a body is.
+    pub(crate) fn flight_of(&self, body: &[u8]) -> Option<&Flight> {
+        let digits: String =
+            String::from_utf8_lossy(body).chars().filter(char::is_ascii_digit).collect();
+        let text = String::from_utf8_lossy(body);
+        let number = match text.strip_prefix(r#"{"request_id":"job-"#) {
+            Some(rest) => rest.split('"').next()?.parse().ok()?,
+            None => digits.parse::<usize>().ok()?,
+        };
+        self.flights.get(number)
+    }
+
+    /// Lets come about whatever is due; what has been charged, and whether the window held.
+    pub(crate) fn pass(&mut self, now: Duration) -> (Vec<(PurchaseId, Usd)>, Result<u64, String>) {
+        let (mut charged, mut arrivals) = (Vec::new(), Vec::new());
+        for flight in &mut self.flights {
+            if !flight.has_arrived && flight.arrives <= now {
+                flight.has_arrived = true;
+                arrivals.push(flight.arrives);
+            }
+            if let (Some((at, cost)), Some(id)) = (flight.charges, flight.id)
+                && !flight.is_charged
+                && at <= now
+            {
+                flight.is_charged = true;
+                charged.push((id, cost));
+            }
+        }
+        arrivals.sort();
+        let count = arrivals.len() as u64;
+        for at in arrivals {
+            self.arrived.retain(|earlier| *earlier + self.period > at);
+            self.arrived.push_back(at);
+            if self.arrived.len() > self.requests {
+                let within = (self.arrived.len(), self.requests, self.period);
+                return (charged, Err(format!("{within:?} requests in a window at {at:?}")));
+            }
+        }
+        (charged, Ok(count))
+    }
+
+    /// The wall clock misled the gate across a restart: what arrived before cannot be known to it.
+    pub(crate) fn forgive_window(&mut self) {
+        self.arrived.clear();
+    }
+}
+
+/// What is bought, by its place in the list; nothing for what is free.
+fn order(what: &What) -> Option<usize> {
+    match what {
+        What::Chat(body) | What::Video(body) => {
+            ORDERS.iter().position(|order| order.get().body == *body)
+        }
+        What::VideoStatus { .. } | What::Billing | What::Other { .. } => None,
+    }
+}
+
+fn toll(order: usize) -> Usd {
+    ORDERS[order].get().toll
+}

@@ -1,0 +1,170 @@
+//! The line to the gateway, where the real client would be: it asks for the last word before the
+//! first byte, and brings back a reply, a refusal, or one of the ways in which there is none.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::Empty;
+use hyper_util::rt::TokioIo;
+use tokio::time::sleep;
+use tollgate::store::PurchaseId;
+use tollgate::upstream::{Attempt, Departure, Error, Reply, Unread};
+use tower::Service;
+
+use crate::gateway::{Course, Fate};
+use crate::world::{State, World};
+
+/// So long a balance that was told refuses what it does not cover.
+const FRESH: Duration = Duration::from_secs(15 * 60);
+
+#[derive(Clone)]
+pub(crate) struct Line {
+    pub(crate) world: World,
+}
+
+impl Service<Attempt> for Line {
+    type Response = Reply;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, attempt: Attempt) -> Self::Future {
+        let world = self.world.clone();
+        Box::pin(async move {
+            let course = world.lock().gateway.course(&attempt);
+            sleep(course.connect).await;
+            if course.fate == Fate::NoConnection {
+                tally(&world, course.fate);
+                return Err(Error::Unreachable(io::ErrorKind::ConnectionRefused.into()));
+            }
+            if let Some(departure) = &attempt.ask.departure {
+                let last_word = LastWord { world: &world, departure, word: departure.depart() };
+                last_word.await.map_err(Error::Stayed)?;
+            }
+            tally(&world, course.fate);
+            let (flight, timeout) = take(&world, &attempt, course);
+            reply(&world, &attempt, course, flight, timeout).await
+        })
+    }
+}
+
+fn tally(world: &World, fate: Fate) {
+    if let Some(fault) = fate.fault() {
+        world.lock().tally.add(fault);
+    }
+}
+
+/// The first byte leaves: the ledger has to know.
+fn take(world: &World, attempt: &Attempt, course: Course) -> (usize, Duration) {
+    let mut state = world.lock();
+    let (now, life) = (state.now(), state.life);
+    let timeout = state.setup.timeout;
+    match state.gateway.take(attempt, course, (now, life)) {
+        Ok(flight) => {
+            let id = state.gateway.flights[flight].id;
+            state.note(|| format!("flight {flight} of {id:?}: {course:?}"));
+            if let Some(id) = id {
+                let marked = state.books.is_marked(id);
+                state.hold(marked);
+                let is_first = state.gateway.flights[..flight].iter().all(|one| one.id != Some(id));
+                let was_covered = is_covered(&state, id, now);
+                if course.fate == Fate::NoCredit && was_covered {
+                    let left = state.gateway.credit;
+                    state.broken(format!("{id} is sold although the account has {left} left"));
+                }
+                if !is_first && !state.clients.waits_for(id) {
+                    state.broken(format!("{id} is sent once more, and nobody waits for it"));
+                }
+            }
+            (flight, timeout)
+        }
+        Err(why) => {
+            state.broken(why);
+            (usize::MAX, timeout)
+        }
+    }
+}
+
+/// Whether it was sold when the account's balance was known.
+fn is_covered(state: &State, id: PurchaseId, now: Duration) -> bool {
+    let set_aside = state.books.entries.get(&id).map(|entry| entry.set_aside);
+    state.told_credit.is_some_and(|told| now < told + FRESH && set_aside > Some(told))
+}
+
+async fn reply(
+    world: &World,
+    attempt: &Attempt,
+    course: Course,
+    flight: usize,
+    timeout: Duration,
+) -> Result<Reply, Error> {
+    // The run ends at the next look at what is broken.
+    if flight == usize::MAX {
+        return std::future::pending().await;
+    }
+    let comes = course.way + course.work;
+    if comes >= timeout || matches!(course.fate, Fate::Late | Fate::ChargedTooLate) {
+        sleep(timeout).await;
+        return Err(Error::Late(timeout));
+    }
+    sleep(comes).await;
+    let body = world.lock().gateway.body(flight, &attempt.ask.what);
+    let reply = |status, body| Ok(Reply { status, is_json: true, body, key: attempt.key });
+    match course.fate {
+        Fate::Served | Fate::Cheaper => reply(StatusCode::OK, body),
+        Fate::Refused => reply(StatusCode::UNPROCESSABLE_ENTITY, Bytes::from_static(b"{}")),
+        Fate::NoCredit => reply(StatusCode::PAYMENT_REQUIRED, Bytes::from_static(b"{}")),
+        Fate::NoConnection | Fate::NotTaken => Err(Error::NotTaken),
+        Fate::LostBefore | Fate::LostAfter | Fate::Cut => Err(lost().await),
+        Fate::Late | Fate::ChargedTooLate => Err(Error::Late(timeout)),
+        Fate::Garbled => Err(Error::Unreadable(StatusCode::OK, Unread::whole(&body))),
+        Fate::Encoded => Err(Error::Encoded),
+        Fate::TooLarge => Err(Error::TooLarge(Unread::whole(&body))),
+        Fate::BrokeBefore | Fate::BrokeAfter => Err(Error::Status(StatusCode::BAD_GATEWAY)),
+        Fate::Throttled { seconds } => {
+            Err(Error::Throttled { retry_after: seconds.map(Duration::from_secs) })
+        }
+        Fate::KeyRefused => Err(Error::KeyRefused { key: attempt.key }),
+    }
+}
+
+/// What hyper says of a connection that died: only hyper can make it.
+async fn lost() -> Error {
+    let (near, far) = tokio::io::duplex(64);
+    drop(far);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(near))
+        .await
+        .expect("nothing is read or written yet");
+    let sent = sender.send_request(Request::new(Empty::<Bytes>::new()));
+    let (_, sent) = tokio::join!(connection, sent);
+    Error::Lost(sent.expect_err("nobody answers"))
+}
+
+type Word<'a> = Pin<Box<dyn Future<Output = Result<(), tollgate::upstream::Stay>> + Send + 'a>>;
+
+/// Says who is asking while the last word is asked for: the ledger is told a name, and a departure has
+/// none.
+struct LastWord<'a> {
+    world: &'a World,
+    departure: &'a Arc<dyn Departure>,
+    word: Word<'a>,
+}
+
+impl Future for LastWord<'_> {
+    type Output = Result<(), tollgate::upstream::Stay>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.world.lock().gateway.asking = Some(Arc::downgrade(self.departure));
+        let polled = self.word.as_mut().poll(cx);
+        self.world.lock().gateway.asking = None;
+        polled
+    }
+}

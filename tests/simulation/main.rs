@@ -1,0 +1,141 @@
+//! The purchase path under thousands of seeded courses of events: the real stacks, between clients, a
+//! gateway, a store and a clock that do whatever a seed says. See docs/simulation.md.
+#![cfg(test)]
+
+mod books;
+mod clients;
+mod dice;
+mod disk;
+mod gateway;
+mod line;
+mod process;
+mod promises;
+mod run;
+mod setup;
+mod step;
+mod tally;
+mod world;
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use run::{FEWEST_STEPS, Outcome};
+use tally::Tally;
+
+const SEEDS: u64 = 10_000;
+const SEEDS_ON_DISK: u64 = 200;
+/// Seeds that run on both stores, which must not differ.
+const SEEDS_COMPARED: u64 = 60;
+const SEEDS_TWICE: u64 = 300;
+
+#[test]
+fn ten_thousand_courses_of_events_keep_every_promise() {
+    if let Some(seed) = one_seed() {
+        return replay(seed);
+    }
+    let tally = all(SEEDS, false);
+    tally.print(SEEDS);
+    let missing = tally.missing();
+    assert!(missing.is_empty(), "never happened: {}", missing.join(", "));
+}
+
+#[test]
+fn the_store_on_disk_keeps_them_too() {
+    if one_seed().is_some() {
+        return;
+    }
+    all(SEEDS_ON_DISK, true).print(SEEDS_ON_DISK);
+    for seed in 0..SEEDS_COMPARED {
+        are_equal(seed, &one(seed, false, true), &one(seed, true, true));
+    }
+}
+
+#[test]
+fn one_seed_is_one_course_of_events() {
+    for seed in 0..SEEDS_TWICE {
+        are_equal(seed, &one(seed, false, true), &one(seed, false, true));
+    }
+}
+
+/// The same happened, in the same order, at the same moments.
+fn are_equal(seed: u64, first: &Outcome, second: &Outcome) {
+    assert!(first.trace.len() > 20, "seed {seed} has no trace");
+    let parts = first.trace.iter().zip(&second.trace).find(|(one, other)| one != other);
+    assert_eq!(parts, None, "seed {seed}");
+    assert_eq!(first.trace.len(), second.trace.len(), "seed {seed}");
+    assert_eq!(first.tally, second.tally, "seed {seed}");
+}
+
+/// Runs seeds on all cores, and stops at the first that breaks a promise.
+fn all(seeds: u64, is_on_disk: bool) -> Tally {
+    let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (tally, failed) = (Mutex::new(Tally::default()), Mutex::new(None));
+    let work = || {
+        let mut own = Tally::default();
+        while !is_over.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                break;
+            }
+            let outcome = one(seed, is_on_disk, false);
+            let (steps, faults) = (outcome.tally.of("steps"), outcome.tally.faults());
+            if let Some(broken) = outcome.broken {
+                is_over.store(true, Ordering::Relaxed);
+                let mut failed = failed.lock().expect("the failure");
+                if failed.as_ref().is_none_or(|(first, _)| seed < *first) {
+                    *failed = Some((seed, broken));
+                }
+                break;
+            }
+            assert!(
+                steps >= FEWEST_STEPS && faults > 0,
+                "seed {seed}: {steps} steps, {faults} faults"
+            );
+            own.merge(&outcome.tally);
+        }
+        tally.lock().expect("the tally").merge(&own);
+    };
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(2, usize::from);
+        for _ in 0..cores {
+            scope.spawn(work);
+        }
+    });
+    if let Some((seed, broken)) = failed.into_inner().expect("the failure") {
+        let trace = one(seed, is_on_disk, true).trace.join("\n");
+        panic!(
+            "{trace}\nseed {seed} breaks a promise: {broken}\nreplay it: \
+             SIMULATION_SEED={seed} cargo test --test simulation -- --nocapture"
+        );
+    }
+    tally.into_inner().expect("the tally")
+}
+
+fn one(seed: u64, is_on_disk: bool, is_traced: bool) -> Outcome {
+    let folder = is_on_disk.then(|| tempfile::tempdir_in(folder()).expect("a folder"));
+    run::run(seed, folder.as_ref().map(tempfile::TempDir::path), is_traced)
+}
+
+/// Where a commit that waits for the disk waits for memory alone, if there is such a place.
+fn folder() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    if memory.is_dir() { memory } else { std::env::temp_dir() }
+}
+
+/// Tells what happens under one seed, on both stores.
+fn replay(seed: u64) {
+    for is_on_disk in [false, true] {
+        let outcome = one(seed, is_on_disk, true);
+        println!("{}", outcome.trace.join("\n"));
+        assert_eq!(outcome.broken, None, "seed {seed}, on disk: {is_on_disk}");
+    }
+}
+
+/// The seed that somebody wants to see.
+#[expect(clippy::disallowed_methods, reason = "a person asks for one seed")]
+fn one_seed() -> Option<u64> {
+    let seed = std::env::var("SIMULATION_SEED").ok()?;
+    Some(seed.parse().expect("SIMULATION_SEED is a number"))
+}

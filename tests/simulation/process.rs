@@ -1,0 +1,254 @@
+//! One life of the gate: the real stacks on a runtime whose time stands still unless the run lets it
+//! pass.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tollgate::clock;
+use tollgate::metrics::Metrics;
+use tollgate::pipeline;
+use tollgate::pipeline::Counter;
+use tollgate::problem::Problem;
+use tollgate::purchase::accepted::Desk;
+use tollgate::purchase::credit::Credit;
+use tollgate::purchase::idempotency::Running;
+use tollgate::purchase::{Claim, Purchase, Receipt};
+use tollgate::store;
+use tollgate::store::{Ending, KeyId, PurchaseId};
+use tollgate::upstream::keyring::Ring;
+use tollgate::upstream::window::Window;
+use tollgate::upstream::{Ask, Error, Reply, What};
+use tower::ServiceExt;
+use tower::util::BoxCloneSyncService;
+
+use crate::clients::{Asked, Heard, Presence, Told, Wish, name};
+use crate::disk::{Disk, Platter};
+use crate::line::Line;
+use crate::setup::{ORDERS, callers};
+use crate::world::World;
+
+static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(Arc::default);
+
+pub(crate) struct Process {
+    runtime: Runtime,
+    world: World,
+    disk: Disk,
+    purchases: BoxCloneSyncService<Purchase, Receipt, Problem>,
+    gateway: BoxCloneSyncService<Ask, Reply, Error>,
+    pub(crate) window: Arc<Window>,
+    credit: Credit,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+    clients: BTreeMap<usize, AbortHandle>,
+}
+
+/// How a client takes what it gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// How long it waits at most.
+    pub(crate) patience: Option<Duration>,
+    /// Whether it takes the reply to its end.
+    pub(crate) takes_all: bool,
+}
+
+impl Process {
+    /// A process begins at this wall-clock time, with what the platter holds.
+    pub(crate) fn start(world: &World, platter: &Arc<Platter>, wall: Duration) -> Self {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.expect("a runtime");
+        let setup = world.lock().setup.clone();
+        let disk = Disk::new(Arc::clone(platter), world.clone(), setup.seed, setup.is_store_slow);
+        let entered = runtime.enter();
+        clock::set_wall(Some(wall));
+        world.lock().time.begin();
+        world.lock().told_credit = None;
+        world.lock().life += 1;
+        let shutdown = CancellationToken::new();
+        let window = Window::new(Arc::new(disk.clone()), setup.window(), shutdown.clone());
+        let ring = Arc::new(Mutex::new(Ring::new(setup.keys)));
+        let line = Line { world: world.clone() };
+        let gateway = pipeline::gateway(Arc::clone(&window), setup.max_wait, ring, line);
+        let credit = Credit::default();
+        let counter = Counter {
+            ledger: Arc::new(disk.clone()),
+            running: Running::default(),
+            credit: credit.clone(),
+            desk: Desk {
+                book: Arc::new(disk.clone()),
+                keys: Arc::from([KeyId([1; 8]); 3]),
+                tell: Arc::new(|_job| ()),
+            },
+            terms: setup.terms(),
+            metrics: Arc::clone(&METRICS),
+        };
+        let tasks = TaskTracker::new();
+        let purchases = pipeline::purchases(&counter, tasks.clone(), gateway.clone());
+        drop(entered);
+        runtime.block_on(window.restore());
+        Self {
+            runtime,
+            world: world.clone(),
+            disk,
+            purchases,
+            gateway: BoxCloneSyncService::new(gateway),
+            window,
+            credit,
+            tasks,
+            shutdown,
+            clients: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn send(&mut self, client: usize, wish: Wish, manner: Manner) {
+        let _entered = self.runtime.enter();
+        let claim = match wish.claim {
+            Asked::Key(key) => Claim::Key(format!("key-{key}").into()),
+            Asked::Likeness { is_retry } => Claim::Likeness { is_retry },
+        };
+        let caller = callers()[wish.caller].clone();
+        let mut purchase = Purchase::new(caller, ORDERS[wish.order].clone(), claim);
+        purchase.id = name(client);
+        let bought = self.purchases.clone().oneshot(purchase);
+        let presence = Presence { world: self.world.clone(), client };
+        let task = self.runtime.spawn(async move {
+            let outcome = match manner.patience {
+                Some(patience) => timeout(patience, bought).await,
+                None => Ok(bought.await),
+            };
+            let mut state = presence.world.lock();
+            let at = state.now();
+            let Ok(outcome) = outcome else {
+                state.tally.add("client's own timeout");
+                return drop(state);
+            };
+            let (answer, delivery) = told(outcome);
+            state.clients.heard(client, Heard { at, answer });
+            if !manner.takes_all && delivery.is_some() {
+                state.tally.add("client takes half of the reply");
+            }
+            drop(state);
+            if let Some(delivery) = delivery.filter(|_| manner.takes_all) {
+                delivery.taken();
+            }
+        });
+        self.clients.insert(client, task.abort_handle());
+    }
+
+    pub(crate) fn hang_up(&mut self, client: usize) {
+        let _entered = self.runtime.enter();
+        if let Some(client) = self.clients.remove(&client) {
+            client.abort();
+        }
+    }
+
+    /// Somebody asks how far a job is.
+    pub(crate) fn poll_job(&self) {
+        let ask = Ask::free(What::VideoStatus { request_id: "job".into() });
+        let asked = self.gateway.clone().oneshot(ask);
+        self.runtime.spawn(asked);
+    }
+
+    /// The gateway tells the balance.
+    pub(crate) fn learn_credit(&self) {
+        let _entered = self.runtime.enter();
+        let mark = self.credit.mark();
+        let mut state = self.world.lock();
+        self.credit.learnt(mark, state.gateway.credit);
+        state.told_credit = Some(state.now());
+    }
+
+    /// What is known of an unknown purchase is entered.
+    pub(crate) fn reconcile(&self, id: PurchaseId, ending: &Ending) {
+        let _entered = self.runtime.enter();
+        self.disk.settle_now(id, ending, true).expect("the store is there");
+    }
+
+    /// Long after the last request, nothing is under way and no place is taken.
+    pub(crate) fn at_rest(&self) {
+        let _entered = self.runtime.enter();
+        let mut state = self.world.lock();
+        let requests = state.setup.requests as usize;
+        let (free, waiting) = (self.window.free(), self.window.waiting());
+        if (free, waiting) != (requests, 0) {
+            state.broken(format!("{free} of {requests} places are free, {waiting} wait"));
+        }
+        let open = [store::State::Reserved, store::State::Sent];
+        let left = state.books.entries.iter().find(|(_, entry)| open.contains(&entry.state));
+        if let Some((id, entry)) = left.map(|(id, entry)| (*id, entry.clone())) {
+            state.broken(format!("{id} is left under way: {entry:?}"));
+        }
+        if !self.tasks.is_empty() {
+            state.broken("a purchase never ends");
+        }
+    }
+
+    /// Lets time pass, and everything happen that is due in it.
+    pub(crate) fn pass(&self, time: Duration) {
+        self.runtime.block_on(async { sleep(time).await });
+    }
+
+    /// Lets so many rounds of tasks run, while no time passes.
+    pub(crate) fn turn(&self, rounds: u64) {
+        self.runtime.block_on(async {
+            for _ in 0..rounds {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+
+    /// Whatever needs the process' time.
+    pub(crate) fn within<T>(&self, work: impl FnOnce(&World) -> T) -> T {
+        let _entered = self.runtime.enter();
+        work(&self.world)
+    }
+
+    /// It dies in the middle of whatever it does; the next one starts after a pause. Says what the
+    /// wall clock shows then.
+    pub(crate) fn crash(self, pause: Duration) -> Duration {
+        let entered = self.runtime.enter();
+        self.disk.die();
+        let wall = clock::wall();
+        self.world.lock().time.end(pause);
+        clock::set_wall(None);
+        drop(entered);
+        let Self { runtime, world, disk, purchases, gateway, window, .. } = self;
+        drop((purchases, gateway, window));
+        drop(runtime);
+        drop((world, disk));
+        wall + pause
+    }
+
+    /// It stops as operators stop it: what was sent is finished, what waits is told so.
+    pub(crate) fn stop(self, pause: Duration) -> Duration {
+        self.shutdown.cancel();
+        // As the server does: whoever is connected by now is served.
+        self.turn(2);
+        self.tasks.close();
+        let drain = Duration::from_secs(600);
+        let drained = self.runtime.block_on(async { timeout(drain, self.tasks.wait()).await });
+        if drained.is_err() {
+            self.within(|world| world.lock().broken("a stop does not come to an end"));
+        }
+        self.pass(Duration::from_secs(2));
+        self.crash(pause)
+    }
+}
+
+fn told(outcome: Result<Receipt, Problem>) -> (Told, Option<tollgate::purchase::Delivery>) {
+    match outcome {
+        Ok(receipt) => {
+            let Receipt { status, body, toll, is_replay, delivery, .. } = receipt;
+            let (status, micros) = (status.as_u16(), toll.as_micros());
+            (Told::Receipt { status, body, micros, is_replay }, delivery)
+        }
+        Err(problem) => {
+            (Told::Problem { code: problem.kind().code, charged: problem.charge() }, None)
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What outlives a process: the time, the gateway, the clients, and what the store has acknowledged.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tollgate::clock;
+
+use crate::books::Books;
+use crate::clients::Clients;
+use crate::dice::Dice;
+use crate::gateway::Gateway;
+use crate::setup::Setup;
+use crate::tally::Tally;
+
+/// Shared by everything in one run; nobody holds it across an await.
+#[derive(Clone)]
+pub(crate) struct World(Arc<Mutex<State>>);
+
+pub(crate) struct State {
+    pub(crate) setup: Setup,
+    pub(crate) time: Time,
+    pub(crate) books: Books,
+    pub(crate) gateway: Gateway,
+    pub(crate) clients: Clients,
+    /// Operations of the store that are refused: from which number to which.
+    pub(crate) refused: (u64, u64),
+    pub(crate) operations: u64,
+    /// Which process it is.
+    pub(crate) life: u64,
+    /// Jobs that the store refused.
+    pub(crate) unwritten_jobs: BTreeSet<String>,
+    /// When this process was told the balance, by a clock that went right since.
+    pub(crate) told_credit: Option<Duration>,
+    pub(crate) tally: Tally,
+    trace: Option<Vec<String>>,
+    broken: Option<String>,
+}
+
+/// How much time has passed since the beginning, whatever the wall clock says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Time {
+    before: Duration,
+    life: Option<clock::Instant>,
+}
+
+impl Time {
+    /// A process begins; its runtime has to be entered.
+    pub(crate) fn begin(&mut self) {
+        self.life = Some(clock::now());
+    }
+
+    /// The process ends, and nothing happens for a while.
+    pub(crate) fn end(&mut self, pause: Duration) {
+        self.before = self.now() + pause;
+        self.life = None;
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.before + self.life.map(|life| clock::now() - life).unwrap_or_default()
+    }
+}
+
+impl World {
+    pub(crate) fn new(setup: Setup, dice: Dice, is_traced: bool) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            time: Time::default(),
+            books: Books::new(setup.limits),
+            gateway: Gateway::new(&setup, dice),
+            clients: Clients::default(),
+            refused: (0, 0),
+            operations: 0,
+            life: 0,
+            unwritten_jobs: BTreeSet::new(),
+            told_credit: None,
+            tally: Tally::default(),
+            trace: is_traced.then(Vec::new),
+            broken: None,
+            setup,
+        })))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("nothing panics while it holds the world")
+    }
+}
+
+impl State {
+    pub(crate) fn now(&self) -> Duration {
+        self.time.now()
+    }
+
+    pub(crate) fn note(&mut self, words: impl FnOnce() -> String) {
+        let now = self.now();
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>10.3} {}", now.as_millis(), words()));
+        }
+    }
+
+    /// A promise is broken. The first one is told.
+    pub(crate) fn broken(&mut self, words: impl Into<String>) {
+        let words = words.into();
+        self.note(|| format!("BROKEN: {words}"));
+        self.broken.get_or_insert(words);
+    }
+
+    pub(crate) fn hold(&mut self, promise: Result<(), String>) {
+        if let Err(words) = promise {
+            self.broken(words);
+        }
+    }
+
+    pub(crate) fn is_broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    pub(crate) fn take_trace(&mut self) -> Vec<String> {
+        self.trace.take().unwrap_or_default()
+    }
+}
