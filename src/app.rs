@@ -5,6 +5,7 @@ mod account;
 mod alone;
 mod begin;
 mod current;
+mod page;
 mod remembered;
 
 use std::io;
@@ -25,12 +26,17 @@ pub use begin::{Ends, begin, own_addresses};
 pub use current::Current;
 pub use remembered::{Remembered, memory, sqlite};
 
+use crate::access::Access;
+use crate::access::Door;
+use crate::access::jwt::Jwt;
+use crate::access::roll::Roll;
+use crate::access::token::Secret;
 use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
 use crate::account::statement::Statement;
 use crate::config;
-use crate::config::{Config, Key, Target};
+use crate::config::{Config, Key, Mode, Target};
 use crate::downstream;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
@@ -44,14 +50,13 @@ use crate::purchase::Terms;
 use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
-use crate::routes::catalog::{self, Facts, Replay, Words};
+use crate::routes::catalog;
 use crate::routes::openapi;
-use crate::routes::page::{Page, PageSettings};
 use crate::routes::{Parts, Routes};
 use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::{KeyId, Ledger, Limits, WindowLog};
+use crate::store::{KeyId, Ledger, Limits, Members, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
@@ -75,6 +80,10 @@ pub struct Lasting {
     pub ledger: Arc<dyn Ledger>,
     /// Names what it remembers: see [`Remembered`].
     pub ledger_name: Arc<str>,
+    /// Who may call.
+    pub access: Arc<Access>,
+    /// The list of them, where members may.
+    pub members: Arc<dyn Members>,
     /// The purchases that are under way.
     pub running: Running,
     /// What the account's balance covers.
@@ -119,7 +128,7 @@ impl App {
         let polls = gateway.stack(&config, &metrics)?;
         let limiter = Arc::new(Limiter::new(&config.limits));
         let books = account::books(polls.clone(), lasting.credit.clone(), &gateway.keys);
-        let origins = media_origins(&config, lasting);
+        let origins = page::media_origins(&config, lasting);
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         lasting.jobs.follow(jobs::Setup {
             gateway: BoxCloneSyncService::new(polls.clone()),
@@ -133,7 +142,8 @@ impl App {
         });
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
-            catalog: catalog::render(&config.catalog, &facts(&config, origins, lasting)),
+            access: Arc::clone(&lasting.access),
+            catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
             openapi: openapi::document(&config.catalog),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
@@ -141,15 +151,17 @@ impl App {
             },
             me: account::me(&config, &books, lasting, &limiter),
             spend: account::spend(&config, lasting),
+            admin: account::admin(&books, lasting),
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
             videos: Videos::new(media, words(&config), lasting.jobs.stopped()),
-            page: page(&config),
+            page: page::page(&config),
         };
         let gate = Gate {
             origins: config.access.allowed_origins.clone().into(),
             hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own)),
             trusted: config.server.trusted_proxies.clone().into(),
+            access: Arc::clone(&lasting.access),
             further: account::rows(&config),
             limiter,
             bodies: downstream::body::Limits {
@@ -290,6 +302,25 @@ pub async fn window(
     window
 }
 
+/// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed
+/// where there are members only.
+///
+/// # Errors
+/// That of `secret`; a file of keys that cannot be used.
+pub async fn access(
+    mode: &Mode,
+    members: Arc<dyn Members>,
+    secret: impl FnOnce() -> io::Result<Secret>,
+    metrics: Arc<Metrics>,
+) -> io::Result<Arc<Access>> {
+    let door = match mode {
+        Mode::Open => Door::Open,
+        Mode::Members => Door::Members(Roll::open(members, secret()?).await),
+        Mode::Jwt(settings) => Door::Jwt(Jwt::new(settings)?),
+    };
+    Ok(Arc::new(Access::new(door, metrics)))
+}
+
 /// A sandbox as the settings want it.
 pub fn sandbox(config: &Config) -> Sandbox {
     Sandbox::new(sandbox::Settings {
@@ -337,39 +368,4 @@ fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
 fn words(config: &Config) -> reading::Words {
     let config::Jobs { finished, failed, result } = config.jobs.clone();
     reading::Words { finished, failed, result }
-}
-
-fn facts(config: &Config, media_origins: Vec<String>, lasting: &Lasting) -> Facts {
-    let sandbox = matches!(config.gateway.target, Target::Sandbox);
-    let config::Jobs { finished, failed, result } = config.jobs.clone();
-    let terms = terms(config);
-    Facts {
-        sandbox,
-        chat_body: config.server.chat_body,
-        video_body: config.server.video_body,
-        jobs: Words { finished, failed, result, media_origins },
-        moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
-        replay: Replay {
-            chat_seconds: terms.keep_chats.as_secs(),
-            video_seconds: terms.keep_videos.as_secs(),
-            ledger: String::from(&*lasting.ledger_name),
-        },
-    }
-}
-
-fn page(config: &Config) -> Page {
-    let page = &config.page;
-    match &page.dir {
-        Some(dir) => Page::site(dir.clone(), page.fallback.clone()),
-        None => Page::built_in(PageSettings {
-            title: page.title.clone(),
-            media_origins: page.media_origins.clone(),
-        }),
-    }
-}
-
-/// The listed origins, and the sandbox's own.
-fn media_origins(config: &Config, lasting: &Lasting) -> Vec<String> {
-    let sandbox = lasting.sandbox.iter().map(|(_, address)| format!("http://{address}"));
-    config.page.media_origins.iter().cloned().chain(sandbox).collect()
 }

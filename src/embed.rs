@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
+use crate::access::Access;
 use crate::answer;
 use crate::answer::BoxError;
 use crate::app;
@@ -98,6 +99,7 @@ pub struct Tollgate {
 
 struct Behind {
     app: App,
+    access: Arc<Access>,
     tasks: TaskTracker,
     ends: Ends,
 }
@@ -112,12 +114,15 @@ impl Tollgate {
         let Config(config) = config;
         let host = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         let ends = Ends::default();
-        let lasting = waited_for(app::begin(&config, None, &host, &ends))?;
+        let lasting = {
+            let secret = || cli::secret(&config).map_err(io::Error::other);
+            waited_for(app::begin(&config, None, &host, &ends, secret))?
+        };
         let own = app::own_addresses(&config.server.listen)?;
         let app = App::new(config, own, &lasting)?;
         let tasks = TaskTracker::new();
         let stack = app.core(tasks.clone())?;
-        Ok(Self { stack, behind: Arc::new(Behind { app, tasks, ends }) })
+        Ok(Self { stack, behind: Arc::new(Behind { app, access: lasting.access, tasks, ends }) })
     }
 
     /// What goes on besides requests: the account's balance and limit are followed, what was kept for
@@ -133,7 +138,7 @@ impl Tollgate {
                     behind.app.tidy().await;
                 }
             };
-            let work = futures_util::future::join(books, tidying);
+            let work = futures_util::future::join3(books, behind.access.follow(), tidying);
             tokio::select! {
                 () = behind.ends.over.cancelled() => {}
                 _ = work => {}
@@ -144,7 +149,7 @@ impl Tollgate {
     /// Refuses what comes from now on (503 `draining`), ends event streams, and waits for what was
     /// bought to be booked, at most `server.drain`. Drop your listener first.
     pub async fn shutdown(&self) {
-        let Behind { app, tasks, ends } = &*self.behind;
+        let Behind { app, tasks, ends, .. } = &*self.behind;
         ends.shutdown.cancel();
         tasks.close();
         if timeout(app.config().server.drain, tasks.wait()).await.is_err() {

@@ -27,10 +27,15 @@ fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
     let settings = cli::load(cli.config.as_deref());
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     match (cli.command(), settings) {
-        (Command::Check { online: false }, settings) => cli::check(&settings, out, err),
+        (Command::Check { online: false }, settings) => {
+            runtime.block_on(cli::check(&settings, out, err))
+        }
         (_, Err(faults)) => cli::refuse(&faults, err),
         (Command::Check { online: true }, settings) => {
             runtime.block_on(cli::online(&settings, out, err))
+        }
+        (Command::Member { change }, Ok(loaded)) => {
+            runtime.block_on(cli::member(&loaded.config, change, out, err))
         }
         (Command::Usage { since, by, format }, Ok(loaded)) => {
             runtime.block_on(cli::usage(&loaded.config, (since, by, format), out, err))

@@ -20,6 +20,7 @@ pub struct Metrics {
     purchases: Family<Purchase, Counter>,
     tolls: Family<Purchase, Counter>,
     blotted: Counter,
+    credentials_failed: Counter,
     connections: Gauge,
     window_free: Gauge,
     window_waiting: Gauge,
@@ -61,6 +62,7 @@ impl Default for Metrics {
             purchases: Family::default(),
             tolls: Family::default(),
             blotted: Counter::default(),
+            credentials_failed: Counter::default(),
             connections: Gauge::default(),
             window_free: Gauge::default(),
             window_waiting: Gauge::default(),
@@ -83,6 +85,11 @@ impl Default for Metrics {
             "keys_blotted",
             "Replies of the gateway in which one of our keys was found and blotted out",
             metrics.blotted.clone(),
+        );
+        registry.register(
+            "credentials_failed",
+            "Credentials that were shown and did not hold",
+            metrics.credentials_failed.clone(),
         );
         registry.register("connections", "Open client connections", metrics.connections.clone());
         registry.register(
@@ -117,6 +124,11 @@ impl Metrics {
     /// A reply held one of our keys.
     pub fn blotted(&self) {
         self.blotted.inc();
+    }
+
+    /// Somebody showed credentials that do not hold.
+    pub fn credentials_failed(&self) {
+        self.credentials_failed.inc();
     }
 
     /// A client connected.

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceBuilder};
 
+use crate::access::Access;
 use crate::answer::{Answer, BoxError};
 use crate::config::Network;
 use crate::downstream;
@@ -45,6 +46,8 @@ pub struct Gate {
     pub hosts: Arc<Hosts>,
     /// `server.trusted_proxies`
     pub trusted: Arc<[Network]>,
+    /// Who may call.
+    pub access: Arc<Access>,
     /// `gateway.passthrough`
     pub further: Arc<[Further]>,
     /// What callers have used up.
@@ -69,14 +72,14 @@ where
     use downstream::{body, caller, catch, cors, csrf, dialect, head, host, observe, rate, route};
     let stack = ServiceBuilder::new()
         .layer(observe::layer(Arc::clone(&gate.metrics), Arc::clone(&gate.further))) // id, span and metrics before any refusal
-        .layer(cors::layer(&gate.origins)) //                 else a browser cannot read a refusal
+        .layer(cors::layer(&gate.origins, gate.access.has_logins())) // else a browser cannot read a refusal
         .layer(dialect::layer()) //                           refusals under /v1/ in OpenAI's shape
         .layer(catch::layer()) //                             a panic is a 500, readable and with its id
         .layer(head::layer()) //                              400: two parsers could disagree
         .layer(host::layer(Arc::clone(&gate.hosts))) //       421: not our name
         .layer(csrf::layer(&gate.origins)) //                 403: a page that nobody listed
         .layer(route::layer(Arc::clone(&gate.further))) //   404, 405; the path becomes a row
-        .layer(caller::layer(Arc::clone(&gate.trusted))) //   Request becomes Call
+        .layer(caller::layer(Arc::clone(&gate.trusted), Arc::clone(&gate.access))) // 401; Request becomes Call
         .layer(rate::layer(Arc::clone(&gate.limiter))) //     429, cheap first: before the body is read
         .layer(body::layer(gate.bodies)) //                   415, 413, 408
         .service(routes);

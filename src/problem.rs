@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
@@ -259,6 +259,9 @@ impl Problem {
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Some(challenge) = challenge(self.kind) {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
         if let Some(methods) = self.allow {
             headers.insert(ALLOW, *methods);
         }
@@ -266,6 +269,15 @@ impl Problem {
             headers.insert(REPLAYED, HeaderValue::from_static("true"));
         }
         response
+    }
+}
+
+/// What a 401 has to say of how to do better (RFC 6750, 3). No error code where nothing was shown.
+fn challenge(kind: &Kind) -> Option<&'static str> {
+    match kind.code {
+        "missing_credentials" => Some("Bearer realm=\"tollgate\""),
+        "invalid_credentials" => Some("Bearer realm=\"tollgate\", error=\"invalid_token\""),
+        _ => None,
     }
 }
 

@@ -4,9 +4,33 @@
 //! Invariant: a credential is compared as a keyed hash or by its signature, is in no log and no answer,
 //! and a caller is only ever made here or from an address.
 
+pub mod cookie;
+mod denied;
+mod end;
+mod failures;
+mod fetch;
+mod fresh;
+pub mod jwt;
+mod key_set;
+mod object;
+pub mod roll;
+pub mod token;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
 use tokio_util::sync::CancellationToken;
 
-use crate::store::{Own, Role};
+pub use denied::Denied;
+
+use crate::clock;
+use crate::metrics::Metrics;
+use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem, RATE_LIMITED};
+use crate::store::{Caller, Own, Role};
+use failures::Failures;
+use jwt::Jwt;
+use roll::{Count, Opened, Roll};
 
 /// What a caller's credentials say of it, besides its name.
 #[derive(Clone, Debug, Default)]
@@ -18,4 +42,183 @@ pub struct Standing {
     /// Cancelled once the credentials hold no more (revoked, logged out, expired): open streams end
     /// with it. Who has none has nothing that could end.
     pub ended: Option<CancellationToken>,
+    /// When they end by themselves: wall-clock time since the Unix epoch.
+    pub until: Option<Duration>,
+}
+
+/// What a request shows of who sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown<'a> {
+    /// Nothing.
+    Nothing,
+    /// A bearer token.
+    Token(&'a str),
+    /// The value of a login's cookie.
+    Login(&'a str),
+    /// Something that is none of these, or several.
+    Garbled,
+}
+
+/// Who may call, as `access.mode` has it.
+pub enum Door {
+    /// Whoever can reach us, told apart by address.
+    Open,
+    /// Holders of a token that tollgate issued.
+    Members(Roll),
+    /// Users of the web app's own login.
+    Jwt(Jwt),
+}
+
+/// Judges credentials; shared by every core. It outlives a change of settings.
+pub struct Access {
+    door: Door,
+    failures: Failures,
+    metrics: Arc<Metrics>,
+}
+
+impl Access {
+    /// Lets in whom `door` does.
+    pub fn new(door: Door, metrics: Arc<Metrics>) -> Self {
+        Self { door, failures: Failures::default(), metrics }
+    }
+
+    /// Who may call.
+    pub fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// Whether callers are known by an address alone, whatever they show.
+    pub fn is_open(&self) -> bool {
+        matches!(self.door, Door::Open)
+    }
+
+    /// Who asks; `address` is what it is known by, if by nothing else.
+    ///
+    /// # Errors
+    /// 401; 429 `rate_limited` where too many wrong credentials came from there; 503 where nobody can
+    /// say.
+    pub async fn judge(
+        &self,
+        shown: Shown<'_>,
+        address: Caller,
+    ) -> Result<(Caller, Standing), Problem> {
+        let found = match (&self.door, shown) {
+            (Door::Open, _) => return Ok((address, Standing::default())),
+            (Door::Members(_) | Door::Jwt(_), Shown::Nothing) => {
+                return Err(Problem::new(&MISSING_CREDENTIALS));
+            }
+            (Door::Members(_) | Door::Jwt(_), Shown::Garbled) | (Door::Jwt(_), Shown::Login(_)) => {
+                Err(Denied::Invalid)
+            }
+            (Door::Members(roll), Shown::Token(token)) => roll.by_token(token),
+            (Door::Members(roll), Shown::Login(value)) => roll.by_login(value),
+            (Door::Jwt(jwt), Shown::Token(token)) => jwt.verify(token).await,
+        };
+        found.map_err(|denied| self.refusal(denied, &address))
+    }
+
+    /// Opens a login for the holder of a token; the one that was `carried` is over.
+    ///
+    /// # Errors
+    /// As [`judge`](Self::judge); 404 where there are no logins.
+    pub async fn log_in(
+        &self,
+        token: &str,
+        carried: Option<&str>,
+        address: &Caller,
+    ) -> Result<Opened, Problem> {
+        let opened = self.roll()?.log_in(token, carried).await;
+        opened.map_err(|denied| self.refusal(denied, address))
+    }
+
+    /// Ends a login, if it is one.
+    ///
+    /// # Errors
+    /// 503 where the store cannot note it; 404 where there are no logins.
+    pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
+        let ended = self.roll()?.log_out(value).await;
+        ended.map_err(|_unavailable| no_list())
+    }
+
+    /// Looks for changes for as long as it is polled.
+    pub async fn follow(&self) {
+        match &self.door {
+            Door::Open => {}
+            Door::Members(roll) => roll.follow().await,
+            Door::Jwt(jwt) => jwt.keep().await,
+        }
+    }
+
+    /// Looks for changes now: an operator has read the settings again.
+    pub fn look_again(&self) {
+        match &self.door {
+            // The roll looks several times a second.
+            Door::Open | Door::Members(_) => {}
+            Door::Jwt(jwt) => jwt.look_again(),
+        }
+    }
+
+    /// How many members may call, where that is known.
+    pub fn count(&self) -> Option<Count> {
+        match &self.door {
+            Door::Open | Door::Jwt(_) => None,
+            Door::Members(roll) => roll.count(),
+        }
+    }
+
+    /// Whether a browser can hold a login.
+    pub fn has_logins(&self) -> bool {
+        matches!(self.door, Door::Members(_))
+    }
+
+    /// Refuses where nobody can sign in.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn logins(&self) -> Result<(), Problem> {
+        self.roll().map(|_| ())
+    }
+
+    fn roll(&self) -> Result<&Roll, Problem> {
+        match &self.door {
+            Door::Members(roll) => Ok(roll),
+            Door::Open | Door::Jwt(_) => Err(Problem::new(&NOT_FOUND)
+                .detail("logins are for access.mode = \"members\"; nobody signs in here")),
+        }
+    }
+
+    /// One that failed counts against its address, so that guessing is slow; who holds what is right
+    /// does not come here.
+    fn refusal(&self, denied: Denied, address: &Caller) -> Problem {
+        match (denied, &self.door) {
+            (Denied::Unavailable { .. }, Door::Members(_)) => no_list(),
+            (Denied::Unavailable { .. }, Door::Open | Door::Jwt(_)) => denied.problem(),
+            (Denied::Invalid, _) => {
+                self.metrics.credentials_failed();
+                match self.failures.note(address, clock::now()) {
+                    Ok(()) => denied.problem(),
+                    Err(wait) => Problem::new(&RATE_LIMITED)
+                        .detail("too many credentials from this address were wrong")
+                        .retry_after(wait),
+                }
+            }
+        }
+    }
+}
+
+/// Of whom it lets in, and what they show, nothing.
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.door {
+            Door::Open => "Access(open)",
+            Door::Members(_) => "Access(members)",
+            Door::Jwt(_) => "Access(jwt)",
+        })
+    }
+}
+
+fn no_list() -> Problem {
+    Problem::new(&LEDGER_UNAVAILABLE)
+        .detail("who may call cannot be looked up right now")
+        .retry_after(roll::TRY_AGAIN)
 }

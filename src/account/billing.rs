@@ -13,9 +13,10 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 use tracing::{info, warn};
 
+use crate::clock;
 use crate::contract::wire::KEY_PREFIX;
 use crate::upstream::billing;
-use crate::upstream::billing::{Billing, KeyRow, RateLimit};
+use crate::upstream::billing::{Billing, KeyRow, Listing, RateLimit};
 use crate::upstream::{Ask, Error, Reply, What};
 
 /// The gateway is asked at most this often.
@@ -38,6 +39,15 @@ pub enum Told {
     Nothing,
 }
 
+/// What the gateway said last.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// All of it.
+    pub listing: Arc<Listing>,
+    /// When: wall-clock time since the Unix epoch.
+    pub as_of: Duration,
+}
+
 /// The account's books. Clones are the same ones.
 #[derive(Clone)]
 pub struct Books(Arc<Shared>);
@@ -47,6 +57,7 @@ struct Shared {
     /// Holds whether the latest question was answered.
     asked: Cache<(), bool>,
     is_stale: AtomicBool,
+    latest: Mutex<Option<Known>>,
     limit: watch::Sender<Option<Told>>,
     ears: Ears,
     is_ours: IsOurs,
@@ -70,6 +81,7 @@ impl Books {
             gateway: BoxCloneSyncService::new(gateway),
             asked: Cache::builder().max_capacity(1).time_to_live(AT_MOST_EVERY).build(),
             is_stale: AtomicBool::new(false),
+            latest: Mutex::default(),
             limit: watch::Sender::new(None),
             ears: Box::new(move || Box::new(ears())),
             is_ours: Box::new(is_ours),
@@ -85,6 +97,11 @@ impl Books {
     /// Whether the gateway did not answer when it was asked last.
     pub fn is_stale(&self) -> bool {
         self.0.is_stale.load(Ordering::Relaxed)
+    }
+
+    /// What the gateway said last; nothing before it said anything.
+    pub fn known(&self) -> Option<Known> {
+        self.0.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sees to it that what is known is at most a minute old, if the gateway answers soon.
@@ -150,6 +167,8 @@ impl Shared {
             heard(&listing.billing);
             self.hand_on(listing.billing.rate_limit);
             self.tell_revoked(&listing.keys);
+            let known = Known { listing: Arc::new(listing), as_of: clock::wall() };
+            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
         } else {
             info!("the account's books cannot be read; selling goes on");
             self.limit.send_if_modified(|known| {
@@ -186,7 +205,7 @@ impl Shared {
 }
 
 /// The prefix without what stands for the rest.
-fn shown(prefix: &str) -> &str {
+pub(super) fn shown(prefix: &str) -> &str {
     prefix.trim_end_matches(['.', '…', '*'])
 }
 

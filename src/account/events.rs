@@ -14,6 +14,7 @@ use http::{HeaderValue, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 
+use crate::access::Standing;
 use crate::answer::{Answer, Body, BoxError};
 use crate::jobs::{Jobs, Watching};
 use crate::problem::{JOB_NOT_FOUND, Problem};
@@ -29,6 +30,8 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 pub struct Listener<'a> {
     /// Who asks.
     pub caller: &'a Caller,
+    /// For how long it may be told.
+    pub standing: &'a Standing,
     /// `Last-Event-ID`, or nothing.
     pub last_event_id: &'a str,
     /// The request's name in logs.
@@ -45,7 +48,7 @@ pub async fn stream(
     listener: Listener<'_>,
     named: Checked<JobIds>,
 ) -> Result<Answer, Problem> {
-    let Listener { caller, last_event_id, id } = listener;
+    let Listener { caller, standing, last_event_id, id } = listener;
     let named = named.into_inner().request_ids;
     let request_ids = match named.is_empty() {
         false => named,
@@ -77,7 +80,7 @@ pub async fn stream(
     if watched.is_empty() && !missing.is_empty() {
         return Err(Problem::new(&JOB_NOT_FOUND));
     }
-    let flow = Flow::new(watched, last_event_id, jobs.stopped(), seat);
+    let flow = Flow::new(watched, last_event_id, jobs.stopped(), seat).during(standing.clone());
     if missing.is_empty() && flow.has_nothing_to_tell() {
         let mut nothing = Answer::new(Body::empty());
         *nothing.status_mut() = StatusCode::NO_CONTENT;

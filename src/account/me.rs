@@ -7,13 +7,14 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::billing::Books;
+use crate::access::Standing;
 use crate::answer;
 use crate::answer::Answer;
 use crate::clock;
 use crate::clock::Date;
 use crate::contract::money::Usd;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Caller, Ledger, Limits, Scope};
+use crate::store::{Caller, Ledger, Limits, Own, Role, Scope};
 
 /// What of it does not change while the gate stands.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,7 @@ pub struct Facts {
     pub mode: &'static str,
     /// `access.mode`.
     pub access: &'static str,
-    /// Whether callers may see the account's balance.
+    /// Whether every caller may see the account's balance; admins always may.
     pub shows_balance: bool,
     /// `[budget]`.
     pub budgets: Limits,
@@ -71,8 +72,8 @@ pub struct Me {
 }
 
 #[derive(Serialize)]
-struct Document {
-    caller: Who,
+struct Document<'a> {
+    caller: Who<'a>,
     mode: &'static str,
     access: &'static str,
     limits: Allowance,
@@ -83,8 +84,12 @@ struct Document {
 }
 
 #[derive(Serialize)]
-struct Who {
+struct Who<'a> {
     kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -124,19 +129,20 @@ impl Me {
     ///
     /// # Errors
     /// 503 `ledger_unavailable` where a budget is set and what was spent cannot be read.
-    pub async fn of(&self, caller: &Caller) -> Result<Answer, Problem> {
-        let Facts { mode, access, shows_balance, .. } = self.facts;
+    pub async fn of(&self, caller: &Caller, standing: &Standing) -> Result<Answer, Problem> {
+        let Facts { mode, access, .. } = self.facts;
+        let shows_balance = self.facts.shows_balance || standing.role == Role::Admin;
         if shows_balance {
             self.books.refresh().await;
         }
         let balance = (self.sources.balance)().filter(|_| shows_balance);
         let wait = (self.sources.wait)();
         let document = Document {
-            caller: Who { kind: kind(caller) },
+            caller: who(caller, standing.role),
             mode,
             access,
             limits: (self.sources.allowance)(caller),
-            budgets: self.budgets(caller).await?,
+            budgets: self.budgets(caller, standing.own).await?,
             balance: balance.map(|Balance { amount, as_of }| Shown {
                 amount: amount.to_string(),
                 amount_micros: amount.as_micros(),
@@ -148,8 +154,9 @@ impl Me {
         Ok(answer::json(StatusCode::OK, &document))
     }
 
-    async fn budgets(&self, caller: &Caller) -> Result<Vec<Budget>, Problem> {
-        let Limits { total_day, total_month, caller_day, caller_month } = self.facts.budgets;
+    async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Budget>, Problem> {
+        let Limits { total_day, total_month, caller_day, caller_month } =
+            self.facts.budgets.and(own);
         let today = Date::at(clock::wall());
         let tomorrow = Date::on(today.days() + 1);
         let (day, month) = (("day", tomorrow.begins()), ("month", today.next_month().begins()));
@@ -195,11 +202,11 @@ fn budget(
 }
 
 /// How the caller is known.
-fn kind(caller: &Caller) -> &'static str {
+fn who(caller: &Caller, role: Role) -> Who<'_> {
     match caller {
-        Caller::Address(_) => "address",
-        Caller::Member(_) => "member",
-        Caller::Subject(_) => "subject",
+        Caller::Address(_) => Who { kind: "address", name: None, role: None },
+        Caller::Member(name) => Who { kind: "member", name: Some(name), role: Some(role.name()) },
+        Caller::Subject(name) => Who { kind: "subject", name: Some(name), role: Some(role.name()) },
     }
 }
 

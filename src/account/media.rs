@@ -1,17 +1,22 @@
 //! Hands a finished video to the caller who knows its job, from our own origin.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use http::{HeaderValue, Method, StatusCode};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::transfer::Transfer;
+use crate::access::Standing;
 use crate::answer;
-use crate::answer::{Answer, Body};
+use crate::answer::{Answer, Body, BoxError};
 use crate::jobs::reading::Words;
 use crate::problem::{NOT_FOUND, OVERLOADED, Problem};
 use crate::upstream::media::Media;
@@ -35,12 +40,14 @@ impl Videos {
         Self { media, words, places: Arc::new(Semaphore::new(AT_A_TIME)), stop }
     }
 
-    /// The video of the job with this status body, or the range of it that was asked for.
+    /// The video of the job with this status body, or the range of it that was asked for. It is broken
+    /// off when the caller's credentials end.
     pub async fn content(
         &self,
         status: &[u8],
         method: Method,
         range: Option<&HeaderValue>,
+        standing: &Standing,
     ) -> Result<Answer, Problem> {
         let address = self.words.address(status).ok_or_else(|| {
             Problem::new(&NOT_FOUND).detail("the job's status names no video yet")
@@ -60,7 +67,10 @@ impl Videos {
         let body = match method == Method::HEAD || head.status == StatusCode::RANGE_NOT_SATISFIABLE
         {
             true => Body::from(Bytes::new()),
-            false => Body::stream(Transfer::new(body, place, self.stop.clone())),
+            false => {
+                let transfer = Transfer::new(body, place, self.stop.clone());
+                Body::stream(During::new(transfer, standing.clone()))
+            }
         };
         let mut answer = Answer::new(body);
         *answer.status_mut() = head.status;
@@ -70,5 +80,41 @@ impl Videos {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, max-age=3600"));
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(answer::SEALED));
         Ok(answer)
+    }
+}
+
+/// A transfer for as long as somebody may have it.
+struct During {
+    body: Transfer<Incoming>,
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl During {
+    fn new(body: Transfer<Incoming>, standing: Standing) -> Self {
+        Self { body, over: Box::pin(async move { standing.over().await }) }
+    }
+}
+
+impl http_body::Body for During {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.over.as_mut().poll(cx).is_ready() {
+            // An error, so that nobody takes the part for the whole.
+            return Poll::Ready(Some(Err("the caller's credentials have ended".into())));
+        }
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tower::Service;
 
 use super::{Lasting, terms};
+use crate::account::admin::Admin;
 use crate::account::billing::{Books, Told};
 use crate::account::further::Further;
 use crate::account::me;
@@ -65,7 +66,7 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
             Mode::Members => "members",
             Mode::Jwt { .. } => "jwt",
         },
-        shows_balance: knows_callers(config),
+        shows_balance: config.access.mode == Mode::Open && config.is_private(),
         budgets: terms(config).limits,
     };
     let (limiter, credit) = (Arc::clone(limiter), lasting.credit.clone());
@@ -85,6 +86,15 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
 
 pub(super) fn spend(config: &Config, lasting: &Lasting) -> Spend {
     Spend::new(Arc::clone(&lasting.ledger) as _, knows_callers(config))
+}
+
+pub(super) fn admin(books: &Books, lasting: &Lasting) -> Admin {
+    Admin {
+        ledger: Arc::clone(&lasting.ledger),
+        members: Arc::clone(&lasting.members),
+        jobs: lasting.jobs.book(),
+        books: books.clone(),
+    }
 }
 
 pub(super) fn further<S>(config: &Config, gateway: S) -> Further

@@ -9,7 +9,8 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{Lasting, Remembered, memory, sandbox, sqlite, window};
+use super::{Lasting, Remembered, access, memory, sandbox, sqlite, window};
+use crate::access::token::Secret;
 use crate::config::{Config, Store, Target};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
@@ -30,7 +31,7 @@ pub struct Ends {
 }
 
 /// What outlives a change of settings, as it is at the start. `admin` is where commands beside this
-/// server ask it. Jobs and the sandbox run on `behind`.
+/// server ask it; `secret` is asked for where members may call. Jobs and the sandbox run on `behind`.
 ///
 /// # Errors
 /// A store that another server has, or a socket that cannot be had.
@@ -39,6 +40,7 @@ pub async fn begin(
     admin: Option<SocketAddr>,
     behind: &Handle,
     ends: &Ends,
+    secret: impl FnOnce() -> io::Result<Secret>,
 ) -> io::Result<Lasting> {
     let store = open_store(config, admin)?;
     let jobs = Jobs::new(store.book, behind.clone(), ends.shutdown.clone());
@@ -46,7 +48,12 @@ pub async fn begin(
     let metrics = Arc::new(Metrics::default());
     let watched = Arc::clone(&window);
     metrics.watch_window(move || (watched.free(), watched.waiting()));
+    let access =
+        access(&config.access.mode, Arc::clone(&store.members), secret, Arc::clone(&metrics))
+            .await?;
     Ok(Lasting {
+        access,
+        members: store.members,
         metrics,
         ledger: store.ledger,
         ledger_name: store.name,

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::clock;
 use crate::store::memory::Memory;
 use crate::store::sqlite::{OpenError, Sqlite};
-use crate::store::{JobBook, Ledger, Money, WindowLog};
+use crate::store::{JobBook, Ledger, Members, Money, Store, WindowLog};
 
 /// What a server remembers, by what it is asked for.
 #[derive(Clone)]
@@ -23,14 +23,17 @@ pub struct Remembered {
     pub book: Arc<dyn JobBook>,
     /// What was sent to the gateway.
     pub log: Arc<dyn WindowLog>,
+    /// Who may call, where members may.
+    pub members: Arc<dyn Members>,
     /// Another name once purchases may be forgotten. It is public, so it holds no secret.
     pub name: Arc<str>,
 }
 
 impl Remembered {
     /// All of it in one place, of this name.
-    pub fn by<T: Ledger + JobBook + WindowLog>(store: Arc<T>, name: Arc<str>) -> Self {
-        Self { ledger: Arc::clone(&store) as _, book: Arc::clone(&store) as _, log: store, name }
+    pub fn by<T: Store>(store: Arc<T>, name: Arc<str>) -> Self {
+        let (ledger, book) = (Arc::clone(&store) as _, Arc::clone(&store) as _);
+        Self { ledger, book, log: Arc::clone(&store) as _, members: store, name }
     }
 }
 

@@ -2,23 +2,29 @@
 
 use std::io;
 use std::io::Write;
+use std::sync::Arc;
 
 use super::Exit;
 use super::Loaded;
 use super::refuse;
+use crate::access::roll::Count;
+use crate::clock;
 use crate::config::Budget;
+use crate::config::Config;
 use crate::config::Fault;
 use crate::config::Mode;
 use crate::config::Spend;
 use crate::config::Store;
 use crate::config::Target;
+use crate::store::Members;
+use crate::store::sqlite::Sqlite;
 
 /// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`. Settings
 /// that this version cannot honour are faults too, as `serve` would refuse them.
 ///
 /// # Errors
 /// That of writing.
-pub fn check(
+pub async fn check(
     loaded: &Result<Loaded, Vec<Fault>>,
     out: &mut impl Write,
     err: &mut impl Write,
@@ -37,11 +43,28 @@ pub fn check(
     if !not_yet.is_empty() {
         return Ok(Exit::Mistake);
     }
-    summary(loaded, out)?;
+    let members = count(&loaded.config).await;
+    summary(loaded, members, out)?;
     Ok(Exit::Done)
 }
 
-fn summary(loaded: &Loaded, out: &mut impl Write) -> io::Result<()> {
+/// The members in the ledger, where there is one that can be read.
+async fn count(config: &Config) -> Option<Count> {
+    let Store::Sqlite(path) = &config.store else { return None };
+    if config.access.mode != Mode::Members {
+        return None;
+    }
+    match path.try_exists() {
+        Ok(false) => Some(Count::default()),
+        Ok(true) => {
+            let ledger = Sqlite::read(path, Arc::new(clock::wall)).ok()?;
+            Some(Count::of(&ledger.members().await.ok()?))
+        }
+        Err(_unreadable) => None,
+    }
+}
+
+fn summary(loaded: &Loaded, members: Option<Count>, out: &mut impl Write) -> io::Result<()> {
     let config = &loaded.config;
     let file = match &loaded.file {
         Some(path) => path.display().to_string(),
@@ -53,7 +76,7 @@ fn summary(loaded: &Loaded, out: &mut impl Write) -> io::Result<()> {
         ("gateway", gateway(&config.gateway.target)),
         ("listen", listen.join(", ")),
         ("admin", config.admin.listen.to_string()),
-        ("callers", callers(&config.access.mode).to_owned()),
+        ("callers", callers(&config.access.mode, members)),
         ("budgets", budgets(&config.budget)),
         ("store", store(&config.store)),
     ];
@@ -76,12 +99,25 @@ pub(super) fn gateway(target: &Target) -> String {
     }
 }
 
-pub(super) fn callers(mode: &Mode) -> &'static str {
-    match mode {
-        Mode::Open => "open: whoever reaches an address above, told apart by address",
-        Mode::Members => "members: holders of a token",
-        Mode::Jwt { .. } => "jwt: users of the web app's own login",
-    }
+/// Who may call; of members how many, where that is known.
+pub(super) fn callers(mode: &Mode, members: Option<Count>) -> String {
+    const HOW: &str = "`tollgate member add NAME` adds one";
+    let words = match (mode, members) {
+        (Mode::Open, _) => "open: whoever reaches an address above, told apart by address",
+        (Mode::Jwt { .. }, _) => "jwt: users of the web app's own login",
+        (Mode::Members, None) => "members: holders of a token",
+        (Mode::Members, Some(Count { members: 0, .. })) => {
+            return format!("members: NOBODY YET, and nobody is let in; {HOW}");
+        }
+        (Mode::Members, Some(Count { members, admins })) => {
+            let admins = match admins {
+                1 => "1 admin".to_owned(),
+                _ => format!("{admins} admins"),
+            };
+            return format!("members: {members}, {admins}; {HOW}");
+        }
+    };
+    words.to_owned()
 }
 
 pub(super) fn budgets(budget: &Budget) -> String {

@@ -5,10 +5,12 @@ mod check;
 mod harden;
 mod ledger;
 mod log;
+mod member;
 mod online;
 mod reconcile;
 mod reload;
 mod sandbox;
+mod secret;
 mod serve;
 mod settings;
 mod usage;
@@ -25,9 +27,12 @@ use clap::Subcommand;
 
 pub use check::check;
 pub use harden::harden;
+pub use member::Change;
+pub use member::member;
 pub use online::online;
 pub use reconcile::reconcile;
 pub use sandbox::sandbox;
+pub(crate) use secret::secret;
 pub use serve::serve;
 pub use settings::Loaded;
 pub use settings::load;
@@ -38,6 +43,7 @@ pub use usage::Format;
 pub use usage::Since;
 pub use usage::usage;
 
+use crate::access::token;
 use crate::config::Fault;
 use crate::config::blot;
 
@@ -63,6 +69,12 @@ pub enum Command {
         /// Asks the gateway for balance, limits and key names as well
         #[arg(long)]
         online: bool,
+    },
+    /// Adds, lists, changes and revokes those who may call
+    Member {
+        /// What becomes of whom
+        #[command(subcommand)]
+        change: Change,
     },
     /// Says what was spent, from the ledger
     Usage {
@@ -128,7 +140,7 @@ impl Cli {
         };
         let text = error.render().to_string();
         if error.use_stderr() {
-            write!(err, "{}", blot(&text))?;
+            write!(err, "{}", token::blot(&blot(&text)))?;
             return Ok(Err(Exit::Mistake));
         }
         write!(out, "{text}")?;

@@ -35,7 +35,7 @@ pub async fn online(
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
-    let exit = check(loaded, out, err)?;
+    let exit = check(loaded, out, err).await?;
     match loaded {
         Ok(Loaded { config, .. }) if exit == Exit::Done => ask(config, out, err).await,
         Ok(_) | Err(_) => Ok(exit),

@@ -66,6 +66,7 @@ impl Reload {
         }
         app.take_over(&self.statement);
         tokio::spawn(app.follow_books());
+        self.lasting.access.look_again();
         Ok(app)
     }
 }
@@ -85,7 +86,9 @@ fn changed(old: &Config, new: &Config) -> Vec<(&'static str, Effect)> {
     let rows = [
         ("server.listen", before.listen != after.listen, Refused),
         ("gateway.base_url", is_sandbox(old) != is_sandbox(new), Refused),
+        ("access.mode", old.access.mode != new.access.mode, Refused),
         ("store.url", old.store != new.store, Refused),
+        ("TOLLGATE_SECRET", old.secret != new.secret, Refused),
         ("server.max_connections", before.max_connections != after.max_connections, Later),
         ("server.header_timeout", before.header_timeout != after.header_timeout, Later),
         ("server.idle_timeout", before.idle_timeout != after.idle_timeout, Later),

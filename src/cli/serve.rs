@@ -20,7 +20,9 @@ use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
 use super::reload::Reload;
+use super::secret::secret;
 use super::{Exit, Loaded, log};
+use crate::access::Access;
 use crate::app;
 use crate::app::{App, Current, Ends, TIDY_EVERY};
 use crate::config::Config;
@@ -60,17 +62,20 @@ pub fn serve(
     let signals = behind.block_on(async { Signals::new() })?;
     let shutdown = CancellationToken::new();
     let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
-    let lasting =
-        behind.block_on(app::begin(&config, Some(admin.local_addr()?), behind.handle(), &ends))?;
+    let finding = || secret(&config).map_err(io::Error::other);
+    let beginning = app::begin(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
+    let lasting = behind.block_on(beginning)?;
+    let access = Arc::clone(&lasting.access);
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
     let cores = start_cores(&app, &listeners, &shutdown)?;
-    announce(app.config(), &listeners, &admin, out)?;
+    announce(app.config(), &access, &listeners, &admin, out)?;
     // The cores have their own handles: with these open, too, the kernel would go on taking
     // connections that nobody serves while the rest drains.
     drop(listeners);
     behind.spawn(app.open_books());
+    behind.spawn(async move { access.follow().await });
     let statement = app.statement();
     let reload =
         Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
@@ -230,6 +235,7 @@ async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
 /// Where the page is, what it costs, who may come: the first thing that a person reads.
 fn announce(
     config: &Config,
+    access: &Access,
     listeners: &[StdListener],
     admin: &StdListener,
     out: &mut impl Write,
@@ -239,7 +245,7 @@ fn announce(
         writeln!(out, "page      http://{}", listener.local_addr()?)?;
     }
     writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
-    writeln!(out, "callers   {}", callers(&config.access.mode))?;
+    writeln!(out, "callers   {}", callers(&config.access.mode, access.count()))?;
     writeln!(out, "budgets   {}", budgets(&config.budget))?;
     writeln!(out, "admin     http://{}", admin.local_addr()?)?;
     out.flush()

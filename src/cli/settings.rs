@@ -86,7 +86,7 @@ pub fn load_from(
         return Err(faults);
     }
     let mut warnings = config.warnings();
-    warnings.extend(key_file_warning(folder, &environment));
+    warnings.extend(open_file_warnings(folder, &environment));
     Ok(Loaded { config, file: text.map(|_| path), warnings })
 }
 
@@ -260,10 +260,14 @@ impl Unread {
 }
 
 /// A key that every user of the machine can read is not secret.
-fn key_file_warning(folder: &Path, environment: &Environment) -> Option<String> {
+fn open_file_warnings(folder: &Path, environment: &Environment) -> Vec<String> {
     use std::os::unix::fs::PermissionsExt;
-    let name = environment.get("GATEWAY_API_KEY_FILE").map(|name| name.trim())?;
-    let mode = fs::metadata(folder.join(name)).ok()?.permissions().mode();
-    let text = "GATEWAY_API_KEY_FILE: every user of this machine can read the file; chmod 600 it";
-    (!name.is_empty() && mode & 0o004 != 0).then(|| text.to_owned())
+    let is_open = |variable: &&str| {
+        let name = environment.get(*variable).map(|name| name.trim()).unwrap_or_default();
+        let about = fs::metadata(folder.join(name));
+        !name.is_empty() && about.is_ok_and(|about| about.permissions().mode() & 0o004 != 0)
+    };
+    let open = ["GATEWAY_API_KEY_FILE", "TOLLGATE_SECRET_FILE"].into_iter().filter(is_open);
+    let text = "every user of this machine can read the file; chmod 600 it";
+    open.map(|variable| format!("{variable}: {text}")).collect()
 }

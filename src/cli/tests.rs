@@ -26,7 +26,9 @@ fn variables(environment: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
 
 fn checked(loaded: &Result<Loaded, Vec<Fault>>) -> (Exit, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let exit = check(loaded, &mut out, &mut err).expect("a Vec takes all");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let checking = check(loaded, &mut out, &mut err);
+    let exit = runtime.expect("a runtime").block_on(checking).expect("a Vec takes all");
     (exit, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
 }
 
@@ -207,10 +209,20 @@ fn check_says_every_fault_on_a_line_of_its_own_and_exits_with_two() {
 
 #[test]
 fn check_refuses_what_serve_would_refuse() {
-    let folder = folder(&[("proxy.toml", "[access]\nmode = 'members'")]);
+    let folder = folder(&[("proxy.toml", "[store]\nurl = 'redis://localhost'")]);
     let (exit, out, err) = checked(&load(folder.path(), &[]));
     assert_eq!((exit, out.as_str()), (Exit::Mistake, ""));
-    assert!(err.starts_with("access.mode: this version does not know members"), "{err}");
+    assert!(err.starts_with("store.url: this version does not share a store"), "{err}");
+}
+
+#[test]
+fn check_says_who_may_call() {
+    let members = "store.url = 'sqlite:ledger.db'\naccess.mode = 'members'";
+    let folder = folder(&[("proxy.toml", members)]);
+    let (exit, out, _) = checked(&load(folder.path(), &[]));
+    assert_eq!(exit, Exit::Done);
+    assert!(out.contains("callers   members: NOBODY YET"), "{out}");
+    assert!(!folder.path().join("ledger.db").exists(), "it makes nothing");
 }
 
 #[test]
@@ -231,7 +243,7 @@ async fn check_online_has_nothing_to_ask_in_sandbox_mode_and_asks_nothing_where_
     for (variables, exit, says) in [
         (&[][..], Exit::Done, "nothing to ask"),
         (&[("TOLLGATE_LIMITS__BURST", "many")], Exit::Mistake, "TOLLGATE_LIMITS__BURST"),
-        (&[("TOLLGATE_ACCESS__MODE", "members")], Exit::Mistake, "access.mode"),
+        (&[("TOLLGATE_STORE__URL", "redis://localhost")], Exit::Mistake, "store.url"),
     ] {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let loaded = load(folder.path(), variables);

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::Exit;
 use super::ledger;
+use crate::account::csv::cell;
 use crate::account::usage;
 use crate::account::usage::Sum;
 use crate::account::usage::Usage;
@@ -152,17 +153,9 @@ fn table(by: &str, usage: &Usage, out: &mut impl Write) -> io::Result<()> {
 fn csv(usage: &Usage, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "key,count,settled,unknown,held")?;
     for (key, sum) in &usage.groups {
-        writeln!(out, "{},{}", quoted(key), columns(sum).join(","))?;
+        writeln!(out, "{},{}", cell(key), columns(sum).join(","))?;
     }
     Ok(())
-}
-
-/// As RFC 4180 wants it where there is anything to quote.
-fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\r', '\n']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
 }
 
 fn json(usage: &Usage, out: &mut impl Write) -> io::Result<()> {

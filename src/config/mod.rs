@@ -7,6 +7,7 @@
 
 mod buying;
 mod fault;
+mod jwt;
 mod key;
 mod keys;
 mod nearest;
@@ -14,6 +15,7 @@ mod not_yet;
 mod origin;
 mod raw;
 mod read;
+mod secret;
 mod section;
 mod serving;
 mod value;
@@ -28,9 +30,13 @@ use url::Url;
 pub use fault::Fault;
 pub use fault::Place;
 pub use fault::blot;
+pub use jwt::ClaimName;
+pub use jwt::Jwks;
+pub use jwt::Jwt;
 pub use key::Key;
 pub use read::Environment;
 pub use read::Source;
+pub use secret::SecretText;
 
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
@@ -47,6 +53,8 @@ pub struct Config {
     pub gateway: Gateway,
     /// `[access]`
     pub access: Access,
+    /// `TOLLGATE_SECRET`, or what is in `TOLLGATE_SECRET_FILE`; where neither is set, it is made.
+    pub secret: Option<SecretText>,
     /// `[limits]`
     pub limits: Limits,
     /// `[budget]`
@@ -198,14 +206,7 @@ pub enum Mode {
     /// Holders of a token that tollgate issued.
     Members,
     /// Users of the web app's own login.
-    Jwt {
-        /// `access.jwt.issuer`
-        issuer: String,
-        /// `access.jwt.audience`
-        audience: String,
-        /// `access.jwt.jwks`: an https address or a file.
-        jwks: String,
-    },
+    Jwt(Jwt),
 }
 
 /// What each caller may do.

@@ -15,10 +15,6 @@ type Row = (&'static str, fn(&Config) -> bool, &'static str);
 pub(super) const NOT_YET: &[Row] = &[
     ("server.tls", |config| matches!(config.server.tls, Some(Tls { .. })),
         "this version does not serve TLS, and never plain HTTP where TLS was asked for; put a TLS front-end before it"),
-    ("access.mode", |config| config.access.mode == Mode::Members,
-        "this version does not know members; use \"open\""),
-    ("access.mode", |config| matches!(config.access.mode, Mode::Jwt { .. }),
-        "this version does not check JWTs; use \"open\""),
     ("store.url", |config| config.store == Store::Redis,
         "this version does not share a store between instances; use \"memory\" or \"sqlite:…\", and unset REDIS_URL"),
 ];
@@ -48,6 +44,13 @@ impl Config {
             warnings.push(
                 "budget.total: not set, while server.hosts or server.trusted_proxies say that others \
                  reach us: whoever does can spend the whole balance"
+                    .to_owned(),
+            );
+        }
+        if self.access.mode == Mode::Members && self.store == Store::Memory {
+            warnings.push(
+                "access.mode: with store.url = \"memory\", `tollgate member add` reaches no list that \
+                 this server reads; use \"sqlite:…\""
                     .to_owned(),
             );
         }

@@ -89,6 +89,32 @@ fn is_authority(text: &str) -> bool {
 
 /// The gateway's address: https, or http where the host is loopback.
 pub(super) fn base_url(text: &str) -> Parsed<Url> {
+    let in_the_open =
+        "expected https: the key would travel in the open (http is for loopback hosts)";
+    let url = address(text, in_the_open)?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("expected no query and no fragment".into());
+    }
+    let path = url.path().trim_end_matches('/');
+    if path.ends_with("/api/v1") || path.ends_with("/api") {
+        return Err("expected the address without /api/v1, which is added to it".into());
+    }
+    Ok(url)
+}
+
+/// Where a login service shows its public keys: https, or http where the host is loopback.
+pub(super) fn key_set(text: &str) -> Parsed<Url> {
+    let in_the_open =
+        "expected https: others could put in keys of their own (http is for loopback hosts)";
+    let url = address(text, in_the_open)?;
+    if url.fragment().is_some() {
+        return Err("expected no fragment".into());
+    }
+    Ok(url)
+}
+
+/// An address that says what it means, without credentials.
+fn address(text: &str, in_the_open: &'static str) -> Parsed<Url> {
     let expected = "expected an address such as \"https://gateway.example.com\"";
     // The parser drops tabs and newlines, and turns backslashes: what is written must be what is meant.
     if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
@@ -99,23 +125,11 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
     match url.scheme() {
         "https" => {}
         "http" if is_loopback(&host) => {}
-        "http" => {
-            return Err(
-                "expected https: the key would travel in the open (http is for loopback hosts)"
-                    .into(),
-            );
-        }
+        "http" => return Err(in_the_open.into()),
         _ => return Err(expected.into()),
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err("expected no user or password in the address".into());
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err("expected no query and no fragment".into());
-    }
-    let path = url.path().trim_end_matches('/');
-    if path.ends_with("/api/v1") || path.ends_with("/api") {
-        return Err("expected the address without /api/v1, which is added to it".into());
     }
     Ok(url)
 }

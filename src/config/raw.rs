@@ -14,7 +14,7 @@ use crate::contract::wire::KEY_PREFIX;
 /// What every variable of ours begins with.
 const PREFIX: &str = "TOLLGATE_";
 /// Variables that begin so and are no settings.
-const SECRETS: &[&str] = &["TOLLGATE_SECRET"];
+const SECRETS: &[&str] = &["TOLLGATE_SECRET", "TOLLGATE_SECRET_FILE"];
 
 /// The settings as written.
 #[derive(Default)]

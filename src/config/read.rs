@@ -12,6 +12,7 @@ use super::fault::Fault;
 use super::fault::Place;
 use super::keys;
 use super::raw::Raw;
+use super::secret;
 use super::section::Report;
 use super::serving;
 
@@ -76,6 +77,7 @@ fn meant(source: &Source<'_>, raw: &Raw, mut report: Report) -> (Config, Vec<Fau
         admin: report.section(raw, "admin", serving::admin),
         gateway: report.section(raw, "gateway", |section| buying::gateway(section, keys)),
         access: report.section(raw, "access", |section| serving::access(section, source)),
+        secret: secret::read(source, &mut report.faults),
         limits: report.section(raw, "limits", serving::limits),
         budget: report.section(raw, "budget", serving::budget),
         purchase: report.section(raw, "purchase", buying::purchase),

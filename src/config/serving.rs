@@ -18,6 +18,7 @@ use super::Server;
 use super::Source;
 use super::Spend;
 use super::Tls;
+use super::jwt;
 use super::origin;
 use super::raw::Value;
 use super::section::Parsed;
@@ -80,12 +81,7 @@ pub(super) fn access(section: &mut Section<'_>, source: &Source<'_>) -> Access {
     let mode = section.text("mode", mode_name, ModeName::Open);
     let allowed_origins = section.list("allowed_origins", origin::origin, Vec::new());
     let written = section.has("jwt");
-    let jwt = section.table("jwt", |jwt| {
-        let issuer = jwt.required("issuer", value::line);
-        let audience = jwt.required("audience", value::line);
-        let jwks = jwt.required("jwks", key_set);
-        Some(Mode::Jwt { issuer: issuer?, audience: audience?, jwks: in_folder(jwks?, source) })
-    });
+    let jwt = section.table("jwt", |section| jwt::jwt(section, source).map(Mode::Jwt));
     let mode = match (mode, written) {
         (ModeName::Jwt, true) => jwt.flatten().unwrap_or(Mode::Open),
         (ModeName::Jwt, false) => {
@@ -118,21 +114,6 @@ fn mode_name(text: &str) -> Parsed<ModeName> {
         "jwt" => Ok(ModeName::Jwt),
         _ => Err("expected \"open\", \"members\" or \"jwt\"".into()),
     }
-}
-
-/// An address of a key set (https, or http on loopback), or a file.
-fn key_set(text: &str) -> Parsed<String> {
-    if text.contains("://") {
-        return origin::base_url(text).map(|_| text.to_owned());
-    }
-    value::line(text)
-}
-
-fn in_folder(jwks: String, source: &Source<'_>) -> String {
-    if jwks.contains("://") {
-        return jwks;
-    }
-    source.folder.join(jwks).to_string_lossy().into_owned()
 }
 
 pub(super) fn limits(section: &mut Section<'_>) -> Limits {

@@ -71,7 +71,7 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
         ("TOLLGATE_GATEWAY__WINDOW", "{ requests = 30, seconds = 60 }"),
         ("TOLLGATE_GATEWAY__BALANCE_FLOOR", "2.5"),
         ("TOLLGATE_LOG__LEVEL", "debug"),
-        ("TOLLGATE_SECRET", "anything"),
+        ("TOLLGATE_SECRET", ""),
         ("TOLLGATE_SERVICE_HOST", "10.0.0.1"),
         ("TOLLGATE_PORT", "tcp://10.0.0.1:80"),
         ("TOLLGATE_PORT_80_TCP_ADDR", "10.0.0.1"),
@@ -114,8 +114,33 @@ fn paths_count_from_the_folder_of_the_file() {
     assert_eq!(config.store, Store::Sqlite("/etc/tollgate/data/t.db".into()));
     assert_eq!(config.page.dir, Some("/etc/tollgate/site".into()));
     assert_eq!(config.page.fallback.as_deref(), Some("index.html"));
-    let Mode::Jwt { jwks, .. } = config.access.mode else { panic!("not jwt") };
-    assert_eq!(jwks, "/etc/tollgate/jwks.json");
+    let Mode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
+    assert_eq!(jwt.jwks, Jwks::File("/etc/tollgate/jwks.json".into()));
+    assert_eq!(jwt.leeway, Duration::from_secs(60));
+    assert_eq!((jwt.role_claim, jwt.budget_claim), (None, None));
+}
+
+#[test]
+fn a_login_has_its_keys_at_an_address_and_its_claims_by_name_or_pointer() {
+    let file = r#"
+        [access]
+        mode = "jwt"
+        jwt.issuer = "https://login.example.com/"
+        jwt.audience = "tollgate"
+        jwt.jwks = "https://login.example.com/keys?p=sign-in"
+        jwt.leeway = "0s"
+        jwt.role_claim = "/realm_access/a~1b~0c"
+        jwt.budget_claim = "https://app.example.com/budget"
+    "#;
+    let config = read(file, &[]).expect("right");
+    let Mode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
+    let Jwks::Address(jwks) = jwt.jwks else { panic!("not an address") };
+    assert_eq!(jwks.as_str(), "https://login.example.com/keys?p=sign-in");
+    assert_eq!(jwt.leeway, Duration::ZERO);
+    let path = ["realm_access", "a/b~c"].map(str::to_owned).to_vec();
+    assert_eq!(jwt.role_claim, Some(ClaimName(path)));
+    let name = vec!["https://app.example.com/budget".to_owned()];
+    assert_eq!(jwt.budget_claim, Some(ClaimName(name)));
 }
 
 #[test]
@@ -138,11 +163,6 @@ fn added_models_and_endpoints_are_read_with_their_tolls() {
 fn what_this_version_lacks_is_named_and_nothing_else() {
     let rows = [
         ("server.tls", "server.tls = { cert = 'c', key = 'k' }"),
-        ("access.mode", "access.mode = 'members'"),
-        (
-            "access.mode",
-            "access = { mode = 'jwt', jwt = { issuer = 'i', audience = 'a', jwks = 'f' } }",
-        ),
         ("store.url", "store.url = 'redis://localhost'"),
     ];
     for (name, file) in rows {
@@ -178,10 +198,17 @@ fn risky_settings_are_right_and_warned_of() {
         ("server.trusted_proxies = ['10.0.0.0/8']", "budget.total"),
         ("admin.listen = '0.0.0.0:9464'", "admin.listen"),
     ];
+    let nobody = read("access.mode = 'members'", &[]).expect("right").warnings();
+    assert!(nobody.len() == 1 && nobody[0].starts_with("access.mode"), "{nobody:?}");
     for (file, name) in rows {
         let warnings = read(file, &[URL, KEY]).expect(file).warnings();
         assert_eq!(warnings.len(), 1, "{file}: {warnings:?}");
         assert!(warnings[0].starts_with(name), "{warnings:?}");
     }
     assert!(read("", &[URL, KEY]).expect("right").warnings().is_empty());
+    // Who is let in is known, and has a budget: no total is demanded.
+    for reach in ["server.hosts = ['a.example']", "server.listen = '192.0.2.1:80'"] {
+        let members = format!("{reach}\naccess.mode = 'members'");
+        assert!(read(&members, &[URL, KEY]).expect("right").warnings().is_empty(), "{reach}");
+    }
 }

@@ -23,6 +23,9 @@ use crate::problem::{
     MALFORMED_REQUEST, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
 };
 
+/// Bytes of a login: a token and what is around it.
+const LOGIN: usize = 4_096;
+
 /// How large a payload may be and how long it may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -40,6 +43,7 @@ impl Limits {
             Takes::Nothing => None,
             Takes::ChatJson => Some(self.chat),
             Takes::VideoJson | Takes::VideoForm => Some(self.video),
+            Takes::LoginJson => Some(LOGIN),
         }
     }
 }
@@ -73,12 +77,13 @@ where
     }
 
     fn call(&mut self, call: Call<B>) -> Self::Future {
-        let Call { id, caller, standing, route, head, body } = call;
+        let Call { id, caller, standing, way, route, head, body } = call;
         let Some(limit) = self.limits.bytes(route.takes) else {
             return Either::Left(self.inner.call(Call {
                 id,
                 caller,
                 standing,
+                way,
                 route,
                 head,
                 body: Bytes::new(),
@@ -93,7 +98,7 @@ where
                 return Ok(refuse(problem, &head.headers, &body));
             }
             match read(body, limit, timeout).await {
-                Ok(body) => inner.call(Call { id, caller, standing, route, head, body }).await,
+                Ok(body) => inner.call(Call { id, caller, standing, way, route, head, body }).await,
                 // What is left of the body was dropped with it: say so like for an unread one.
                 Err(problem) => Ok(refuse(problem, &head.headers, &Unread)),
             }

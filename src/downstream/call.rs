@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::route::Route;
 use crate::access::Standing;
+use crate::access::cookie::Way;
 use crate::clock;
 use crate::store::Caller;
 
@@ -23,6 +24,8 @@ pub struct Call<B = Bytes> {
     pub caller: Caller,
     /// What its credentials say of it besides.
     pub standing: Standing,
+    /// How it came, where there are logins.
+    pub way: Way,
     /// The row of [`super::route::ROUTES`] that it belongs to.
     pub route: &'static Route,
     /// The request's head; no header of it is ever copied to the gateway.

@@ -1,7 +1,10 @@
 //! Turns a bare request into a [`Call`]: from here on, everyone knows who is asking.
+//!
+//! Invariant: where `access.mode` is not open, a row that needs a caller gets one that `access` knows.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -9,11 +12,14 @@ use futures_util::future::{Either, Ready, ready};
 use http::Request;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
+use tracing::Span;
 
-use super::forwarded::client;
-use super::route::Route;
+use super::credentials::{shown, unmeant};
+use super::forwarded::{client, way};
+use super::route::{Needs, Route};
 use super::{Call, RequestId, refuse};
-use crate::access::Standing;
+use crate::access::cookie::Way;
+use crate::access::{Access, Standing};
 use crate::answer::Answer;
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
@@ -53,21 +59,33 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for Introduced<S> {
 pub struct Identify<S> {
     inner: S,
     trusted: Arc<[Network]>,
+    access: Arc<Access>,
 }
 
-/// `trusted` are the networks whose word about the client's address is taken.
-pub fn layer<S>(trusted: Arc<[Network]>) -> impl Layer<S, Service = Identify<S>> + Clone {
-    layer_fn(move |inner| Identify { inner, trusted: Arc::clone(&trusted) })
+/// `trusted` are the networks whose word about the client's address is taken; `access` says whose a
+/// credential is.
+pub fn layer<S>(
+    trusted: Arc<[Network]>,
+    access: Arc<Access>,
+) -> impl Layer<S, Service = Identify<S>> + Clone {
+    layer_fn(move |inner| Identify {
+        inner,
+        trusted: Arc::clone(&trusted),
+        access: Arc::clone(&access),
+    })
 }
+
+type Judged = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 
 impl<S, B> Service<(&'static Route, Request<B>)> for Identify<S>
 where
-    S: Service<Call<B>, Response = Answer, Error = Infallible>,
-    B: http_body::Body,
+    S: Service<Call<B>, Response = Answer, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: http_body::Body + Send + 'static,
 {
     type Response = Answer;
     type Error = Infallible;
-    type Future = Either<S::Future, Ready<Result<Answer, Infallible>>>;
+    type Future = Either<S::Future, Either<Ready<Result<Answer, Infallible>>, Judged>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
@@ -77,20 +95,54 @@ where
         let Some(&Peer(peer)) = request.extensions().get::<Peer>() else {
             let problem = Problem::new(&INTERNAL)
                 .detail("the server that embeds tollgate must put tollgate::Peer into the request's extensions");
-            return Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))));
+            let refusal = refuse(problem, request.headers(), request.body());
+            return Either::Right(Either::Left(ready(Ok(refusal))));
         };
-        let address = client(peer.ip(), request.headers(), &self.trusted);
+        let network = network(client(peer.ip(), request.headers(), &self.trusted));
+        let way = match self.access.has_logins() {
+            true => way(peer.ip(), request.headers(), &self.trusted),
+            // No cookie means anything.
+            false => Way::Plain,
+        };
         let (head, body) = request.into_parts();
-        let id = RequestId::of(&head.headers);
-        Either::Left(self.inner.call(Call {
-            id,
-            caller: Caller::Address(network(address)),
+        let call = Call {
+            id: RequestId::of(&head.headers),
+            caller: Caller::Address(network),
             standing: Standing::default(),
+            way,
             route,
             head,
             body,
-        }))
+        };
+        if self.access.is_open() || route.needs == Needs::Nobody {
+            return Either::Left(self.inner.call(call));
+        }
+        // Take the service that was polled ready, and leave its clone behind.
+        let spare = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, spare);
+        let access = Arc::clone(&self.access);
+        Either::Right(Either::Right(Box::pin(async move {
+            match known(&access, call).await {
+                Ok(call) => inner.call(call).await,
+                Err(refusal) => Ok(refusal),
+            }
+        })))
     }
+}
+
+/// The call of whom its credentials name, or why it goes no further.
+async fn known<B: http_body::Body>(access: &Access, call: Call<B>) -> Result<Call<B>, Answer> {
+    let headers = &call.head.headers;
+    let shown = shown(headers, call.way);
+    let (caller, standing) = match access.judge(shown, call.caller.clone()).await {
+        Ok(known) => known,
+        Err(problem) => return Err(refuse(problem, headers, &call.body)),
+    };
+    if let Some(problem) = unmeant(shown, &call.head.method, headers) {
+        return Err(refuse(problem, headers, &call.body));
+    }
+    Span::current().record("caller", tracing::field::display(&caller));
+    Ok(Call { caller, standing, ..call })
 }
 
 /// One household or host: an IPv4 address, or the /64 that an IPv6 host can wander in.

@@ -51,13 +51,21 @@ pub struct Cors<S> {
     plain: S,
 }
 
-/// `origins` are exact, as browsers write them.
-pub fn layer<S: Clone>(origins: &[String]) -> impl Layer<S, Service = Cors<S>> + Clone {
+/// `origins` are exact, as browsers write them. Their scripts may send the cookie of a login along,
+/// where there is one.
+pub fn layer<S: Clone>(
+    origins: &[String],
+    has_logins: bool,
+) -> impl Layer<S, Service = Cors<S>> + Clone {
     let allowed: Vec<_> =
         origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
     let readable: Vec<_> = MAY_READ.iter().map(|name| HeaderName::from_static(name)).collect();
+    let listed = allowed.clone();
+    let credentials =
+        cors::AllowCredentials::predicate(move |origin, _| has_logins && listed.contains(origin));
     let rules = cors::CorsLayer::new()
         .allow_origin(cors::AllowOrigin::list(allowed))
+        .allow_credentials(credentials)
         .allow_methods([Method::GET, Method::HEAD, Method::POST])
         .allow_headers(cors::AllowHeaders::mirror_request())
         .expose_headers(readable)

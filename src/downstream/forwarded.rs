@@ -1,14 +1,17 @@
-//! Finds the client's address behind trusted proxies: read from the right, believed only as far as
-//! each hop is trusted.
+//! Finds the client's address behind trusted proxies (read from the right, believed only as far as
+//! each hop is trusted), and whether it speaks https.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
-use http::header::{FORWARDED, HeaderName};
+use http::header::{FORWARDED, HOST, HeaderName};
 
+use super::host;
+use crate::access::cookie::Way;
 use crate::config::Network;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 fn holds(network: Network, address: IpAddr) -> bool {
     let same = |left: u128, right: u128, width: u32| {
@@ -38,6 +41,31 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr 
         (true, true) if plain == standard => plain,
         (true, true) | (false, false) => peer,
     }
+}
+
+/// How the request came. A proxy that is not trusted shows by what it adds: its clients are not on this
+/// machine, wherever it is.
+pub fn way(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Way {
+    let peer = peer.to_canonical();
+    if trusted.iter().any(|network| holds(*network, peer)) && is_https(headers) {
+        return Way::Https;
+    }
+    let added = [X_FORWARDED_FOR, X_FORWARDED_PROTO, FORWARDED];
+    let is_direct = !added.iter().any(|name| headers.contains_key(name));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    match peer.is_loopback() && is_direct && host::is_loopback(host) {
+        true => Way::Loopback,
+        false => Way::Plain,
+    }
+}
+
+/// Whether every hop that tells how it was reached was reached over https, and one does.
+fn is_https(headers: &HeaderMap) -> bool {
+    let plain = elements(headers, &X_FORWARDED_PROTO).into_iter();
+    let standard = elements(headers, &FORWARDED).into_iter();
+    let told = plain.chain(standard.filter_map(|element| parameter(element, "proto")));
+    let mut told = told.peekable();
+    told.peek().is_some() && told.all(|scheme| scheme.eq_ignore_ascii_case("https"))
 }
 
 /// All elements of all lines of a list header, rightmost first.
@@ -80,12 +108,16 @@ fn parse(text: &str) -> Option<IpAddr> {
 
 /// The `for` of one element of RFC 7239.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
-    let (_, value) = element.split(';').find_map(|pair| {
-        let (name, value) = pair.trim().split_once('=')?;
-        name.eq_ignore_ascii_case("for").then_some((name, value))
+    parse(parameter(element, "for")?)
+}
+
+/// The value of a parameter of one element of RFC 7239, without quotes.
+fn parameter<'a>(element: &'a str, name: &str) -> Option<&'a str> {
+    let value = element.split(';').find_map(|pair| {
+        let (found, value) = pair.trim().split_once('=')?;
+        found.eq_ignore_ascii_case(name).then_some(value)
     })?;
-    let bare = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value);
-    parse(bare)
+    Some(value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value))
 }
 
 #[cfg(test)]
@@ -130,6 +162,41 @@ mod tests {
             ("10.0.0.1", &[("forwarded", "for=1.1.1.1"), (XFF, "1.1.1.1")], "1.1.1.1"),
         ] {
             assert_eq!(seen(peer, lines), expected, "{peer} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn https_is_what_a_trusted_proxy_calls_so_and_loopback_has_nothing_in_between() {
+        const PROTO: &str = "x-forwarded-proto";
+        const LOCAL: (&str, &str) = ("host", "localhost:8080");
+        for (peer, lines, expected) in [
+            ("10.0.0.1", &[(PROTO, "https")][..], Way::Https),
+            ("10.0.0.1", &[(PROTO, "HTTPS, https")], Way::Https),
+            ("10.0.0.1", &[(PROTO, "https"), ("forwarded", "for=1.1.1.1")], Way::Https),
+            ("10.0.0.1", &[("forwarded", "for=1.1.1.1;proto=https")], Way::Https),
+            ("10.0.0.1", &[("forwarded", "Proto=\"https\"")], Way::Https),
+            ("10.0.0.1", &[(PROTO, "http")], Way::Plain),
+            ("10.0.0.1", &[(PROTO, "https, http")], Way::Plain),
+            ("10.0.0.1", &[(PROTO, "https"), (PROTO, "http")], Way::Plain),
+            ("10.0.0.1", &[(PROTO, "https"), ("forwarded", "proto=http")], Way::Plain),
+            ("10.0.0.1", &[(PROTO, "")], Way::Plain),
+            ("10.0.0.1", &[LOCAL], Way::Plain),
+            ("203.0.113.9", &[(PROTO, "https"), LOCAL], Way::Plain),
+            ("127.0.0.1", &[LOCAL], Way::Loopback),
+            ("::1", &[("host", "[::1]:8080")], Way::Loopback),
+            ("::ffff:127.0.0.1", &[("host", "127.0.0.1")], Way::Loopback),
+            ("127.0.0.1", &[("host", "chat.example")], Way::Plain),
+            ("127.0.0.1", &[("host", "localhost.example")], Way::Plain),
+            ("127.0.0.1", &[LOCAL, (PROTO, "https")], Way::Plain),
+            ("127.0.0.1", &[LOCAL, ("x-forwarded-for", "1.1.1.1")], Way::Plain),
+            ("127.0.0.1", &[LOCAL, ("forwarded", "for=1.1.1.1")], Way::Plain),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, value.parse().unwrap());
+            }
+            let way = way(peer.parse().unwrap(), &headers, &trusted());
+            assert_eq!(way, expected, "{peer} {lines:?}");
         }
     }
 

@@ -101,6 +101,15 @@ fn may_be_any(problem: &Problem, headers: &HeaderMap) -> bool {
     problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST)
 }
 
+/// Whether a `Host` header names this machine's own loopback.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let name = name_of(host).unwrap_or_default();
+    match address(name) {
+        Some(address) => address.is_loopback(),
+        None => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case("localhost"),
+    }
+}
+
 /// See the file's documentation.
 #[derive(Clone, Debug)]
 pub struct KnownHost<S> {

@@ -8,6 +8,7 @@ pub mod call;
 pub mod caller;
 pub mod catch;
 pub mod cors;
+mod credentials;
 pub mod csrf;
 pub mod dialect;
 pub mod forwarded;

@@ -1,7 +1,8 @@
 //! Gives every request its id, its span, its place in the metrics and its line in the log.
 //!
 //! Nothing of a caller's text is recorded here: the route's template, never the path; no query, no
-//! headers, no bodies. `host` and `csrf` log the one value that they refuse.
+//! headers, no bodies. `host` and `csrf` log the one value that they refuse, and of who asks, `caller` adds
+//! the name that its credentials have.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::task::{Context, Poll};
 use http::Request;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
+use tracing::field::Empty;
 use tracing::{Span, debug, info_span, warn};
 
 use super::RequestId;
@@ -60,7 +62,7 @@ where
         request.headers_mut().insert(X_REQUEST_ID, id.to_header());
         let route = route::find(request.method(), request.uri().path(), &self.further)
             .map_or("none", |route| route.path.template());
-        let span = info_span!("request", id = id.as_str(), route);
+        let span = info_span!("request", id = id.as_str(), route, caller = Empty);
         let seen = Seen { id, route, started: clock::now(), metrics: Arc::clone(&self.metrics) };
         let future = span.in_scope(|| After::new(self.inner.call(request), seen));
         tracing::Instrument::instrument(future, span)

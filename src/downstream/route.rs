@@ -38,6 +38,18 @@ pub enum Endpoint {
     Me,
     /// What the caller has spent.
     Usage,
+    /// A member's cookie.
+    LogIn,
+    /// Its end.
+    LogOut,
+    /// What everybody has spent, for admins.
+    AdminUsage,
+    /// Who may call, for admins.
+    AdminMembers,
+    /// Everybody's jobs, for admins.
+    AdminJobs,
+    /// The account, for admins.
+    AdminBilling,
     /// An endpoint of `gateway.passthrough` that costs.
     Buy,
     /// An endpoint of `gateway.passthrough` that does not.
@@ -91,6 +103,17 @@ pub enum Takes {
     VideoJson,
     /// The same, or a form of as many bytes (`multipart/form-data`).
     VideoForm,
+    /// JSON, a few bytes.
+    LoginJson,
+}
+
+/// Whom a row is for, where `access.mode` is not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Everybody: it costs nothing and tells nothing of anybody. Credentials are not looked at.
+    Nobody,
+    /// Callers whose credentials hold; others get 401.
+    Caller,
 }
 
 /// How a row's path is compared.
@@ -115,32 +138,40 @@ pub struct Route {
     pub class: Class,
     /// What body it takes.
     pub takes: Takes,
+    /// Whom it is for.
+    pub needs: Needs,
 }
 
 #[rustfmt::skip]
 /// Every endpoint. What is in none of these rows is the page's, or nobody's.
 pub const ROUTES: &[Route] = &[
-    Route { method: Method::POST, path: Path::Exact("/api/v1/chat"),         endpoint: Endpoint::Chat,        class: Class::Paid, takes: Takes::ChatJson },
-    Route { method: Method::POST, path: Path::Exact("/api/v1/video"),        endpoint: Endpoint::Video,       class: Class::Paid, takes: Takes::VideoJson },
-    Route { method: Method::GET,  path: Path::Exact("/api/v1/video/status"), endpoint: Endpoint::VideoStatus, class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/video/content"),   endpoint: Endpoint::VideoContent, class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/events"),          endpoint: Endpoint::Events,      class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/jobs"),            endpoint: Endpoint::Jobs,        class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/client.js"),       endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/client.d.ts"),     endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/elements.js"),     endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/openapi.json"),    endpoint: Endpoint::OpenApi,     class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/v1/models"),           endpoint: Endpoint::OpenAi(OpenAi::Models), class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Below("/v1/models/"),          endpoint: Endpoint::OpenAi(OpenAi::Model), class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::POST, path: Path::Exact("/v1/chat/completions"), endpoint: Endpoint::OpenAi(OpenAi::Chat),  class: Class::Paid, takes: Takes::ChatJson },
-    Route { method: Method::POST, path: Path::Exact("/v1/videos"),           endpoint: Endpoint::OpenAi(OpenAi::Video), class: Class::Paid, takes: Takes::VideoForm },
-    Route { method: Method::GET,  path: Path::Exact("/v1/videos"),           endpoint: Endpoint::OpenAi(OpenAi::Videos), class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Below("/v1/videos/"),          endpoint: Endpoint::OpenAi(OpenAi::VideoNamed), class: Class::Read, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing },
-    Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing },
+    Route { method: Method::POST, path: Path::Exact("/api/v1/chat"),         endpoint: Endpoint::Chat,        class: Class::Paid, takes: Takes::ChatJson, needs: Needs::Caller },
+    Route { method: Method::POST, path: Path::Exact("/api/v1/video"),        endpoint: Endpoint::Video,       class: Class::Paid, takes: Takes::VideoJson, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/api/v1/video/status"), endpoint: Endpoint::VideoStatus, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/video/content"),   endpoint: Endpoint::VideoContent, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/events"),          endpoint: Endpoint::Events,      class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/jobs"),            endpoint: Endpoint::Jobs,        class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/catalog"),         endpoint: Endpoint::Catalog,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/bff/me"),              endpoint: Endpoint::Me,          class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/usage"),           endpoint: Endpoint::Usage,       class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::POST, path: Path::Exact("/bff/login"),           endpoint: Endpoint::LogIn,       class: Class::Free, takes: Takes::LoginJson, needs: Needs::Nobody },
+    Route { method: Method::POST, path: Path::Exact("/bff/logout"),          endpoint: Endpoint::LogOut,      class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/bff/admin/usage"),    endpoint: Endpoint::AdminUsage, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/admin/members"),  endpoint: Endpoint::AdminMembers, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/admin/jobs"),     endpoint: Endpoint::AdminJobs, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/admin/billing"),  endpoint: Endpoint::AdminBilling, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/bff/client.js"),       endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/bff/client.d.ts"),     endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/bff/elements.js"),     endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/bff/openapi.json"),    endpoint: Endpoint::OpenApi,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/v1/models"),           endpoint: Endpoint::OpenAi(OpenAi::Models), class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Below("/v1/models/"),          endpoint: Endpoint::OpenAi(OpenAi::Model), class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::POST, path: Path::Exact("/v1/chat/completions"), endpoint: Endpoint::OpenAi(OpenAi::Chat),  class: Class::Paid, takes: Takes::ChatJson, needs: Needs::Caller },
+    Route { method: Method::POST, path: Path::Exact("/v1/videos"),           endpoint: Endpoint::OpenAi(OpenAi::Video), class: Class::Paid, takes: Takes::VideoForm, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/v1/videos"),           endpoint: Endpoint::OpenAi(OpenAi::Videos), class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Below("/v1/videos/"),          endpoint: Endpoint::OpenAi(OpenAi::VideoNamed), class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Exact("/healthz"),             endpoint: Endpoint::Healthz,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Below("/problems/"),           endpoint: Endpoint::Problem,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
 ];
 
 /// Whatever no row claims: the page's files, or those of the fronted site.
@@ -150,6 +181,7 @@ const PAGE: Route = Route {
     endpoint: Endpoint::Page,
     class: Class::Free,
     takes: Takes::Nothing,
+    needs: Needs::Nobody,
 };
 const PAGE_ROW: &Route = &PAGE;
 
@@ -166,8 +198,8 @@ pub struct Further {
 /// labels and logs do not grow with the settings.
 #[rustfmt::skip]
 const FURTHER: &[Route] = &[
-    Route { method: Method::POST, path: Path::Below("/api/v1/"), endpoint: Endpoint::Buy, class: Class::Paid, takes: Takes::ChatJson },
-    Route { method: Method::GET,  path: Path::Below("/api/v1/"), endpoint: Endpoint::Ask, class: Class::Read, takes: Takes::Nothing },
+    Route { method: Method::POST, path: Path::Below("/api/v1/"), endpoint: Endpoint::Buy, class: Class::Paid, takes: Takes::ChatJson, needs: Needs::Caller },
+    Route { method: Method::GET,  path: Path::Below("/api/v1/"), endpoint: Endpoint::Ask, class: Class::Read, takes: Takes::Nothing, needs: Needs::Caller },
 ];
 
 impl Further {

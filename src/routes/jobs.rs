@@ -25,6 +25,7 @@ pub(super) async fn events(jobs: &Jobs, call: &Call<Bytes>) -> Result<Answer, Pr
     let named = validate::job_ids(call.head.uri.query())?;
     let last = call.head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     let last_event_id = last.unwrap_or_default();
-    let listener = Listener { caller: &call.caller, last_event_id, id: call.id.as_str() };
+    let (caller, standing, id) = (&call.caller, &call.standing, call.id.as_str());
+    let listener = Listener { caller, standing, last_event_id, id };
     events::stream(jobs, listener, named).await
 }

@@ -1,6 +1,7 @@
 //! The endpoints: a call that passed the gate becomes an answer.
 
 pub mod admin;
+mod admin_account;
 pub mod assets;
 pub mod catalog;
 mod chat;
@@ -9,6 +10,7 @@ mod embed;
 pub mod file;
 mod further;
 mod jobs;
+mod log_in;
 mod openai;
 pub mod openapi;
 pub mod page;
@@ -26,6 +28,8 @@ use bytes::Bytes;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
+use crate::access::Access;
+use crate::account::admin::Admin;
 use crate::account::further::Further;
 use crate::account::me::Me;
 use crate::account::media::Videos;
@@ -42,6 +46,8 @@ use crate::validate::ChatRules;
 
 /// What the endpoints are made of.
 pub struct Parts {
+    /// Who may call, and who signs in.
+    pub access: Arc<Access>,
     /// The price list's answer, made once.
     pub catalog: Bytes,
     /// The API's description, made once.
@@ -54,6 +60,8 @@ pub struct Parts {
     pub me: Me,
     /// What a caller has spent.
     pub spend: Spend,
+    /// What admins may know of everybody and of the account.
+    pub admin: Admin,
     /// `gateway.passthrough`.
     pub further: Further,
     /// How far jobs are.
@@ -101,8 +109,14 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
                 Endpoint::Embed => embed::answer(&call.head),
                 Endpoint::OpenApi => Ok(openapi::answer(&parts.openapi)),
-                Endpoint::Me => parts.me.of(&call.caller).await,
+                Endpoint::Me => parts.me.of(&call.caller, &call.standing).await,
+                Endpoint::LogIn => log_in::open(&parts.access, &call).await,
+                Endpoint::LogOut => log_in::end(&parts.access, &call).await,
                 Endpoint::Usage => spend(&parts.spend, &call).await,
+                Endpoint::AdminUsage => admin_account::usage(&parts.admin, &call).await,
+                Endpoint::AdminMembers => admin_account::members(&parts.admin, &call).await,
+                Endpoint::AdminJobs => admin_account::jobs(&parts.admin, &call).await,
+                Endpoint::AdminBilling => admin_account::billing(&parts.admin, &call).await,
                 Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
                 Endpoint::Ask => further::ask(&parts.further, &call).await,
                 Endpoint::OpenAi(which) => openai::answer(which, &parts, purchases, &call).await,

@@ -1,7 +1,9 @@
 //! `GET /bff/openapi.json` and `tollgate openapi`: the API as an OpenAPI 3.1 document, made from the rows
 //! that the gate itself reads: routes, models, problems.
 
+mod dialect;
 mod operations;
+mod people;
 mod replies;
 mod schemas;
 
@@ -24,7 +26,7 @@ use crate::answer;
 use crate::answer::Answer;
 use crate::contract::catalog::Catalog;
 use crate::problem::Kind;
-use operations::{OPERATIONS, Operation, Reply};
+use operations::{Operation, Reply};
 
 pub use operations::described;
 
@@ -54,7 +56,7 @@ pub(super) fn answer(document: &Bytes) -> Answer {
 
 fn whole(catalog: &Catalog) -> OpenApi {
     let mut paths = Paths::new();
-    for operation in OPERATIONS {
+    for operation in operations::all() {
         paths.add_path_operation(operation.path, vec![method(operation)], built(operation));
     }
     let info = InfoBuilder::new()
@@ -147,7 +149,8 @@ fn variables(path: &str) -> impl Iterator<Item = &str> {
 
 fn by_status(operation: &Operation) -> BTreeMap<u16, Vec<&'static Kind>> {
     let mut by_status = BTreeMap::<_, Vec<_>>::new();
-    let sets = [operation.problems, operations::ANY].into_iter().flatten();
+    let callers = if operation.is_for_callers { operations::OF_CALLERS } else { &[] };
+    let sets = [operation.problems, operations::ANY, callers].into_iter().flatten();
     for kind in sets.copied() {
         let kinds = by_status.entry(kind.status.as_u16()).or_default();
         if !kinds.contains(&kind) {
@@ -192,29 +195,38 @@ fn refusal(operation: &Operation, kinds: &[&Kind]) -> utoipa::openapi::Response 
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::HashSet;
 
     use super::*;
-    use crate::downstream::route::{Path, ROUTES};
+    use crate::downstream::route::{Needs, ROUTES, find};
 
     #[test]
-    fn every_route_is_described_once_and_nothing_else_is() {
-        let routed = ROUTES.iter().map(|route| {
-            let path = match route.path {
-                Path::Exact(path) => path.to_owned(),
-                Path::Below(prefix) => format!("{prefix}{{}}"),
-            };
-            (route.method.to_string(), path)
-        });
-        let routed: BTreeSet<_> = routed.collect();
-        let told: Vec<_> = described()
-            .map(|(method, path)| {
-                let name = variables(path).next().unwrap_or_default();
-                (method.to_string(), path.replace(&format!("{{{name}}}"), "{}"))
-            })
-            .collect();
-        assert_eq!(told.len(), routed.len());
-        assert_eq!(told.into_iter().collect::<BTreeSet<_>>(), routed);
+    fn every_route_is_described_and_nothing_else_is() {
+        let mut reached = HashSet::new();
+        for (method, path) in described() {
+            let sample = path.replace(['{', '}'], "");
+            let route = find(method, &sample, &[]).unwrap_or_else(|_| panic!("{method} {path}"));
+            assert!(ROUTES.contains(route), "{method} {path} is the page's");
+            reached.insert((method.to_string(), route.path.template()));
+        }
+        for route in ROUTES {
+            let described = reached.contains(&(route.method.to_string(), route.path.template()));
+            assert!(described, "{route:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_let_in_without_credentials_is_what_the_document_says() {
+        for operation in operations::all() {
+            let sample = operation.path.replace(['{', '}'], "");
+            let route = find(&operation.method, &sample, &[]).unwrap();
+            assert_eq!(
+                route.needs == Needs::Caller,
+                operation.is_for_callers,
+                "{}",
+                operation.path
+            );
+        }
     }
 
     #[test]

@@ -7,17 +7,25 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Answer;
+use super::CallerSpending;
 use super::Checkpoint;
 use super::Ending;
+use super::Identity;
 use super::Job;
 use super::JobBook;
 use super::Ledger;
+use super::Member;
+use super::MemberFault;
+use super::Members;
+use super::Own;
 use super::Place;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
+use super::Role;
 use super::Row;
 use super::Scope;
+use super::Session;
 use super::Spending;
 use super::Spent;
 use super::TakenPlace;
@@ -70,6 +78,14 @@ impl Ledger for Broken {
         self.refuse()
     }
 
+    fn spending_of_all(&self, _: Duration) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn unknown(&self, _: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        self.refuse()
+    }
+
     fn spent(&self, _: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         self.refuse()
     }
@@ -79,6 +95,10 @@ impl Ledger for Broken {
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn checks(&self, _: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
         self.refuse()
     }
 }
@@ -106,6 +126,10 @@ impl JobBook for Broken {
         self.refuse()
     }
 
+    fn latest_jobs(&self, _: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.refuse()
+    }
+
     fn times(&self, _: Arc<str>, _: usize) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
         self.refuse()
     }
@@ -121,6 +145,49 @@ impl WindowLog for Broken {
     fn unsent(&self, _: Place) {}
 
     fn places(&self, _: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
+        self.refuse()
+    }
+}
+
+impl Members for Broken {
+    fn enlist<'a>(&'a self, _: &'a Member) -> Answer<'a, Result<(), MemberFault>> {
+        self.refuse()
+    }
+
+    fn revoke(&self, _: Arc<str>) -> Answer<'_, Result<(), MemberFault>> {
+        self.refuse()
+    }
+
+    fn update(
+        &self,
+        _: Arc<str>,
+        _: Option<Role>,
+        _: Option<Own>,
+    ) -> Answer<'_, Result<(), MemberFault>> {
+        self.refuse()
+    }
+
+    fn rotate(&self, _: Arc<str>, _: Identity, _: Arc<str>) -> Answer<'_, Result<(), MemberFault>> {
+        self.refuse()
+    }
+
+    fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn log_in<'a>(&'a self, _: &'a Session) -> Answer<'a, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn log_out(&self, _: Identity) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
+    fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
         self.refuse()
     }
 }

@@ -338,6 +338,27 @@ pub struct Spending {
     pub spent: Usd,
 }
 
+/// What one of all callers spent on one day on one model, by what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerSpending {
+    /// Who, as [`super::Caller`] is written.
+    pub caller: String,
+    /// The UTC day in which it counts: days since 1970-01-01.
+    pub day: u64,
+    /// What was bought.
+    pub service: Service,
+    /// Of which model.
+    pub model: String,
+    /// How many purchases.
+    pub count: u64,
+    /// What those that were charged cost.
+    pub settled: Usd,
+    /// The tolls of those of which nobody knows.
+    pub unknown: Usd,
+    /// The tolls of those that are under way.
+    pub held: Usd,
+}
+
 /// What the gateway's books said at a moment at which nothing was under way (contract 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {

@@ -8,6 +8,22 @@ use super::Identity;
 use super::Unavailable;
 use crate::contract::money::Usd;
 
+/// How often a server looks at the [`edition`](Members::edition): what another process changes holds
+/// there after this and the time that reading the list takes.
+pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Logins of one member that are kept; where there are more, the first to be opened are over.
+pub(super) const MOST_LOGINS: usize = 100;
+
+/// The longest name of a member.
+const LONGEST_NAME: usize = 64;
+
+/// Whether a member may be called so: 1 to 64 of `a-z 0-9 . _ -`.
+pub fn is_member_name(text: &str) -> bool {
+    let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
+    (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
 /// What a caller may do besides buying for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -19,6 +35,9 @@ pub enum Role {
 }
 
 impl Role {
+    /// Every one.
+    pub const ALL: [Self; 2] = [Self::Member, Self::Admin];
+
     /// As settings, ledger and answers write it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -29,7 +48,7 @@ impl Role {
 
     /// The role of this name.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Member, Self::Admin].into_iter().find(|role| role.name() == name)
+        Self::ALL.into_iter().find(|role| role.name() == name)
     }
 }
 
@@ -119,7 +138,8 @@ pub trait Members: Send + Sync + 'static {
     /// All of them, revoked ones too, by name.
     fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>>;
 
-    /// Keeps a login; those whose time is over are forgotten with it.
+    /// Keeps a login; those whose time is over are forgotten with it, and so is the oldest of a member
+    /// who has a hundred.
     fn log_in<'a>(&'a self, session: &'a Session) -> Answer<'a, Result<(), Unavailable>>;
 
     /// Ends a login.

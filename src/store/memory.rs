@@ -3,6 +3,7 @@
 
 mod books;
 mod jobs;
+mod members;
 mod replies;
 mod window;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Answer;
+use super::CallerSpending;
 use super::Checkpoint;
 use super::Clock;
 use super::Ending;
@@ -33,6 +35,7 @@ use super::Unavailable;
 use super::Word;
 use books::Books;
 use jobs::Jobs;
+use members::Roll;
 use window::Places;
 
 /// A ledger that ends with the process. Every verb is done when it is called: nothing runs beside it.
@@ -40,6 +43,7 @@ pub struct Memory {
     books: Mutex<Books>,
     jobs: Mutex<Jobs>,
     places: Mutex<Places>,
+    roll: Mutex<Roll>,
     clock: Clock,
 }
 
@@ -51,8 +55,8 @@ impl Memory {
 
     /// The same, with other bounds.
     pub fn with_room(clock: Clock, room: Room) -> Self {
-        let (jobs, places) = (Mutex::default(), Mutex::default());
-        Self { books: Mutex::new(Books::new(room)), jobs, places, clock }
+        let (jobs, places, roll) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { books: Mutex::new(Books::new(room)), jobs, places, roll, clock }
     }
 
     fn step<T>(
@@ -126,6 +130,17 @@ impl Ledger for Memory {
         Box::pin(ready(self.step(|books, _| Ok(books.spending(&caller, since)))))
     }
 
+    fn spending_of_all(
+        &self,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.spending_of_all(since)))))
+    }
+
+    fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.unknown(most)))))
+    }
+
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         Box::pin(ready(self.step(|books, now| Ok(books.spent_now(&scope, now)))))
     }
@@ -135,7 +150,11 @@ impl Ledger for Memory {
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        Box::pin(ready(self.step(|books, _| Ok(books.last_check()))))
+        Box::pin(ready(self.step(|books, _| Ok(books.checks(1).pop()))))
+    }
+
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.checks(most)))))
     }
 }
 
@@ -162,6 +181,10 @@ impl JobBook for Memory {
 
     fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
         self.of_jobs(|jobs| jobs.of(&owner, most))
+    }
+
+    fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.of_jobs(|jobs| jobs.latest(most))
     }
 
     fn times(

@@ -33,12 +33,12 @@ use bytes::Bytes;
 pub use broken::Broken;
 pub use caller::Caller;
 pub use entry::{
-    Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, Money,
-    OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State,
-    Twin,
+    CallerSpending, Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits,
+    Money, OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent,
+    State, Twin,
 };
 pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
-pub use member::{Member, MemberFault, Members, Own, Role, Session};
+pub use member::{LOOK_EVERY, Member, MemberFault, Members, Own, Role, Session, is_member_name};
 pub use room::Room;
 
 /// What a verb answers, later.
@@ -86,6 +86,16 @@ pub trait Ledger: Send + Sync + 'static {
         since: Duration,
     ) -> Answer<'_, Result<Vec<Spending>, Unavailable>>;
 
+    /// What everybody has spent by caller, UTC day, service and model since a wall-clock time, in this
+    /// order; what was voided counts nothing.
+    fn spending_of_all(
+        &self,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>>;
+
+    /// Purchases whose outcome nobody knows, the latest first, at most `most`.
+    fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>>;
+
     /// What a scope has spent, set aside or lost track of, in the current day and month.
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>>;
 
@@ -94,6 +104,9 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// The latest such note.
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>>;
+
+    /// The latest such notes, newest first, at most `most`.
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>>;
 }
 
 /// The log of what was sent to the gateway in the last day, so that a restart does not forget the
@@ -134,12 +147,15 @@ pub trait JobBook: Send + Sync + 'static {
     /// A caller's latest jobs, newest first, at most `most`.
     fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>>;
 
+    /// Everybody's latest jobs, newest first, at most `most`.
+    fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>>;
+
     /// How long finished jobs of a model took, the latest first, at most `most`.
     fn times(&self, model: Arc<str>, most: usize)
     -> Answer<'_, Result<Vec<Duration>, Unavailable>>;
 }
 
 /// Everything that a server remembers.
-pub trait Store: Ledger + WindowLog + JobBook {}
+pub trait Store: Ledger + WindowLog + JobBook + Members {}
 
-impl<T: Ledger + WindowLog + JobBook> Store for T {}
+impl<T: Ledger + WindowLog + JobBook + Members> Store for T {}

@@ -7,6 +7,7 @@ mod counters;
 mod fault;
 mod jobs;
 mod lock;
+mod members;
 mod open;
 mod replies;
 mod report;
@@ -30,6 +31,7 @@ use tracing::error;
 use tracing::warn;
 
 use super::Answer;
+use super::CallerSpending;
 use super::Checkpoint;
 use super::Clock;
 use super::Ending;
@@ -154,6 +156,11 @@ impl Sqlite {
         let room = Room::default();
         let books = Books::new(open::open(path, Purpose::Read, room)?, room);
         Self::start(path, clock, books, Access::Read, None)
+    }
+
+    /// Whether a server has this ledger now, in whichever process.
+    pub fn is_served(&self) -> bool {
+        lock::is_served(&self.path)
     }
 
     fn start(
@@ -284,6 +291,17 @@ impl Ledger for Sqlite {
         report::rows(self.path.clone(), since)
     }
 
+    fn spending_of_all(
+        &self,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+        report::spending_of_all(self.path.clone(), since)
+    }
+
+    fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        report::unknown(self.path.clone(), most)
+    }
+
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         let clock = self.clock.clone();
         self.ask(Weight::Cheap, move |books| books.spent(&scope, clock()))
@@ -294,7 +312,11 @@ impl Ledger for Sqlite {
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        self.ask(Weight::Cheap, |books| books.last_check())
+        self.ask(Weight::Cheap, |books| Ok(books.checks(1)?.pop()))
+    }
+
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
+        self.ask(Weight::Cheap, move |books| books.checks(most))
     }
 }
 
@@ -323,6 +345,10 @@ impl JobBook for Sqlite {
 
     fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
         self.ask(Weight::Cheap, move |books| jobs::of(&books.connection, &owner, most))
+    }
+
+    fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.ask(Weight::Cheap, move |books| jobs::latest(&books.connection, most))
     }
 
     fn times(

@@ -59,7 +59,8 @@ impl Connector {
             .map_err(Error::Unreachable)
     }
 
-    async fn open(&self) -> io::Result<Connection> {
+    /// [`Connector::connect`] without its deadline.
+    pub(super) async fn open(&self) -> io::Result<Connection> {
         let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
         tcp.set_nodelay(true)?;
         match &self.tls {

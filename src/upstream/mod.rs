@@ -8,6 +8,7 @@ pub mod billing;
 pub mod blot;
 pub mod client;
 mod connect;
+pub mod document;
 mod error;
 pub mod keyring;
 pub mod media;

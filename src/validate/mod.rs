@@ -12,9 +12,11 @@
 //! (`image_url`); what a request id looks like (`status::LONGEST_REQUEST_ID`).
 
 mod chat;
+mod everybody;
 mod image_url;
 mod job_ids;
 mod json;
+mod log_in;
 pub mod openai;
 mod passthrough;
 mod rule;
@@ -28,8 +30,10 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
+pub use everybody::{EverybodyQuery, Shape, everybody};
 pub use image_url::image_url;
 pub use job_ids::{JobIds, MOST_JOBS, job_ids};
+pub use log_in::{LogIn, log_in};
 pub use passthrough::{no_query, passthrough};
 pub use since::{SinceQuery, since};
 pub use status::{StatusQuery, request_id, status};

@@ -25,7 +25,7 @@ pub fn since(query: Option<&str>) -> Result<Checked<SinceQuery>, Problem> {
     let mut unknown = Faults::default();
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=').unwrap_or((pair, "")) {
-            ("since", value) => draft.periods.push(read(value)),
+            ("since", value) => draft.periods.push(days(value, MOST)),
             (name, _) => unknown.push(
                 format_args!("/{}", shown(name).replace('~', "~0").replace('/', "~1")),
                 "unknown_parameter",
@@ -61,10 +61,11 @@ const RULES: &[Rule<Draft>] = &[
     } },
 ];
 
-fn read(value: &str) -> Option<u64> {
+/// So many days, from 1 to `most`.
+pub(super) fn days(value: &str, most: u64) -> Option<u64> {
     let digits = value.strip_suffix('d')?;
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|days| plain && (1..=MOST).contains(days))
+    digits.parse().ok().filter(|days| plain && (1..=most).contains(days))
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use tollgate::contract::money::Usd;
 use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits,
-    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin, WindowLog,
+    Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits, Members,
+    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Store, Twin,
+    WindowLog,
 };
 
 /// 2025-11-20, noon.
@@ -26,6 +27,7 @@ pub(crate) struct Desk {
     pub(crate) ledger: Arc<dyn Ledger>,
     pub(crate) book: Arc<dyn JobBook>,
     pub(crate) places: Arc<dyn WindowLog>,
+    pub(crate) members: Arc<dyn Members>,
     time: Arc<Mutex<Duration>>,
     folder: Option<TempDir>,
 }
@@ -34,20 +36,24 @@ impl Desk {
     pub(crate) fn in_memory(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
         let store = Arc::new(Memory::with_room(clock(&time), room));
-        Self { ledger: store.clone(), book: store.clone(), places: store, time, folder: None }
+        Self::over(store, time, None)
     }
 
     pub(crate) fn on_disk(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
-        let store = Arc::new(store.expect("a new ledger"));
+        Self::over(Arc::new(store.expect("a new ledger")), time, Some(folder))
+    }
+
+    fn over<T: Store>(store: Arc<T>, time: Arc<Mutex<Duration>>, folder: Option<TempDir>) -> Self {
         Self {
             ledger: store.clone(),
             book: store.clone(),
-            places: store,
+            places: store.clone(),
+            members: store,
             time,
-            folder: Some(folder),
+            folder,
         }
     }
 
@@ -67,13 +73,16 @@ impl Desk {
     pub(crate) fn restart_with(&mut self, room: Room) {
         self.stop();
         let store = Sqlite::serve_within(&self.path(), self.clock(), room);
-        let store = Arc::new(store.expect("it opens again"));
-        (self.ledger, self.book, self.places) = (store.clone(), store.clone(), store);
+        self.take(Arc::new(store.expect("it opens again")));
     }
 
     pub(crate) fn stop(&mut self) {
-        let store = Arc::new(Broken("stopped".into()));
-        (self.ledger, self.book, self.places) = (store.clone(), store.clone(), store);
+        self.take(Arc::new(Broken("stopped".into())));
+    }
+
+    fn take<T: Store>(&mut self, store: Arc<T>) {
+        (self.ledger, self.book) = (store.clone(), store.clone());
+        (self.places, self.members) = (store.clone(), store);
     }
 
     pub(crate) fn now(&self) -> Duration {

@@ -9,6 +9,8 @@ mod desk;
 mod disk;
 mod endings;
 mod jobs;
+mod members;
 mod model;
+mod reports;
 mod restart;
 mod window;

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::frame;
 use super::told;
 use super::told::Mark;
+use crate::access::Standing;
 use crate::account::jobs::Status;
 use crate::clock;
 use crate::clock::Instant;
@@ -31,6 +32,7 @@ pub(super) struct Flow {
     ends: Instant,
     beat: Instant,
     stop: CancellationToken,
+    standing: Standing,
     is_over: bool,
     _seat: Option<Seat>,
 }
@@ -64,6 +66,7 @@ impl Flow {
             ends: now + LONGEST,
             beat: now + BEAT,
             stop,
+            standing: Standing::default(),
             is_over: false,
             _seat: seat.into(),
         };
@@ -71,6 +74,11 @@ impl Flow {
             flow.tell(job, true);
         }
         flow
+    }
+
+    /// The same stream, which ends when the caller's credentials do.
+    pub(super) fn during(self, standing: Standing) -> Self {
+        Self { standing, ..self }
     }
 
     /// Whether the browser knows all that there is, and there will be no more.
@@ -101,6 +109,7 @@ impl Flow {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => self.is_over = true,
+                () = self.standing.over() => self.is_over = true,
                 () = sleep_until(self.ends) => self.is_over = true,
                 changed = timeout_at(self.beat, changed) => match changed {
                     Ok(job) => self.tell(job, false),

@@ -83,6 +83,22 @@ const ONE_FAULT: &[(&str, &str)] = &[
         "3:46: access.jwt.jwks: expected https",
     ),
     (
+        "[access]\nmode = 'jwt'\njwt = { issuer = 'i', audience = 'a', jwks = 'https://u:p@j.example' }",
+        "3:46: access.jwt.jwks: expected no user",
+    ),
+    (
+        "[access]\nmode = 'jwt'\njwt = { issuer = 'i', audience = 'a', jwks = 'j', leeway = '6m' }",
+        "3:60: access.jwt.leeway: expected a time of at most \"5m\"",
+    ),
+    (
+        "[access]\nmode = 'jwt'\njwt = { issuer = 'i', audience = 'a', jwks = 'j', role_claim = '/a~b' }",
+        "3:64: access.jwt.role_claim: expected a JSON pointer",
+    ),
+    (
+        "[access]\nmode = 'jwt'\njwt = { issuer = 'i', audience = 'a', jwks = 'j', scope = 'x' }",
+        "3:51: unknown setting `access.jwt.scope`",
+    ),
+    (
         "[access]\nallowed_origins = ['null']",
         "2:20: access.allowed_origins: expected an exact origin",
     ),

@@ -5,6 +5,7 @@ use super::read_with;
 use super::*;
 
 const CANARY: &str = "svc_sk_CANARY_0123456789+/=";
+const LONG: &str = "a secret of 0123456789abcdef0123456789";
 
 fn has_canary(text: &str) -> bool {
     text.contains("CANARY")
@@ -102,4 +103,42 @@ fn no_value_is_repeated_whatever_is_wrong_with_it() {
             assert!(said.starts_with("Ok(") || !said.contains("hunter2"), "{name}: {said}");
         }
     }
+}
+
+#[test]
+fn a_secret_that_could_be_guessed_is_refused_and_never_repeated() {
+    let few = "change-me-".repeat(5);
+    for value in ["hunter2-hunter2", "hunter2-hunter2-hunter2-hunter2", &few, CANARY] {
+        let faults = read("", &[("TOLLGATE_SECRET", value)]).expect_err(value);
+        assert!(faults[0].starts_with("TOLLGATE_SECRET: expected a"), "{faults:?}");
+        assert!(!faults[0].contains("hunter2") && !faults[0].contains("change-me"), "{faults:?}");
+        let file = |_: &std::path::Path| Ok(value.to_owned().into());
+        let faults = read_with("", &[("TOLLGATE_SECRET_FILE", "s")], &file).expect_err(value);
+        assert!(faults[0].starts_with("TOLLGATE_SECRET_FILE: expected a"), "{faults:?}");
+        assert!(!faults[0].contains("hunter2") && !has_canary(&faults[0]), "{faults:?}");
+    }
+    let faults = read("", &[("TOLLGATE_SECRET_FILE", "s")]).expect_err("no file");
+    assert_eq!(faults, ["TOLLGATE_SECRET_FILE: expected a file with the secret: there is none"]);
+    let both = [("TOLLGATE_SECRET_FILE", "s"), ("TOLLGATE_SECRET", LONG)];
+    let faults = read("", &both).expect_err("both");
+    assert_eq!(
+        faults,
+        ["TOLLGATE_SECRET: expected TOLLGATE_SECRET or TOLLGATE_SECRET_FILE, not both"]
+    );
+}
+
+#[test]
+fn a_secret_is_read_from_the_environment_or_a_file_and_is_not_shown() {
+    let file = |path: &std::path::Path| {
+        assert_eq!(path, std::path::Path::new("/etc/tollgate/s"));
+        Ok(format!("{LONG}\n").into())
+    };
+    let of_file = read_with("", &[("TOLLGATE_SECRET_FILE", "s")], &file).expect("right");
+    let of_variable = read("", &[("TOLLGATE_SECRET", LONG)]).expect("right");
+    for config in [of_file, of_variable] {
+        assert!(!format!("{config:?} {config:#?}").contains("0123456789"));
+        assert_eq!(config.secret.expect("it is there").expose(), LONG);
+    }
+    let empty = read("", &[("TOLLGATE_SECRET", " "), ("TOLLGATE_SECRET_FILE", "")]);
+    assert_eq!(empty.expect("right").secret, None);
 }

@@ -3,14 +3,15 @@
 use http::{Method, StatusCode};
 use utoipa::openapi::{RefOr, Schema};
 
-use super::schemas;
+use super::{dialect, people, schemas};
 use crate::problem::{
     BUDGET_EXHAUSTED, DRAINING, FORBIDDEN, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE,
-    IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, INTERNAL, INVALID_IDEMPOTENCY_KEY,
-    INVALID_REQUEST, JOB_NOT_FOUND, Kind, LEDGER_UNAVAILABLE, MALFORMED_JSON, MALFORMED_REQUEST,
-    METHOD_NOT_ALLOWED, MISDIRECTED_REQUEST, NOT_FOUND, ORIGIN_NOT_ALLOWED, OUTCOME_UNKNOWN,
-    OVERLOADED, PAYLOAD_TOO_LARGE, RATE_LIMITED, REQUEST_TIMEOUT, STILL_RUNNING,
-    UNSUPPORTED_MEDIA_TYPE, WINDOW_EXHAUSTED,
+    IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, INTERNAL, INVALID_CREDENTIALS,
+    INVALID_IDEMPOTENCY_KEY, INVALID_REQUEST, JOB_NOT_FOUND, Kind, LEDGER_UNAVAILABLE,
+    MALFORMED_JSON, MALFORMED_REQUEST, METHOD_NOT_ALLOWED, MISDIRECTED_REQUEST,
+    MISSING_CREDENTIALS, NOT_FOUND, ORIGIN_NOT_ALLOWED, OUTCOME_UNKNOWN, OVERLOADED,
+    PAYLOAD_TOO_LARGE, RATE_LIMITED, REQUEST_TIMEOUT, STILL_RUNNING, UNSUPPORTED_MEDIA_TYPE,
+    WINDOW_EXHAUSTED,
 };
 
 /// What the document says of one route.
@@ -29,6 +30,8 @@ pub(super) struct Operation {
     pub(super) takes: &'static [(&'static str, &'static str)],
     pub(super) replies: &'static [Reply],
     pub(super) refuses: Refuses,
+    /// Whether it is for callers alone, where access is not open.
+    pub(super) is_for_callers: bool,
     /// Besides [`ANY`].
     pub(super) problems: &'static [&'static Kind],
 }
@@ -54,6 +57,8 @@ pub(super) struct Reply {
 pub(super) enum Refuses {
     /// RFC 9457.
     Problem,
+    /// As OpenAI's API does.
+    OpenAi,
 }
 
 impl Refuses {
@@ -61,6 +66,7 @@ impl Refuses {
     pub(super) const fn shape(self) -> (&'static str, &'static str) {
         match self {
             Self::Problem => ("application/problem+json", "Problem"),
+            Self::OpenAi => ("application/json", "OpenAiError"),
         }
     }
 }
@@ -69,8 +75,12 @@ impl Refuses {
 pub(super) const ANY: &[&Kind] =
     &[&MALFORMED_REQUEST, &METHOD_NOT_ALLOWED, &MISDIRECTED_REQUEST, &RATE_LIMITED, &INTERNAL];
 
+/// What who may not call is refused with.
+pub(super) const OF_CALLERS: &[&Kind] =
+    &[&MISSING_CREDENTIALS, &INVALID_CREDENTIALS, &FORBIDDEN, &OVERLOADED, &LEDGER_UNAVAILABLE];
+
 /// What a purchase may be refused with.
-const PURCHASE: &[&Kind] = &[
+pub(super) const PURCHASE: &[&Kind] = &[
     &MALFORMED_JSON,
     &INVALID_IDEMPOTENCY_KEY,
     &BUDGET_EXHAUSTED,
@@ -91,7 +101,7 @@ const PURCHASE: &[&Kind] = &[
     &LEDGER_UNAVAILABLE,
 ];
 /// What asking for jobs may be refused with.
-const OF_JOBS: &[&Kind] = &[
+pub(super) const OF_JOBS: &[&Kind] = &[
     &JOB_NOT_FOUND,
     &INVALID_REQUEST,
     &GATEWAY_UNREACHABLE,
@@ -102,7 +112,7 @@ const OF_JOBS: &[&Kind] = &[
     &LEDGER_UNAVAILABLE,
 ];
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 const ONE_JOB: Query = Query {
     name: "request_id",
     is_required: true,
@@ -115,7 +125,7 @@ const SOME_JOBS: Query = Query {
     about: "The jobs, repeatable; without it the caller's own.",
     schema: schemas::request_ids,
 };
-const BASE: Operation = Operation {
+pub(super) const BASE: Operation = Operation {
     method: Method::GET,
     path: "",
     id: "",
@@ -127,11 +137,12 @@ const BASE: Operation = Operation {
     takes: &[],
     replies: &[],
     refuses: Refuses::Problem,
+    is_for_callers: true,
     problems: &[],
 };
 
-/// Every row.
-pub(super) const OPERATIONS: &[Operation] = &[
+/// Every row but those of OpenAI's dialect and of people.
+pub(super) const NATIVE: &[Operation] = &[
     Operation {
         method: Method::POST,
         path: "/api/v1/chat",
@@ -216,6 +227,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     },
     Operation {
         path: "/bff/catalog",
+        is_for_callers: false,
         id: "catalog",
         tag: "facts",
         summary: "The price list",
@@ -248,6 +260,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     },
     Operation {
         path: "/bff/openapi.json",
+        is_for_callers: false,
         id: "openapi",
         tag: "facts",
         summary: "This document",
@@ -256,6 +269,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     },
     Operation {
         path: "/bff/client.js",
+        is_for_callers: false,
         id: "client",
         tag: "embedding",
         summary: "A client for web pages: one module without imports",
@@ -264,6 +278,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     },
     Operation {
         path: "/bff/client.d.ts",
+        is_for_callers: false,
         id: "clientTypes",
         tag: "embedding",
         summary: "The client's types, for TypeScript",
@@ -272,6 +287,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     },
     Operation {
         path: "/bff/elements.js",
+        is_for_callers: false,
         id: "elements",
         tag: "embedding",
         summary: "The elements tollgate-chat and tollgate-video",
@@ -280,6 +296,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     },
     Operation {
         path: "/healthz",
+        is_for_callers: false,
         id: "healthz",
         tag: "facts",
         summary: "Alive",
@@ -288,6 +305,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     },
     Operation {
         path: "/problems/{code}",
+        is_for_callers: false,
         id: "problem",
         tag: "facts",
         summary: "A kind of problem, explained",
@@ -298,7 +316,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
 ];
 
 /// What fetching a video may be refused with.
-const OF_VIDEO: &[&Kind] = &[
+pub(super) const OF_VIDEO: &[&Kind] = &[
     &JOB_NOT_FOUND,
     &NOT_FOUND,
     &INVALID_REQUEST,
@@ -310,11 +328,20 @@ const OF_VIDEO: &[&Kind] = &[
     &LEDGER_UNAVAILABLE,
 ];
 
-const fn ok(about: &'static str, media_type: &'static str, schema: &'static str) -> Reply {
+pub(super) const fn ok(
+    about: &'static str,
+    media_type: &'static str,
+    schema: &'static str,
+) -> Reply {
     Reply { status: StatusCode::OK, about, body: Some((media_type, schema)) }
+}
+
+/// Every row.
+pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
+    [NATIVE, people::OPERATIONS, dialect::OPERATIONS].into_iter().flatten()
 }
 
 /// The method and path of every row, with variables in braces.
 pub fn described() -> impl Iterator<Item = (&'static Method, &'static str)> {
-    OPERATIONS.iter().map(|operation| (&operation.method, operation.path))
+    all().map(|operation| (&operation.method, operation.path))
 }

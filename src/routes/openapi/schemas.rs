@@ -19,6 +19,12 @@ pub(super) fn all(catalog: &Catalog) -> Vec<(&'static str, RefOr<Schema>)> {
         ("Anything", object(SchemaType::AnyValue).into()),
         ("Text", string().into()),
         ("Problem", problem_document()),
+        ("OpenAiError", openai_error()),
+        ("OpenAiObject", record(&[("id", string().into()), ("object", string().into())]).into()),
+        ("OpenAiList", openai_list()),
+        ("OpenAiChatRequest", openai_chat(catalog)),
+        ("OpenAiVideoRequest", openai_video(catalog)),
+        ("Login", login()),
         ("ChatRequest", chat_request(catalog)),
         ("ChatReply", chat_reply()),
         ("VideoRequest", video_request(catalog)),
@@ -53,6 +59,66 @@ pub(super) fn request_ids() -> RefOr<Schema> {
 
 pub(super) fn since() -> RefOr<Schema> {
     string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
+}
+
+pub(super) fn shape() -> RefOr<Schema> {
+    string().enum_values(Some(["json", "csv"])).into()
+}
+
+pub(super) fn limit() -> RefOr<Schema> {
+    integer().minimum(Some(1)).maximum(Some(100)).into()
+}
+
+pub(super) fn order() -> RefOr<Schema> {
+    string().enum_values(Some(["asc", "desc"])).into()
+}
+
+fn login() -> RefOr<Schema> {
+    record(&[("token", string().min_length(Some(1)).into())])
+        .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+        .into()
+}
+
+fn openai_error() -> RefOr<Schema> {
+    let error = record(&[("message", string().into()), ("type", string().into())])
+        .property("param", nullable_string())
+        .property("code", nullable_string())
+        .property("charged", string().enum_values(Some(["no", "yes", "unknown"])));
+    record(&[("error", error.into())]).into()
+}
+
+fn openai_list() -> RefOr<Schema> {
+    let items = ArrayBuilder::new().items(Ref::from_schema_name("OpenAiObject"));
+    record(&[("object", string().enum_values(Some(["list"])).into()), ("data", items.into())])
+        .into()
+}
+
+fn openai_chat(catalog: &Catalog) -> RefOr<Schema> {
+    let roles = ROLES.iter().copied().chain(["developer"]);
+    let text = || string().min_length(Some(1)).pattern(Some(VISIBLE));
+    let part =
+        record(&[("type", string().enum_values(Some(["text"])).into()), ("text", text().into())]);
+    let parts = ArrayBuilder::new().items(part).min_items(Some(1));
+    let content = OneOfBuilder::new().item(text()).item(parts);
+    let message =
+        record(&[("role", string().enum_values(Some(roles)).into()), ("content", content.into())]);
+    let models = catalog.chat.iter().map(|model| String::from(&*model.id));
+    record(&[
+        ("model", string().enum_values(Some(models)).into()),
+        ("messages", ArrayBuilder::new().items(message).min_items(Some(1)).into()),
+    ])
+    .property("stream", object(Type::Boolean))
+    .into()
+}
+
+fn openai_video(catalog: &Catalog) -> RefOr<Schema> {
+    let models = catalog.video.iter().map(|model| String::from(&*model.id));
+    let sizes = ["1280x720", "720x1280", "1920x1080", "1080x1920"];
+    record(&[("prompt", string().min_length(Some(1)).pattern(Some(VISIBLE)).into())])
+        .property("model", string().enum_values(Some(models)))
+        .property("seconds", string().enum_values(Some(["4", "5", "6", "8", "10", "15"])))
+        .property("size", string().enum_values(Some(sizes)))
+        .into()
 }
 
 fn problem_document() -> RefOr<Schema> {

@@ -1,5 +1,7 @@
 //! The ledger as a plain state machine: rows, counters, and what finds a purchase again.
 
+mod report;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
@@ -16,13 +18,15 @@ use crate::store::Reservation;
 use crate::store::Room;
 use crate::store::Row;
 use crate::store::Scope;
-use crate::store::Spending;
 use crate::store::Spent;
 use crate::store::State;
 use crate::store::Twin;
 use crate::store::Unavailable;
 use crate::store::budget;
 use crate::store::period::Today;
+
+/// Checkpoints that are remembered.
+const MOST_CHECKS: usize = 1_000;
 
 pub(super) struct Books {
     room: Room,
@@ -38,7 +42,7 @@ pub(super) struct Books {
     /// Ended ones, in the order of their first end.
     ended: VecDeque<u64>,
     replies: Replies,
-    checked: Option<Checkpoint>,
+    checked: VecDeque<Checkpoint>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,7 +83,7 @@ impl Books {
             running: 0,
             ended: VecDeque::new(),
             replies: Replies::default(),
-            checked: None,
+            checked: VecDeque::new(),
         }
     }
 
@@ -204,43 +208,17 @@ impl Books {
         }
     }
 
-    pub(super) fn spending(&self, caller: &str, since: Duration) -> Vec<Spending> {
-        let mut groups: BTreeMap<(u64, &str, &str), Spending> = BTreeMap::new();
-        let own = self.entries.values().filter(|entry| {
-            entry.row.caller == caller && entry.row.at >= since && entry.row.state != State::Voided
-        });
-        for Entry { row, today, .. } in own {
-            let (day, service, model) = (today.day, row.service, &*row.model);
-            let group = groups.entry((day, service.name(), model)).or_insert_with(|| {
-                let (model, spent) = (model.to_owned(), Usd::ZERO);
-                Spending { day, service, model, count: 0, spent }
-            });
-            group.count += 1;
-            group.spent = group.spent.checked_add(row.toll).unwrap_or(Usd::micros(u64::MAX));
-        }
-        groups.into_values().collect()
-    }
-
-    pub(super) fn rows(&self, since: Duration) -> Vec<Row> {
-        let rows = self.entries.values().map(|entry| &entry.row);
-        let mut rows: Vec<Row> = rows.filter(|row| row.at >= since).cloned().collect();
-        rows.sort_by_key(|row| row.at);
-        rows
-    }
-
     pub(super) fn spent_now(&self, scope: &Scope, now: Duration) -> Spent {
         self.spent(scope, Today::at(now, self.latest_day))
     }
 
     pub(super) fn check(&mut self, noted: Checkpoint) -> bool {
         if self.running == 0 {
-            self.checked = Some(noted);
+            self.checked.push_back(noted);
+            let surplus = self.checked.len().saturating_sub(MOST_CHECKS);
+            self.checked.drain(..surplus);
         }
         self.running == 0
-    }
-
-    pub(super) fn last_check(&self) -> Option<Checkpoint> {
-        self.checked
     }
 
     /// Whether a key may be claimed. One whose keep time is over is free again.

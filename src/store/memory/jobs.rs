@@ -58,6 +58,10 @@ impl Jobs {
         self.kept.values().rev().filter(|job| &*job.owner == owner).take(most).cloned().collect()
     }
 
+    pub(super) fn latest(&self, most: usize) -> Vec<Job> {
+        self.kept.values().rev().take(most).cloned().collect()
+    }
+
     pub(super) fn times(&self, model: &str, most: usize) -> Vec<Duration> {
         let ended = self.ended.iter().rev().filter_map(|number| self.kept.get(number));
         let took = |job: &Job| {

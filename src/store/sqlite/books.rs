@@ -187,12 +187,14 @@ impl Books {
         Ok(true)
     }
 
-    pub(super) fn last_check(&self) -> Result<Option<Checkpoint>, Fault> {
-        let mut last = self.connection.prepare_cached(
+    /// The latest, newest first.
+    pub(super) fn checks(&self, most: usize) -> Result<Vec<Checkpoint>, Fault> {
+        let mut latest = self.connection.prepare_cached(
             "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
-             ORDER BY number DESC LIMIT 1",
+             ORDER BY number DESC LIMIT ?",
         )?;
-        let found = last.query_row([], |row| {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let found = latest.query_map([most], |row| {
             Ok(Checkpoint {
                 at: column::moment(row, 0)?,
                 balance_cents: row.get(1)?,
@@ -200,8 +202,8 @@ impl Books {
                 chat_cents: row.get(3)?,
                 spent_cents: row.get(4)?,
             })
-        });
-        Ok(found.optional()?)
+        })?;
+        Ok(found.collect::<rusqlite::Result<_>>()?)
     }
 
     /// What the crash of an earlier server left behind: what was never sent is voided, what was sent

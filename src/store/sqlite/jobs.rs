@@ -57,6 +57,10 @@ pub(super) fn of(connection: &Connection, owner: &str, most: usize) -> Result<Ve
     all(connection, &latest, &[&owner, &limit(most)])
 }
 
+pub(super) fn latest(connection: &Connection, most: usize) -> Result<Vec<Job>, Fault> {
+    all(connection, &select("ORDER BY number DESC LIMIT ?"), &[&limit(most)])
+}
+
 pub(super) fn times(
     connection: &Connection,
     model: &str,

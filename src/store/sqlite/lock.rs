@@ -105,6 +105,13 @@ impl Drop for Lock {
     }
 }
 
+/// Whether a server has the ledger now.
+pub(super) fn is_served(path: &Path) -> bool {
+    let file = File::open(beside(path, ENDING));
+    // Shared, so that commands do not take each other for a server.
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 /// Whether a server has had the ledger before.
 pub(super) fn was_served(path: &Path) -> bool {
     fs::metadata(beside(path, ENDING)).is_ok_and(|lock| lock.len() > 0)
@@ -130,7 +137,9 @@ mod tests {
         let lock = Lock::take(&path, SERVER).unwrap();
         let inherited = lock.file.try_clone().unwrap();
         assert!(matches!(Lock::take(&path, SERVER), Err(OpenError::Locked { .. })));
+        assert!(is_served(&path));
         drop(lock);
+        assert!(!is_served(&path));
         Lock::take(&path, SERVER).unwrap();
         drop(inherited);
     }

@@ -13,6 +13,7 @@ use super::column;
 use super::open;
 use super::open::Purpose;
 use crate::store::Answer;
+use crate::store::CallerSpending;
 use crate::store::Room;
 use crate::store::Row;
 use crate::store::Spending;
@@ -32,6 +33,25 @@ pub(super) fn spending(
     since: Duration,
 ) -> Answer<'static, Result<Vec<Spending>, Unavailable>> {
     read(path, move |connection| grouped(connection, &caller, since))
+}
+
+/// The same, of everybody.
+pub(super) fn spending_of_all(
+    path: PathBuf,
+    since: Duration,
+) -> Answer<'static, Result<Vec<CallerSpending>, Unavailable>> {
+    read(path, move |connection| grouped_by_caller(connection, since))
+}
+
+/// Those of which nobody knows, the latest first.
+pub(super) fn unknown(
+    path: PathBuf,
+    most: usize,
+) -> Answer<'static, Result<Vec<Row>, Unavailable>> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    read(path, move |connection| {
+        purchases(connection, "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?", most)
+    })
 }
 
 fn read<T: Send + 'static>(
@@ -70,7 +90,7 @@ fn grouped(
         Ok(Spending {
             day: row.get(0)?,
             service: column::service(row, 1)?,
-            model: String::from_utf8_lossy(row.get_ref(2)?.as_bytes()?).into_owned(),
+            model: model(row, 2)?,
             count: row.get(3)?,
             spent: column::money(row, 4)?,
         })
@@ -78,22 +98,57 @@ fn grouped(
     groups.collect()
 }
 
-fn all(connection: &Connection, since: Duration) -> rusqlite::Result<Vec<Row>> {
+fn grouped_by_caller(
+    connection: &Connection,
+    since: Duration,
+) -> rusqlite::Result<Vec<CallerSpending>> {
     let mut find = connection.prepare(
-        "SELECT id, at, caller, service, model, coalesce(cost_micros, toll_micros), state
-             FROM purchases WHERE at >= ? ORDER BY at, number",
+        "SELECT caller, day, service, model, count(*),
+                coalesce(sum(cost_micros), 0),
+                sum(iif(state = 'unknown', toll_micros, 0)),
+                sum(iif(state IN ('reserved', 'sent'), toll_micros, 0))
+         FROM purchases WHERE at >= ? AND state <> 'voided'
+         GROUP BY caller, day, service, model ORDER BY caller, day, service, model",
     )?;
-    let rows = find.query_map([column::nanos(since)], |row| {
+    let groups = find.query_map([column::nanos(since)], |row| {
+        Ok(CallerSpending {
+            caller: row.get(0)?,
+            day: row.get(1)?,
+            service: column::service(row, 2)?,
+            model: model(row, 3)?,
+            count: row.get(4)?,
+            settled: column::money(row, 5)?,
+            unknown: column::money(row, 6)?,
+            held: column::money(row, 7)?,
+        })
+    })?;
+    groups.collect()
+}
+
+fn all(connection: &Connection, since: Duration) -> rusqlite::Result<Vec<Row>> {
+    purchases(connection, "WHERE at >= ? ORDER BY at, number", column::nanos(since))
+}
+
+fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
+    let mut find = connection.prepare(&format!(
+        "SELECT id, at, caller, service, model, coalesce(cost_micros, toll_micros), state
+         FROM purchases {which}"
+    ))?;
+    let rows = find.query_map([value], |row| {
         Ok(Row {
             id: column::id(row, 0)?,
             at: column::moment(row, 1)?,
             caller: row.get(2)?,
             service: column::service(row, 3)?,
-            // A name that was damaged is no reason to show no money.
-            model: String::from_utf8_lossy(row.get_ref(4)?.as_bytes()?).into_owned(),
+            model: model(row, 4)?,
             toll: column::money(row, 5)?,
             state: column::state(row, 6)?,
         })
     })?;
     rows.collect()
+}
+
+/// A name that was damaged is no reason to show no money.
+fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
+    Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
 }

@@ -94,6 +94,34 @@ const MIGRATIONS: &[&str] = &["
         replied INTEGER                 -- when its reply or failure came
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX places_at ON places (at);
+", "
+    -- Who may call. A row stays when its member is revoked, so that no other gets the name.
+    CREATE TABLE members (
+        name         TEXT PRIMARY KEY,
+        role         TEXT NOT NULL CHECK (role IN ('member', 'admin')),
+        day_micros   INTEGER CHECK (day_micros >= 0),     -- its own budget
+        month_micros INTEGER CHECK (month_micros >= 0),
+        token        BLOB NOT NULL CHECK (length(token) = 32),  -- a keyed hash
+        prefix       TEXT NOT NULL,
+        added        INTEGER NOT NULL,
+        revoked      INTEGER
+    ) STRICT, WITHOUT ROWID;
+
+    -- Logins; each ends with the token that it was opened with.
+    CREATE TABLE sessions (
+        number INTEGER PRIMARY KEY,
+        id     BLOB NOT NULL UNIQUE CHECK (length(id) = 32),    -- a keyed hash
+        member TEXT NOT NULL,
+        token  BLOB NOT NULL CHECK (length(token) = 32),
+        until  INTEGER NOT NULL
+    ) STRICT;
+
+    -- One row that goes up with every change of the two above.
+    CREATE TABLE members_edition (
+        number  INTEGER PRIMARY KEY CHECK (number = 1),
+        edition INTEGER NOT NULL
+    ) STRICT;
+    INSERT INTO members_edition VALUES (1, 0);
 "];
 
 /// The version that this program writes.
@@ -146,7 +174,53 @@ fn migrate_by(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Res
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::contract::money::Usd;
+    use crate::store::Ledger;
+    use crate::store::Members;
+    use crate::store::Scope;
+    use crate::store::State;
+    use crate::store::sqlite::Sqlite;
+
+    /// Two purchases of a server that knew no members, with their counters.
+    const SOLD: &str = "
+        INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, cost_micros,
+            state, ended_at, keep_until) VALUES
+            (zeroblob(16), 5, 0, 23640, 'ann', 'chat', 'alpha', 3000, 4000, 'posted', 6, 7),
+            (randomblob(16), 5, 0, 23640, 'ann', 'video', 'beta', 3000000, NULL, 'unknown', 6, NULL);
+        INSERT INTO spent SELECT scope, unit, period, 3004000
+            FROM (SELECT 'total' AS scope UNION SELECT 'caller ann'),
+                 (SELECT 'day' AS unit, 0 AS period UNION SELECT 'month', 23640);
+        INSERT INTO money VALUES (1, 'real')";
+
+    #[tokio::test]
+    async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let mut file = Connection::open(&path).unwrap();
+        migrate_by(&mut file, &MIGRATIONS[..1]).unwrap();
+        file.execute_batch(SOLD).unwrap();
+        drop(file);
+        let clock = || Arc::new(|| Duration::from_secs(9));
+        for opened in [Sqlite::read(&path, clock()), Sqlite::beside(&path, clock())] {
+            let why = opened.unwrap_err().to_string();
+            assert!(why.contains("start the server once to bring it to 2"), "{why}");
+        }
+
+        let ledger = Sqlite::serve(&path, clock()).unwrap();
+        let rows = ledger.rows(Duration::ZERO).await.unwrap();
+        let states: Vec<_> = rows.iter().map(|row| row.state).collect();
+        assert_eq!(states, [State::Posted, State::Unknown]);
+        let spent = ledger.spent(Scope::Caller("ann".to_owned())).await.unwrap();
+        assert_eq!(spent.month, Usd::micros(3_004_000));
+        assert_eq!(ledger.members().await.unwrap(), []);
+        drop(ledger);
+        let read = Sqlite::read(&path, clock()).unwrap();
+        assert_eq!(read.edition().await.unwrap(), 0);
+    }
 
     #[test]
     fn each_version_is_reached_from_every_earlier_one_with_its_rows() {

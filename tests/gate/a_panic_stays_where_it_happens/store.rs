@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::app::Remembered;
 use tollgate::store::{
-    Answer, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused, Reservation, Row,
-    Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
+    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
+    Reservation, Row, Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
 };
 
 use crate::support::lock;
@@ -37,8 +37,9 @@ pub(super) fn has_struck() -> bool {
 }
 
 pub(super) fn wrap(inner: Remembered) -> Remembered {
-    let name = Arc::clone(&inner.name);
-    Remembered::by(Arc::new(Brittle(inner)), name)
+    let brittle = Arc::new(Brittle(inner.clone()));
+    let (ledger, book) = (Arc::clone(&brittle) as _, Arc::clone(&brittle) as _);
+    Remembered { ledger, book, log: brittle, ..inner }
 }
 
 struct Brittle(Remembered);
@@ -99,6 +100,21 @@ impl Ledger for Brittle {
         around("spending", self.0.ledger.spending(caller, since))
     }
 
+    fn spending_of_all(
+        &self,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+        self.0.ledger.spending_of_all(since)
+    }
+
+    fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        self.0.ledger.unknown(most)
+    }
+
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
+        self.0.ledger.checks(most)
+    }
+
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         around("spent", self.0.ledger.spent(scope))
     }
@@ -153,6 +169,10 @@ impl JobBook for Brittle {
 
     fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
         around("jobs_of", self.0.book.jobs_of(owner, most))
+    }
+
+    fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.0.book.latest_jobs(most)
     }
 
     fn times(

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use super::client::Answer;
 use super::heard::{likeness, price};
 use super::lock;
+use super::login;
 use super::upstream::Charge;
 
 /// One gate's books, in micro-dollars. Whatever joins the money's invariants comes in here.
@@ -66,9 +67,15 @@ impl Books {
             "/v1/videos" => "/api/v1/video",
             native => native,
         };
-        let key = key.map(|(_, key)| (service.to_owned(), key.trim_matches('"').to_owned()));
         // The dialect's words are not the gateway's: its tests count the charges themselves.
         lock(&self.0).is_blind |= target.starts_with("/v1/");
+        // Each member and each subject has keys of its own; whatever else is sent as a token means nothing.
+        let is_token = |(name, _): &&(&str, &str)| name.eq_ignore_ascii_case("authorization");
+        let token = headers.iter().find(is_token).map_or("", |(_, token)| token);
+        let member = Some(token).filter(|token| token.starts_with("Bearer tg_"));
+        let holder = member.map(str::to_owned).or_else(|| login::subject(token));
+        let scope = format!("{service} {}", holder.unwrap_or_default());
+        let key = key.map(|(_, key)| (scope, key.trim_matches('"').to_owned()));
         if let Some(likeness) = likeness(method, target, body.as_bytes()) {
             let mut sums = lock(&self.0);
             let offers = sums.offers.entry(likeness).or_default();

@@ -9,11 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tollgate::access::Access;
 use tollgate::config::Environment;
+use tollgate::store::Members;
 use zeroize::Zeroizing;
 
 use super::client::{Answer, Client, Record};
 use super::in_process::{InProcess, Wrap};
+use super::members::Secrets;
 use super::process::{Process, Signal};
 use super::upstream::Upstream;
 use super::{lock, log};
@@ -39,6 +42,8 @@ pub(crate) struct Gate {
     environment: Vec<(String, String)>,
     /// What it printed before it was started again.
     before: String,
+    /// What is nowhere but with whom it was given to.
+    pub(super) secrets: Secrets,
 }
 
 /// Where and how a gate runs.
@@ -136,8 +141,19 @@ impl Gate {
         let (page, admin) = running.addresses();
         let (upstream, record) = (upstream.clone(), Arc::default());
         let earlier = upstream.charges().len();
-        let before = String::new();
-        Self { upstream, record, running, page, admin, folder, earlier, home, environment, before }
+        Self {
+            upstream,
+            record,
+            running,
+            page,
+            admin,
+            folder,
+            earlier,
+            home,
+            environment,
+            before: String::new(),
+            secrets: Secrets::default(),
+        }
     }
 
     /// Ends it as a power cut would, but for the disk.
@@ -189,6 +205,14 @@ impl Gate {
     /// Where its settings are, and its store.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Who may call, in the store and as the gate sees it.
+    pub(super) fn members(&self) -> (Arc<dyn Members>, Arc<Access>) {
+        match &self.running {
+            Running::Here(here) => here.known.clone().expect("it runs"),
+            Running::Apart(_) => panic!("a process has its own: tollgate member add"),
+        }
     }
 
     /// A new connection.
@@ -345,13 +369,15 @@ impl Drop for Gate {
         self.upstream.hang_up();
         let metrics = self.end();
         self.upstream.assert_keys_in_their_place();
-        for key in self.upstream.canaries() {
-            key.assert_absent("what clients were sent", &lock(&self.record.received));
-            key.assert_absent("what was printed or logged", self.printed().as_bytes());
-            key.assert_absent("/metrics", metrics.as_bytes());
-            for (name, bytes) in files_in(self.folder.path()) {
-                key.assert_absent(&name, &bytes);
-            }
+        let mut places = vec![
+            ("what clients were sent".to_owned(), lock(&self.record.received).clone()),
+            ("what was printed or logged".to_owned(), self.printed().into_bytes()),
+            ("/metrics".to_owned(), metrics.into_bytes()),
+        ];
+        places.extend(files_in(self.folder.path()));
+        for (place, text) in &places {
+            self.upstream.canaries().iter().for_each(|key| key.assert_absent(place, text));
+            self.secrets.assert_absent(place, text);
         }
         self.record.books.assert_balanced(&self.upstream.charged()[self.earlier..]);
     }
@@ -370,6 +396,7 @@ fn environment(upstream: &Upstream) -> Vec<(String, String)> {
         ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0".to_owned()),
         ("TOLLGATE_GATEWAY__BASE_URL", format!("http://{}", upstream.address())),
         ("GATEWAY_API_KEY", keys.join(",")),
+        ("TOLLGATE_SECRET", super::members::SECRET.to_owned()),
     ];
     pairs.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }

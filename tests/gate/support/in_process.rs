@@ -9,12 +9,15 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tollgate::app::{App, Ends, Remembered};
+use tollgate::access::Access;
+use tollgate::access::token::Secret;
+use tollgate::app::{App, Ends, Lasting, Remembered};
 use tollgate::config::{Config, Environment, Source};
 use tollgate::downstream::caller::{Introduced, Peer};
 use tollgate::jobs::Jobs;
 use tollgate::routes::admin::Admin;
 use tollgate::server;
+use tollgate::store::Members;
 
 use super::log;
 
@@ -25,6 +28,8 @@ pub(crate) type Wrap = fn(Remembered) -> Remembered;
 pub(super) struct InProcess {
     pub(super) page: SocketAddr,
     pub(super) admin: SocketAddr,
+    /// The list in the store and as the gate sees it; they hold the store open, until `stop`.
+    pub(super) known: Option<(Arc<dyn Members>, Arc<Access>)>,
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,22 +56,36 @@ impl InProcess {
         let admin = server::bind(config.admin.listen).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
         let shutdown = CancellationToken::new();
+        let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let text = config.secret.clone();
+        let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
+        let beginning = tollgate::app::begin(&config, None, runtime.handle(), &ends, secret);
+        let mut lasting = runtime.block_on(beginning).expect("a store that can be used");
+        if let Some(wrap) = wrap {
+            let store = wrap(tollgate::app::memory());
+            lasting.ledger = store.ledger;
+            lasting.jobs = Jobs::new(store.book, runtime.handle().clone(), shutdown.clone());
+            let window = tollgate::app::window(store.log, &config, shutdown.clone());
+            lasting.window = runtime.block_on(window);
+        }
+        let known = (Arc::clone(&lasting.members), Arc::clone(&lasting.access));
         let ends = shutdown.clone();
         let serve = move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let page = TcpListener::from_std(page).unwrap();
                 let admin = TcpListener::from_std(admin).unwrap();
-                serve(config, page, admin, ends, wrap).await;
+                serve(config, lasting, page, admin, ends).await;
             });
         };
         let thread = thread::Builder::new().name("gate".to_owned()).spawn(serve).unwrap();
-        Self { page: page_at, admin: admin_at, shutdown, thread: Some(thread) }
+        Self { page: page_at, admin: admin_at, known: Some(known), shutdown, thread: Some(thread) }
     }
 
     /// Stops accepting, and waits for what is under way.
     pub(super) fn stop(&mut self) {
         self.shutdown.cancel();
+        self.known = None;
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             assert!(thread::panicking(), "the gate's thread panicked");
         }
@@ -75,29 +94,22 @@ impl InProcess {
 
 async fn serve(
     config: Config,
+    lasting: Lasting,
     page: TcpListener,
     admin: TcpListener,
     shutdown: CancellationToken,
-    wrap: Option<Wrap>,
 ) {
     let own = vec![page.local_addr().unwrap().ip()];
-    let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
-    let lasting = tollgate::app::begin(&config, None, &runtime::Handle::current(), &ends).await;
-    let mut lasting = lasting.expect("a store that can be used");
-    if let Some(wrap) = wrap {
-        let store = wrap(tollgate::app::memory());
-        lasting.ledger = store.ledger;
-        lasting.jobs = Jobs::new(store.book, runtime::Handle::current(), shutdown.clone());
-        lasting.window = tollgate::app::window(store.log, &config, shutdown.clone()).await;
-    }
+    let (access, metrics) = (Arc::clone(&lasting.access), Arc::clone(&lasting.metrics));
     let app = App::new(config, own, &lasting).expect("the gate starts");
     if app.config().gateway.window == tollgate::config::Window::Auto {
         tokio::spawn(app.follow_books());
     }
+    tokio::spawn(async move { access.follow().await });
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
-    let admin_service = Admin::new(Arc::clone(&lasting.metrics), || true);
+    let admin_service = Admin::new(metrics, || true);
     let end = CancellationToken::new();
     tokio::spawn(server::run(admin, move |_| admin_service.clone(), app.server(), end.clone()));
     server::run(page, introduce, app.server(), shutdown).await;

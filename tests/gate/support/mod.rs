@@ -10,6 +10,8 @@ pub(crate) mod gate;
 pub(crate) mod heard;
 pub(crate) mod in_process;
 pub(crate) mod log;
+pub(crate) mod login;
+pub(crate) mod members;
 pub(crate) mod process;
 pub(crate) mod reply;
 pub(crate) mod upstream;

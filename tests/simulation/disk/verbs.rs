@@ -8,8 +8,8 @@ use bytes::Bytes;
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
-    Answer, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused, Reservation, Row,
-    Scope, Spending, Spent, State, TakenPlace, Unavailable, WindowLog, Word,
+    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
+    Reservation, Row, Scope, Spending, Spent, State, TakenPlace, Unavailable, WindowLog, Word,
 };
 
 use super::{Disk, Verb, finish};
@@ -135,6 +135,21 @@ impl Ledger for Disk {
         }
     }
 
+    fn spending_of_all(
+        &self,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+        self.store().spending_of_all(since)
+    }
+
+    fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        self.store().unknown(most)
+    }
+
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
+        self.store().checks(most)
+    }
+
     fn settle_later(&self, id: PurchaseId, ending: Ending) {
         if !self.is_alive() {
             return;
@@ -249,6 +264,10 @@ impl JobBook for Disk {
 
     fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
         self.store().open_jobs()
+    }
+
+    fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.store().latest_jobs(most)
     }
 
     fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {

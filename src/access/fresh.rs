@@ -1,0 +1,206 @@
+//! Keeps a login service's keys fresh: asks for them from time to time, and when a token names one
+//! that is not known yet, but never often.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{Notify, watch};
+use tokio::time::{timeout, timeout_at};
+use tracing::{debug, info, warn};
+
+use super::fetch::{DEADLINE, Fault, Fetched, Source};
+use super::key_set::KeySet;
+use crate::clock;
+use crate::clock::Instant;
+
+/// How long keys hold after they were last confirmed.
+pub(super) const LONGEST_STALE: Duration = Duration::from_secs(24 * 3_600);
+/// Whoever names unknown keys makes us ask at most once in this time; after a failure we ask as often.
+pub(super) const PAUSE: Duration = Duration::from_secs(30);
+/// After a failure while no keys are known at all.
+pub(super) const PAUSE_WITHOUT: Duration = Duration::from_secs(5);
+/// How long a token waits for keys; a bit longer than asking may take.
+const WAIT: Duration = Duration::from_secs(DEADLINE.as_secs() + 1);
+
+/// Keys, and when they were last confirmed.
+struct Held {
+    set: Arc<KeySet>,
+    since: Instant,
+}
+
+/// The keys of one source, for all cores.
+pub(super) struct Keys {
+    source: Box<dyn Source>,
+    held: ArcSwapOption<Held>,
+    asking: Mutex<Asking>,
+    wake: Arc<Notify>,
+    asked: watch::Sender<u64>,
+}
+
+/// When it was asked, and when it will be.
+struct Asking {
+    is_on: bool,
+    /// Also by whoever came while it was on.
+    is_wanted: bool,
+    last: Option<Instant>,
+    due: Instant,
+    fails: bool,
+}
+
+impl Keys {
+    /// None yet: nothing is asked before [`Keys::keep`] runs.
+    pub(super) fn new(source: Box<dyn Source>) -> Self {
+        let asking =
+            Asking { is_on: false, is_wanted: false, last: None, due: clock::now(), fails: false };
+        Self {
+            held: ArcSwapOption::empty(),
+            source,
+            asking: Mutex::new(asking),
+            wake: Arc::default(),
+            asked: watch::Sender::new(0),
+        }
+    }
+
+    /// The keys that hold now.
+    pub(super) fn current(&self) -> Option<Arc<KeySet>> {
+        let held = self.held.load();
+        let held = held.as_ref()?;
+        let is_fresh = clock::now().duration_since(held.since) < LONGEST_STALE;
+        is_fresh.then(|| Arc::clone(&held.set))
+    }
+
+    /// Asks for newer keys and waits for them; `None` where that was done a short while ago, or gave
+    /// nothing in time.
+    pub(super) async fn newer(&self) -> Option<Arc<KeySet>> {
+        let mut asked = self.asked.subscribe();
+        if !self.ask(clock::now()) {
+            return None;
+        }
+        timeout(WAIT, asked.changed()).await.ok()?.ok()?;
+        self.current()
+    }
+
+    /// Asks soon, however short a while ago that was done: an operator wants it.
+    pub(super) fn look_again(&self) {
+        self.asking().is_wanted = true;
+        self.wake.notify_one();
+    }
+
+    /// Asks when it is time to, until nobody holds these keys any more.
+    pub(super) fn keep(self: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
+        let (keys, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
+        async move {
+            while let Some(due) = step(&keys).await {
+                // Woken or due, the next step looks whether there is anything to do.
+                timeout_at(due, wake.notified()).await.ok();
+            }
+        }
+    }
+
+    /// Takes a document for the keys that hold from now on.
+    pub(super) fn take(&self, document: &[u8]) -> Result<(), Fault> {
+        let same = self.held.load_full().filter(|held| held.set.print() == blake3::hash(document));
+        let set = match same {
+            Some(held) => Arc::clone(&held.set),
+            None => Arc::new(told(KeySet::read(document)?)),
+        };
+        self.held.store(Some(Arc::new(Held { set, since: clock::now() })));
+        Ok(())
+    }
+
+    /// Whether somebody is asking from now on.
+    fn ask(&self, now: Instant) -> bool {
+        let mut asking = self.asking();
+        if asking.is_on {
+            return true;
+        }
+        if asking.last.is_some_and(|last| now.duration_since(last) < PAUSE) {
+            return false;
+        }
+        asking.is_on = true;
+        self.wake.notify_one();
+        true
+    }
+
+    async fn refresh(&self) {
+        let fetched = self.source.fetch().await;
+        let again = fetched.and_then(|Fetched { body, again }| self.take(&body).map(|()| again));
+        let mut asking = self.asking();
+        let pause = match again {
+            Ok(again) => {
+                if std::mem::take(&mut asking.fails) {
+                    info!("the login service's keys are there again");
+                }
+                again
+            }
+            Err(fault) => {
+                let known = self.current().is_some();
+                // Once is enough for a log; the rest is for whoever looks closer.
+                if std::mem::replace(&mut asking.fails, true) {
+                    debug!(%fault, known, "no newer keys of the login service");
+                } else {
+                    warn!(%fault, known, "no newer keys of the login service");
+                }
+                if known { PAUSE } else { PAUSE_WITHOUT }
+            }
+        };
+        asking.is_on = false;
+        asking.due = clock::now() + sooner(pause);
+        drop(asking);
+        self.asked.send_modify(|times| *times = times.wrapping_add(1));
+    }
+
+    fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whoever keeps them need not wait any longer.
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.wake.notify_one();
+    }
+}
+
+/// Asks if it is due or asked for; says when to look again, while there is anybody to look for.
+async fn step(keys: &Weak<Keys>) -> Option<Instant> {
+    let keys = keys.upgrade()?;
+    let now = clock::now();
+    let is_time = {
+        let mut asking = keys.asking();
+        asking.is_on |= std::mem::take(&mut asking.is_wanted) || now >= asking.due;
+        if asking.is_on {
+            asking.last = Some(now);
+        }
+        asking.is_on
+    };
+    if is_time {
+        keys.refresh().await;
+    }
+    let due = keys.asking().due;
+    Some(due)
+}
+
+/// Up to a tenth sooner, so that several instances do not ask at the same moment.
+fn sooner(pause: Duration) -> Duration {
+    let millis = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+    let spread = RandomState::new().hash_one(millis) % (millis / 10 + 1);
+    pause - Duration::from_millis(spread)
+}
+
+fn told(set: KeySet) -> KeySet {
+    let (usable, left_out) = (set.usable(), set.left_out());
+    match usable {
+        0 => warn!(
+            left_out,
+            "the login service shows no key that can be used: every token is refused"
+        ),
+        _ => info!(usable, left_out, "the login service's keys are read"),
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests;

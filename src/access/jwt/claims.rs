@@ -1,0 +1,139 @@
+//! Reads what a token claims, by the settings and the time: all of it right, or nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use crate::access::object::{Malformed, Object};
+use crate::config::{ClaimName, Jwt};
+use crate::store::{Own, Role};
+
+/// The longest name of a subject, in bytes.
+const LONGEST_SUBJECT: usize = 255;
+/// The last second of the year 9999: a time beyond it is a mistake.
+const LATEST: u64 = 253_402_300_799;
+
+/// What a token claims.
+pub(super) struct Claims {
+    /// `sub`
+    pub(super) subject: Arc<str>,
+    /// By `access.jwt.role_claim`.
+    pub(super) role: Role,
+    /// By `access.jwt.budget_claim`.
+    pub(super) own: Own,
+    /// When it ends, the leeway included: wall-clock time since the Unix epoch.
+    pub(super) until: Duration,
+}
+
+impl Claims {
+    /// `now` is wall-clock time since the Unix epoch.
+    pub(super) fn read(text: &str, rules: &Jwt, now: Duration) -> Result<Self, Malformed> {
+        let claims = Object::read(text)?;
+        let expiry = time(claims.required("exp")?)?;
+        let until = expiry + rules.leeway;
+        let is_early = |name| -> Result<bool, Malformed> {
+            let from = claims.optional(name)?.map(time).transpose()?;
+            Ok(from.is_some_and(|from| from > now + rules.leeway))
+        };
+        let holds = now < until && !is_early("nbf")? && !is_early("iat")?;
+        let is_theirs = claims.required::<String>("iss")? == rules.issuer;
+        // Bound to a key of the bearer's (RFC 7800): good with a proof of it alone, and none is asked for.
+        if !(holds && is_theirs && is_for(&claims, &rules.audience)?) || claims.has("cnf") {
+            return Err(Malformed);
+        }
+        Ok(Self {
+            subject: subject(claims.required("sub")?)?,
+            role: rules.role_claim.as_ref().map_or(Role::Member, |name| role(&claims, name)),
+            own: rules
+                .budget_claim
+                .as_ref()
+                .map_or(Ok(Own::default()), |name| own(&claims, name))?,
+            until,
+        })
+    }
+}
+
+fn time(seconds: u64) -> Result<Duration, Malformed> {
+    if seconds > LATEST {
+        return Err(Malformed);
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
+fn is_for(claims: &Object<'_>, audience: &str) -> Result<bool, Malformed> {
+    let named = claims.optional::<String>("aud");
+    match named {
+        Ok(named) => Ok(named.ok_or(Malformed)? == audience),
+        Err(Malformed) => {
+            let several: Vec<String> = claims.required("aud")?;
+            Ok(several.iter().any(|named| named == audience))
+        }
+    }
+}
+
+fn subject(name: String) -> Result<Arc<str>, Malformed> {
+    // Lines and directions of writing would lie to whoever reads a log or a list.
+    let lies = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if name.trim().is_empty() || name.len() > LONGEST_SUBJECT || name.chars().any(lies) {
+        return Err(Malformed);
+    }
+    Ok(name.into())
+}
+
+/// A claim as it is written, through the objects that lead to it.
+fn written<'a>(claims: &Object<'a>, name: &ClaimName) -> Result<Option<&'a str>, Malformed> {
+    let ClaimName(path) = name;
+    let Some((first, rest)) = path.split_first() else { return Ok(None) };
+    let mut found = claims.written(first);
+    for name in rest {
+        let Some(outer) = found else { return Ok(None) };
+        found = Object::read(outer)?.written(name);
+    }
+    Ok(found)
+}
+
+/// Whoever is not named an admin is none: what cannot be read gives nothing.
+fn role(claims: &Object<'_>, name: &ClaimName) -> Role {
+    let Ok(Some(written)) = written(claims, name) else { return Role::Member };
+    let one: Option<String> = serde_json::from_str(written).ok();
+    let several: Vec<&RawValue> = serde_json::from_str(written).unwrap_or_default();
+    let among = several.iter().filter_map(|one| serde_json::from_str::<String>(one.get()).ok());
+    match one.into_iter().chain(among).any(|name| name == Role::Admin.name()) {
+        true => Role::Admin,
+        false => Role::Member,
+    }
+}
+
+/// `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}` with one of them or both.
+/// What cannot be read is a fault: none at all would be no limit.
+fn own(claims: &Object<'_>, name: &ClaimName) -> Result<Own, Malformed> {
+    let mut own = Own::default();
+    let Some(written) = written(claims, name)? else { return Ok(own) };
+    if let Ok(text) = serde_json::from_str::<String>(written) {
+        let (amount, period) = text.split_once('/').ok_or(Malformed)?;
+        set(&mut own, period, amount)?;
+        return Ok(own);
+    }
+    let budget = Object::read(written)?;
+    for period in budget.names() {
+        set(&mut own, period, &budget.required::<String>(period)?)?;
+    }
+    if own == Own::default() { Err(Malformed) } else { Ok(own) }
+}
+
+fn set(own: &mut Own, period: &str, amount: &str) -> Result<(), Malformed> {
+    let limit = match period {
+        "day" => &mut own.day,
+        "month" => &mut own.month,
+        _ => return Err(Malformed),
+    };
+    *limit = Some(amount.parse().map_err(|_| Malformed)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

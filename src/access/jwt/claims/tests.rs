@@ -1,0 +1,107 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::access::jwt::tests::issuer::{NOW, but, settings};
+use crate::contract::money::Usd;
+
+fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
+    let name = ClaimName(name.iter().map(|name| (*name).to_owned()).collect());
+    let rules = Jwt { role_claim: Some(name.clone()), budget_claim: None, ..settings() };
+    let rules = match name.0.last().is_some_and(|last| last == "budget") {
+        true => Jwt { role_claim: None, budget_claim: Some(name.clone()), ..rules },
+        false => rules,
+    };
+    let claims = but(&name.0[0], value).to_string();
+    Claims::read(&claims, &rules, Duration::from_secs(NOW))
+}
+
+#[test]
+fn a_budget_is_read_exactly_or_the_token_is_refused() {
+    let (day, month) = (Some(Usd::dollars(5)), Some(Usd::dollars(100)));
+    for (value, own) in [
+        (Value::Null, Own::default()),
+        (json!("5.00/day"), Own { day, month: None }),
+        (json!("100/month"), Own { day: None, month }),
+        (json!("0/day"), Own { day: Some(Usd::ZERO), month: None }),
+        (json!({"day": "5"}), Own { day, month: None }),
+        (json!({"month": "100.000000"}), Own { day: None, month }),
+        (json!({"day": "5.00", "month": "100"}), Own { day, month }),
+    ] {
+        let claims = read(&["budget"], value.clone()).unwrap_or_else(|_| panic!("{value}"));
+        assert_eq!(claims.own, own, "{value}");
+    }
+    for value in [
+        json!(""),
+        json!("5.00"),
+        json!("5.00/week"),
+        json!("5.00/day/day"),
+        json!("/day"),
+        json!("-5/day"),
+        json!("5,00/day"),
+        json!("5.00 /day"),
+        json!("$5/day"),
+        json!("1e3/day"),
+        json!("0.0000001/day"),
+        json!("99999999999999/day"),
+        json!({}),
+        json!({"day": 5}),
+        json!({"day": null}),
+        json!({"day": "5", "week": "5"}),
+        json!({"day": "5", "month": "lots"}),
+        json!([]),
+        json!(["5/day"]),
+        json!(5),
+        json!(5.5),
+        json!(true),
+    ] {
+        assert!(read(&["budget"], value.clone()).is_err(), "{value}");
+    }
+    let twice = but("budget", json!("5/day")).to_string();
+    for written in ["null", r#"{"day":"5","day":"6"}"#, r#"{"day":"5","d\u0061y":"6"}"#] {
+        let claims = twice.replace("\"5/day\"", written);
+        let name = Some(ClaimName(vec!["budget".to_owned()]));
+        let rules = Jwt { budget_claim: name, ..settings() };
+        assert!(Claims::read(&claims, &rules, Duration::from_secs(NOW)).is_err(), "{written}");
+    }
+}
+
+#[test]
+fn only_the_word_makes_an_admin() {
+    for (value, role) in [
+        (json!("admin"), Role::Admin),
+        (json!(["admin"]), Role::Admin),
+        (json!(["a", 7, "admin", null]), Role::Admin),
+        (Value::Null, Role::Member),
+        (json!("Admin"), Role::Member),
+        (json!("admins"), Role::Member),
+        (json!("admin user"), Role::Member),
+        (json!(" admin"), Role::Member),
+        (json!([]), Role::Member),
+        (json!([["admin"]]), Role::Member),
+        (json!({"admin": true}), Role::Member),
+        (json!(true), Role::Member),
+        (json!(1), Role::Member),
+    ] {
+        let claims = read(&["role"], value.clone()).unwrap_or_else(|_| panic!("{value}"));
+        assert_eq!(claims.role, role, "{value}");
+    }
+}
+
+#[test]
+fn a_claim_may_lie_within_others() {
+    let roles = json!({"roles": ["offline_access", "admin"]});
+    let claims = read(&["realm_access", "roles"], roles).expect("right");
+    assert_eq!(claims.role, Role::Admin);
+    let budget = json!({"tollgate": {"budget": "5/day"}});
+    let claims = read(&["app", "tollgate", "budget"], budget).expect("right");
+    assert_eq!(claims.own.day, Some(Usd::dollars(5)));
+    for absent in [Value::Null, json!({}), json!({"tollgate": {}})] {
+        let claims = read(&["app", "tollgate", "budget"], absent).expect("no budget of its own");
+        assert_eq!(claims.own, Own::default());
+    }
+    for broken in [json!("x"), json!([]), json!({"tollgate": 5})] {
+        assert!(read(&["app", "tollgate", "budget"], broken.clone()).is_err(), "{broken}");
+        let claims = read(&["app", "tollgate", "roles"], broken).expect("no role");
+        assert_eq!(claims.role, Role::Member);
+    }
+}

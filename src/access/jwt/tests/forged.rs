@@ -1,0 +1,238 @@
+//! Tokens that somebody made up: each is refused, and none makes us ask for keys more than once.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
+
+use super::*;
+
+/// Each with what is wrong with it.
+fn forged() -> Vec<(String, String)> {
+    let good = RSA.token("RS256", &claims());
+    let mut all = Vec::new();
+    let mut add = |why: &str, token: String| all.push((why.to_owned(), token));
+    let parts: Vec<_> = good.split('.').collect();
+    let (header, payload, signature) = (parts[0], parts[1], parts[2]);
+
+    for none in ["none", "None", "NONE", "nOnE", ""] {
+        let header = b64(json!({"alg": none, "kid": "rsa"}).to_string());
+        add("alg none", format!("{header}.{payload}.{signature}"));
+        add("alg none, unsigned", format!("{header}.{payload}."));
+    }
+    for public in [RSA.jwk()["n"].as_str().expect("text").to_owned(), RSA.jwk().to_string()] {
+        for (by, algorithm) in
+            [("HS256", aws_lc_rs::hmac::HMAC_SHA256), ("HS512", aws_lc_rs::hmac::HMAC_SHA512)]
+        {
+            let message =
+                format!("{}.{payload}", b64(json!({"alg": by, "kid": "rsa"}).to_string()));
+            let secret = aws_lc_rs::hmac::Key::new(algorithm, public.as_bytes());
+            let tag = aws_lc_rs::hmac::sign(&secret, message.as_bytes());
+            add("the public key as a shared secret", format!("{message}.{}", b64(tag)));
+        }
+    }
+    add("another's key under the same name", OTHER.token("RS256", &claims()));
+
+    for (name, value) in [
+        ("iss", Value::Null),
+        ("iss", json!("https://login.example.com")),
+        ("iss", json!("https://login.example.com/ ")),
+        ("iss", json!("HTTPS://LOGIN.EXAMPLE.COM/")),
+        ("iss", json!([ISSUER])),
+        ("iss", json!({"a": ISSUER})),
+        ("aud", Value::Null),
+        ("aud", json!("tollgat")),
+        ("aud", json!("tollgate2")),
+        ("aud", json!("Tollgate")),
+        ("aud", json!([])),
+        ("aud", json!(["another", "tollgate-admin"])),
+        ("aud", json!([["tollgate"]])),
+        ("aud", json!([AUDIENCE, 1])),
+        ("aud", json!({"tollgate": true})),
+        ("exp", Value::Null),
+        ("exp", json!(NOW - 61)),
+        ("exp", json!(0)),
+        ("exp", json!(-1)),
+        ("exp", json!((NOW + 600).to_string())),
+        ("exp", json!(1_800_000_600.5)),
+        ("exp", json!(1e300)),
+        ("exp", json!(253_402_300_800_u64)),
+        ("exp", json!(u64::MAX)),
+        ("exp", json!([NOW + 600])),
+        ("exp", json!(true)),
+        ("nbf", json!(NOW + 61)),
+        ("nbf", json!("soon")),
+        ("nbf", json!(u64::MAX)),
+        ("iat", json!(NOW + 61)),
+        ("iat", json!("now")),
+        ("sub", Value::Null),
+        ("sub", json!("")),
+        ("sub", json!("  ")),
+        ("sub", json!(7)),
+        ("sub", json!(["ada"])),
+        ("sub", json!("ada\nlevel=error")),
+        ("sub", json!("ada\u{0}")),
+        ("sub", json!("ada\u{202e}nimda")),
+        ("sub", json!("a".repeat(256))),
+        ("cnf", json!({"jkt": "x"})),
+    ] {
+        let why = format!("{name}: {value}");
+        add(&why, RSA.token("RS256", &but(name, value)));
+    }
+
+    for key in [
+        "../../etc/passwd",
+        "/dev/null",
+        "https://evil.example/keys",
+        "rsa' OR '1'='1",
+        "rsa\u{0}",
+        "RSA",
+        "rsa ",
+        "",
+        "unknown",
+    ] {
+        let header = json!({"alg": "RS256", "kid": key}).to_string();
+        add("kid", OTHER.signed("RS256", &header, &claims().to_string()));
+    }
+    for header in [
+        json!({"alg": "RS256", "kid": ["rsa"]}),
+        json!({"alg": "RS256", "kid": 1}),
+        json!({"alg": "RS256", "kid": null}),
+        json!({"alg": ["RS256"], "kid": "rsa"}),
+        json!({"alg": "rs256", "kid": "rsa"}),
+        json!({"alg": "RS256 ", "kid": "rsa"}),
+        json!({"kid": "rsa"}),
+        json!({"alg": "RS256", "kid": "rsa", "crit": ["exp"]}),
+        json!({"alg": "RS256", "kid": "rsa", "crit": null}),
+        json!({"alg": "RS256", "kid": "rsa", "b64": false}),
+        json!({"alg": "RS256", "kid": "rsa", "zip": "DEF"}),
+        json!({"alg": "RS256", "kid": "rsa", "enc": "A128GCM"}),
+        json!({"alg": "RS256", "kid": "rsa", "cty": "JWT"}),
+        json!({"alg": "RS256", "kid": "rsa", "typ": "logout+jwt"}),
+        json!({"alg": "RS256", "kid": "rsa", "typ": "dpop+jwt"}),
+    ] {
+        let token = RSA.signed("RS256", &header.to_string(), &claims().to_string());
+        add(&format!("header {header}"), token);
+    }
+    for lead in [
+        json!({"alg": "RS256", "kid": "rsa", "jku": "https://evil.example/keys"}),
+        json!({"alg": "RS256", "kid": "rsa", "x5u": "https://evil.example/cert.pem"}),
+        json!({"alg": "RS256", "kid": "rsa", "jwk": OTHER.jwk()}),
+        json!({"alg": "RS256", "jwk": OTHER.jwk()}),
+        json!({"alg": "RS256", "kid": "rsa", "x5c": ["MIIB"]}),
+    ] {
+        let token = OTHER.signed("RS256", &lead.to_string(), &claims().to_string());
+        add("a lead to another key", token);
+    }
+
+    // Signed in one way, said to be signed in another; or with a key of another kind.
+    for (signer, key, by, said) in [
+        (&RSA, "rsa", "RS256", "PS256"),
+        (&RSA, "rsa", "PS256", "RS256"),
+        (&RSA, "rsa", "RS256", "RS512"),
+        (&P256, "p256", "ES256", "ES384"),
+        (&P384, "p384", "ES384", "ES256"),
+        (&P256, "p384", "ES256", "ES384"),
+        (&P256, "rsa", "ES256", "RS256"),
+        (&P256, "ed", "ES256", "EdDSA"),
+        (&ED, "p256", "EdDSA", "ES256"),
+        (&RSA, "p256", "RS256", "ES256"),
+    ] {
+        let header = json!({"alg": said, "kid": key}).to_string();
+        let token = signer.signed(by, &header, &claims().to_string());
+        add(&format!("{by} said to be {said} of {key}"), token);
+    }
+
+    let twice = claims().to_string().replace("\"sub\":\"ada\"", "\"sub\":\"ada\",\"sub\":\"eve\"");
+    add("a claim twice", RSA.signed("RS256", r#"{"alg":"RS256","kid":"rsa"}"#, &twice));
+    let escaped =
+        claims().to_string().replace("\"sub\":\"ada\"", "\"sub\":\"ada\",\"s\\u0075b\":\"eve\"");
+    add("a claim twice", RSA.signed("RS256", r#"{"alg":"RS256","kid":"rsa"}"#, &escaped));
+    let text = claims().to_string();
+    add("alg twice", RSA.signed("RS256", r#"{"alg":"RS256","alg":"none","kid":"rsa"}"#, &text));
+    for claims in ["", "[]", "null", "\"ada\"", "{}", "{\"iss\":", &format!("{text}{text}")] {
+        let token = RSA.signed("RS256", r#"{"alg":"RS256","kid":"rsa"}"#, claims);
+        add(&format!("claims {claims}"), token);
+    }
+
+    let mut bits = URL_SAFE_NO_PAD.decode(signature).expect("base64");
+    bits[10] ^= 1;
+    add("a bit of the signature", format!("{header}.{payload}.{}", b64(&bits)));
+    let other = b64(but("sub", json!("eve")).to_string());
+    add("other claims under the signature", format!("{header}.{other}.{signature}"));
+    add("no signature", format!("{header}.{payload}."));
+    add("no signature, no dot", format!("{header}.{payload}"));
+    add("the header alone", header.to_owned());
+    add("no header", format!(".{payload}.{signature}"));
+    add("no claims", format!("{header}..{signature}"));
+    add("dots alone", "..".to_owned());
+    add("nothing", String::new());
+    add("five parts", format!("{good}.a.b"));
+    add("four parts", format!("{good}.{signature}"));
+    add("an end of its own", format!("{good}."));
+    add("garbage behind", format!("{good}AAAA"));
+    add("a line behind", format!("{good}\n"));
+    add("a blank before", format!(" {good}"));
+    add("a blank within", format!("{header}. {payload}.{signature}"));
+    add("padding", format!("{header}.{payload}.{signature}=="));
+    for blanks in 0..3 {
+        let padded = URL_SAFE.encode(claims().to_string() + &" ".repeat(blanks));
+        let message = format!("{header}.{padded}");
+        let signature = b64(RSA.signature("RS256", message.as_bytes()));
+        if padded.ends_with('=') {
+            add("padding within", format!("{message}.{signature}"));
+        }
+    }
+    let standard = STANDARD.encode(URL_SAFE_NO_PAD.decode(signature).expect("base64"));
+    add("another alphabet", format!("{header}.{payload}.{standard}"));
+    add("a quoted token", format!("\"{good}\""));
+    add("twice in one", format!("{good},{good}"));
+    let large = RSA.token("RS256", &but("pad", json!("a".repeat(8_192))));
+    add("too large", large);
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_token_is_refused_and_makes_us_ask_for_nothing() {
+    let told = every_key();
+    let (jwt, _) = checker(&settings(), &told);
+    assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Ok(ada()));
+    let forged = forged();
+    assert!(forged.len() >= 100, "{}", forged.len());
+    for (why, token) in &forged {
+        assert_eq!(who(&jwt, token).await, Err(Denied::Invalid), "{why}: {token}");
+        // Nor is it remembered as anything else.
+        assert_eq!(who(&jwt, token).await, Err(Denied::Invalid), "{why}: {token}");
+    }
+    // Keys were asked for less than 30 seconds ago, and what cannot pass asks for none at any time.
+    assert_eq!(told.asked(), 1);
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    for (why, token) in forged.iter().filter(|(why, _)| why != "kid") {
+        assert_eq!(who(&jwt, token).await, Err(Denied::Invalid), "{why}");
+        assert_eq!(told.asked(), 1, "{why}: {token}");
+    }
+    assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Ok(ada()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_names_its_algorithm_takes_no_other() {
+    let mut jwk = RSA.jwk();
+    jwk["alg"] = json!("PS256");
+    let (jwt, _) = checker(&settings(), &Told::new(&[jwk]));
+    for by in ["RS256", "RS384", "RS512", "PS384", "PS512"] {
+        assert_eq!(who(&jwt, &RSA.token(by, &claims())).await, Err(Denied::Invalid), "{by}");
+    }
+    assert_eq!(who(&jwt, &RSA.token("PS256", &claims())).await, Ok(ada()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_name_a_token_needs_the_only_key_of_its_kind() {
+    let told = Told::new(&[RSA.jwk(), OTHER.jwk(), P256.jwk()]);
+    let (jwt, _) = checker(&settings(), &told);
+    let token = |signer: &issuer::Signer, by: &str| {
+        signer.signed(by, &json!({ "alg": by }).to_string(), &claims().to_string())
+    };
+    assert_eq!(who(&jwt, &token(&P256, "ES256")).await, Ok(ada()));
+    assert_eq!(who(&jwt, &token(&RSA, "RS256")).await, Err(Denied::Invalid));
+    assert_eq!(who(&jwt, &token(&OTHER, "RS256")).await, Err(Denied::Invalid));
+    // Nor does a name that two keys have tell which.
+    assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Err(Denied::Invalid));
+}

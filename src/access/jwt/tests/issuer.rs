@@ -1,0 +1,211 @@
+//! A login service of the tests: keys made on the spot, tokens of any shape, a source that counts.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
+use aws_lc_rs::signature as lc;
+use aws_lc_rs::signature::KeyPair;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::access::fetch::{Fault, Fetched, Fetching, Source};
+use crate::access::jwt::Jwt;
+use crate::config;
+use crate::config::Jwks;
+use crate::upstream::document::Unfetched;
+
+pub(crate) const ISSUER: &str = "https://login.example.com/";
+pub(crate) const AUDIENCE: &str = "tollgate";
+/// What the tests' wall clock shows at first.
+pub(crate) const NOW: u64 = 1_800_000_000;
+
+/// A key of the login service.
+pub(crate) struct Signer {
+    pub(crate) id: &'static str,
+    secret: Secret,
+}
+
+enum Secret {
+    Rsa(Box<RsaKeyPair>),
+    Ec(lc::EcdsaKeyPair, &'static str),
+    Ed(Box<lc::Ed25519KeyPair>),
+}
+
+pub(crate) static RSA: LazyLock<Signer> = LazyLock::new(|| Signer::rsa("rsa"));
+pub(crate) static OTHER: LazyLock<Signer> = LazyLock::new(|| Signer::rsa("rsa"));
+pub(crate) static P256: LazyLock<Signer> = LazyLock::new(|| {
+    let pair = lc::EcdsaKeyPair::generate(&lc::ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
+    Signer { id: "p256", secret: Secret::Ec(pair, "P-256") }
+});
+pub(crate) static P384: LazyLock<Signer> = LazyLock::new(|| {
+    let pair = lc::EcdsaKeyPair::generate(&lc::ECDSA_P384_SHA384_FIXED_SIGNING).expect("a key");
+    Signer { id: "p384", secret: Secret::Ec(pair, "P-384") }
+});
+pub(crate) static ED: LazyLock<Signer> = LazyLock::new(|| Signer {
+    id: "ed",
+    secret: Secret::Ed(Box::new(lc::Ed25519KeyPair::generate().expect("a key"))),
+});
+
+impl Signer {
+    fn rsa(id: &'static str) -> Self {
+        let pair = RsaKeyPair::generate(KeySize::Rsa2048).expect("a key");
+        Self { id, secret: Secret::Rsa(Box::new(pair)) }
+    }
+
+    /// The public key.
+    pub(crate) fn jwk(&self) -> Value {
+        match &self.secret {
+            Secret::Rsa(pair) => {
+                let public = lc::RsaPublicKeyComponents::<Vec<u8>>::from(pair.public_key());
+                json!({"kty": "RSA", "kid": self.id, "n": b64(public.n), "e": b64(public.e)})
+            }
+            Secret::Ec(pair, curve) => {
+                let point = &pair.public_key().as_ref()[1..];
+                let (x, y) = point.split_at(point.len() / 2);
+                json!({"kty": "EC", "kid": self.id, "crv": curve, "x": b64(x), "y": b64(y)})
+            }
+            Secret::Ed(pair) => {
+                let x = b64(pair.public_key().as_ref());
+                json!({"kty": "OKP", "kid": self.id, "crv": "Ed25519", "x": x})
+            }
+        }
+    }
+
+    /// A token of this header and these claims, signed as the algorithm `by` says.
+    pub(crate) fn signed(&self, by: &str, header: &str, claims: &str) -> String {
+        let message = format!("{}.{}", b64(header), b64(claims));
+        let signature = self.signature(by, message.as_bytes());
+        format!("{message}.{}", b64(signature))
+    }
+
+    /// A token as it should be.
+    pub(crate) fn token(&self, by: &str, claims: &Value) -> String {
+        let header = json!({"alg": by, "kid": self.id, "typ": "JWT"});
+        self.signed(by, &header.to_string(), &claims.to_string())
+    }
+
+    pub(crate) fn signature(&self, by: &str, message: &[u8]) -> Vec<u8> {
+        match &self.secret {
+            Secret::Rsa(pair) => {
+                let padding: &dyn lc::RsaEncoding = match by {
+                    "RS256" => &lc::RSA_PKCS1_SHA256,
+                    "RS384" => &lc::RSA_PKCS1_SHA384,
+                    "RS512" => &lc::RSA_PKCS1_SHA512,
+                    "PS256" => &lc::RSA_PSS_SHA256,
+                    "PS384" => &lc::RSA_PSS_SHA384,
+                    "PS512" => &lc::RSA_PSS_SHA512,
+                    other => panic!("{other} is not for RSA"),
+                };
+                let mut signature = vec![0; pair.public_modulus_len()];
+                pair.sign(padding, &SystemRandom::new(), message, &mut signature).expect("signed");
+                signature
+            }
+            Secret::Ec(pair, _) => {
+                pair.sign(&SystemRandom::new(), message).expect("signed").as_ref().to_vec()
+            }
+            Secret::Ed(pair) => pair.sign(message).as_ref().to_vec(),
+        }
+    }
+}
+
+pub(crate) fn b64(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// A document of these keys.
+pub(crate) fn document(keys: &[Value]) -> String {
+    json!({ "keys": keys }).to_string()
+}
+
+/// Claims that pass.
+pub(crate) fn claims() -> Value {
+    json!({
+        "iss": ISSUER, "aud": AUDIENCE, "sub": "ada", "exp": NOW + 600, "iat": NOW, "nbf": NOW,
+    })
+}
+
+/// The claims that pass, but for one, which is absent where `value` is `null`.
+pub(crate) fn but(name: &str, value: Value) -> Value {
+    let mut claims = claims();
+    let members = claims.as_object_mut().expect("an object");
+    members.remove(name);
+    if !value.is_null() {
+        members.insert(name.to_owned(), value);
+    }
+    claims
+}
+
+pub(crate) fn settings() -> config::Jwt {
+    config::Jwt {
+        issuer: ISSUER.to_owned(),
+        audience: AUDIENCE.to_owned(),
+        jwks: Jwks::Address("https://login.example.com/keys".parse().expect("an address")),
+        leeway: Duration::from_secs(60),
+        role_claim: None,
+        budget_claim: None,
+    }
+}
+
+/// A source that says what it is told to, and counts who asks.
+#[derive(Clone, Default)]
+pub(crate) struct Told {
+    document: Arc<Mutex<Option<String>>>,
+    asked: Arc<AtomicUsize>,
+    seconds: Arc<AtomicU64>,
+}
+
+impl Told {
+    pub(crate) fn new(keys: &[Value]) -> Self {
+        let told = Self::default();
+        told.says(Some(document(keys)));
+        told.seconds.store(600, Ordering::SeqCst);
+        told
+    }
+
+    /// Nothing is an outage.
+    pub(crate) fn says(&self, document: Option<String>) {
+        *self.document.lock().expect("not poisoned") = document;
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Source for Told {
+    fn fetch(&self) -> Fetching {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let document = self.document.lock().expect("not poisoned").clone();
+        let again = Duration::from_secs(self.seconds.load(Ordering::SeqCst));
+        Box::pin(async move {
+            // As over a network: whoever asks meanwhile has to wait.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let body = document.ok_or(Fault::Unfetched(Unfetched::Late(again)))?.into();
+            Ok(Fetched { body, again })
+        })
+    }
+}
+
+/// A wall clock that is set by hand.
+#[derive(Clone)]
+pub(crate) struct Clock(Arc<AtomicU64>);
+
+impl Clock {
+    pub(crate) fn set(&self, seconds: u64) {
+        self.0.store(seconds, Ordering::SeqCst);
+    }
+}
+
+/// A checker with its keys kept fresh from `told`.
+pub(crate) fn checker(settings: &config::Jwt, told: &Told) -> (Jwt, Clock) {
+    let clock = Clock(Arc::new(AtomicU64::new(NOW)));
+    let shown = clock.clone();
+    let wall = move || Duration::from_secs(shown.0.load(Ordering::SeqCst));
+    let jwt = Jwt::with(settings, Box::new(told.clone()), Arc::new(wall));
+    tokio::spawn(jwt.keep());
+    (jwt, clock)
+}

@@ -1,0 +1,226 @@
+use std::time::Duration;
+
+use tokio::time::advance;
+
+use super::*;
+use crate::contract::money::Usd;
+use crate::store::memory::Memory;
+use crate::store::{Answer, MemberFault, Own};
+
+/// A store that can be out of reach.
+struct Store {
+    inner: Memory,
+    is_away: AtomicBool,
+}
+
+impl Store {
+    fn new() -> Arc<Self> {
+        let inner = Memory::new(Arc::new(clock::wall));
+        Arc::new(Self { inner, is_away: AtomicBool::new(false) })
+    }
+
+    fn go_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::SeqCst);
+    }
+}
+
+impl Members for Store {
+    fn enlist<'a>(&'a self, member: &'a Member) -> Answer<'a, Result<(), MemberFault>> {
+        self.inner.enlist(member)
+    }
+
+    fn revoke(&self, name: Arc<str>) -> Answer<'_, Result<(), MemberFault>> {
+        self.inner.revoke(name)
+    }
+
+    fn update(
+        &self,
+        name: Arc<str>,
+        role: Option<Role>,
+        own: Option<Own>,
+    ) -> Answer<'_, Result<(), MemberFault>> {
+        self.inner.update(name, role, own)
+    }
+
+    fn rotate(
+        &self,
+        name: Arc<str>,
+        token: Identity,
+        prefix: Arc<str>,
+    ) -> Answer<'_, Result<(), MemberFault>> {
+        self.inner.rotate(name, token, prefix)
+    }
+
+    fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>> {
+        self.inner.members()
+    }
+
+    fn log_in<'a>(&'a self, session: &'a Session) -> Answer<'a, Result<(), Unavailable>> {
+        self.inner.log_in(session)
+    }
+
+    fn log_out(&self, id: Identity) -> Answer<'_, Result<(), Unavailable>> {
+        self.inner.log_out(id)
+    }
+
+    fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>> {
+        self.inner.sessions()
+    }
+
+    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
+        if self.is_away.load(Ordering::SeqCst) {
+            return Box::pin(std::future::ready(Err(Unavailable("away".into()))));
+        }
+        self.inner.edition()
+    }
+}
+
+fn secret() -> Secret {
+    Secret::new(b"a secret")
+}
+
+fn hash(token: &str) -> Identity {
+    token::hash(&secret(), token)
+}
+
+async fn enlist(store: &Store, name: &str, token: &str) {
+    let member = Member {
+        name: name.into(),
+        role: Role::Member,
+        own: Own::default(),
+        token: hash(token),
+        prefix: "tg_".into(),
+        added: Duration::ZERO,
+        revoked: None,
+    };
+    store.enlist(&member).await.expect("a new name");
+}
+
+async fn roll(store: &Arc<Store>) -> Roll {
+    Roll::open(Arc::clone(store) as _, secret()).await
+}
+
+fn name((caller, _): &(Caller, Standing)) -> String {
+    caller.to_string()
+}
+
+fn ended(standing: &Standing) -> bool {
+    standing.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
+}
+
+const AWAY: Denied = Denied::Unavailable { retry_after: TRY_AGAIN };
+
+#[tokio::test(start_paused = true)]
+async fn what_another_process_changes_holds_at_the_next_look() {
+    let store = Store::new();
+    enlist(&store, "ann", "tg_ann").await;
+    let roll = roll(&store).await;
+    let (caller, ann) = roll.by_token("tg_ann").unwrap();
+    assert_eq!(caller, Caller::Member("ann".into()));
+    assert_eq!(roll.by_token("tg_bob").unwrap_err(), Denied::Invalid);
+
+    enlist(&store, "bob", "tg_bob").await;
+    let own = Own { day: Some(Usd::dollars(1)), month: None };
+    store.update("ann".into(), Some(Role::Admin), Some(own)).await.unwrap();
+    roll.look().await;
+    assert_eq!(name(&roll.by_token("tg_bob").unwrap()), "member:bob");
+    let (_, now) = roll.by_token("tg_ann").unwrap();
+    assert_eq!((now.role, now.own), (Role::Admin, own));
+    assert_eq!(roll.count(), Some(Count { members: 2, admins: 1 }));
+    assert!(!ended(&ann) && !ended(&now), "the token is the same one");
+
+    store.rotate("ann".into(), hash("tg_new"), "tg_".into()).await.unwrap();
+    let (_, bob) = roll.by_token("tg_bob").unwrap();
+    store.revoke("bob".into()).await.unwrap();
+    roll.look().await;
+    assert!(ended(&ann) && ended(&now) && ended(&bob));
+    for token in ["tg_ann", "tg_bob"] {
+        assert_eq!(roll.by_token(token).unwrap_err(), Denied::Invalid, "{token}");
+    }
+    assert_eq!(name(&roll.by_token("tg_new").unwrap()), "member:ann");
+    assert_eq!(roll.count(), Some(Count { members: 1, admins: 1 }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_be_read_at_the_start_lets_nobody_in_until_it_can() {
+    let store = Store::new();
+    enlist(&store, "ann", "tg_ann").await;
+    store.go_away(true);
+    let roll = roll(&store).await;
+    for token in ["tg_ann", "tg_bob"] {
+        assert_eq!(roll.by_token(token).unwrap_err(), AWAY, "{token}");
+        assert_eq!(roll.by_login(token).unwrap_err(), AWAY, "{token}");
+        assert_eq!(roll.log_in(token, None).await.err(), Some(AWAY), "{token}");
+    }
+    assert_eq!(roll.count(), None);
+    store.go_away(false);
+    roll.look().await;
+    assert_eq!(name(&roll.by_token("tg_ann").unwrap()), "member:ann");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_cannot_be_read_any_more_holds_for_half_a_minute() {
+    let store = Store::new();
+    enlist(&store, "ann", "tg_ann").await;
+    let roll = roll(&store).await;
+    advance(Duration::from_secs(100)).await;
+    roll.look().await;
+    store.go_away(true);
+    for (seconds, holds) in [(0, true), (29, true), (2, false), (1_000, false)] {
+        advance(Duration::from_secs(seconds)).await;
+        roll.look().await;
+        let found = roll.by_token("tg_ann").map(|found| name(&found));
+        assert_eq!(found, if holds { Ok("member:ann".to_owned()) } else { Err(AWAY) });
+    }
+    store.go_away(false);
+    roll.look().await;
+    assert!(roll.by_token("tg_ann").is_ok(), "nothing had changed meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_login_is_new_each_time_and_ends_with_the_next_a_logout_or_its_token() {
+    let store = Store::new();
+    enlist(&store, "ann", "tg_ann").await;
+    let roll = roll(&store).await;
+    let open = async |carried: Option<&str>| roll.log_in("tg_ann", carried).await.unwrap().value;
+    let (first, second) = (open(None).await, open(None).await);
+    assert_ne!(*first, *second);
+    let (caller, standing) = roll.by_login(&first).unwrap();
+    assert_eq!(caller, Caller::Member("ann".into()));
+    assert!(standing.until.is_some_and(|until| until > clock::wall()));
+
+    let third = open(Some(first.as_str())).await;
+    assert!(ended(&standing), "the browser has another one now");
+    assert_eq!(roll.by_login(&first).unwrap_err(), Denied::Invalid);
+    let (_, of_second) = roll.by_login(&second).unwrap();
+    roll.log_out(&second).await.unwrap();
+    assert!(ended(&of_second));
+    assert_eq!(roll.by_login(&second).unwrap_err(), Denied::Invalid);
+    roll.log_out("never opened").await.unwrap();
+
+    assert_eq!(roll.by_login("tg_ann").unwrap_err(), Denied::Invalid, "a token is no cookie");
+    assert_eq!(roll.by_token(&third).unwrap_err(), Denied::Invalid, "nor the other way round");
+    assert_eq!(roll.log_in(&third, None).await.err(), Some(Denied::Invalid));
+
+    let (_, of_third) = roll.by_login(&third).unwrap();
+    store.rotate("ann".into(), hash("tg_new"), "tg_".into()).await.unwrap();
+    roll.look().await;
+    assert!(ended(&of_third));
+    assert_eq!(roll.by_login(&third).unwrap_err(), Denied::Invalid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_look_after_another_finds_a_change_within_a_second() {
+    let store = Store::new();
+    let roll = roll(&store).await;
+    let following = roll.follow();
+    let adding = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        enlist(&store, "ann", "tg_ann").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    tokio::select! {
+        () = following => unreachable!("it follows for ever"),
+        () = adding => assert!(roll.by_token("tg_ann").is_ok()),
+    }
+}

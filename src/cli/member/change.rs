@@ -1,0 +1,99 @@
+//! What `tollgate member` can be told, as the command line writes it.
+
+use std::sync::Arc;
+
+use clap::Args;
+use clap::Subcommand;
+use clap::ValueEnum;
+
+use super::portion;
+use super::portion::Portion;
+use crate::access::token::TOKEN_PREFIX;
+use crate::cli::Format;
+use crate::contract::wire::KEY_PREFIX;
+use crate::store;
+use crate::store::is_member_name;
+
+/// `tollgate member …`
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Change {
+    /// Adds a member and prints its token, once
+    Add {
+        /// 1 to 64 of a-z 0-9 . _ -; a name is never given to another
+        #[arg(value_parser = name)]
+        name: Arc<str>,
+        /// What it may spend: 5.00/day, 50.00/month, or both
+        #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = portion::read)]
+        budgets: Vec<Portion>,
+        /// What it may do
+        #[arg(long, value_enum, default_value = "member")]
+        role: Role,
+    },
+    /// Lists all members, their budgets and what they spent
+    List {
+        /// How it is printed
+        #[arg(long, value_enum, default_value = "table")]
+        format: Format,
+    },
+    /// Ends a member's token and logins, for good
+    Revoke {
+        /// Whose
+        #[arg(value_parser = name)]
+        name: Arc<str>,
+    },
+    /// Changes a member's budget or role
+    Update {
+        /// Whose
+        #[arg(value_parser = name)]
+        name: Arc<str>,
+        /// What changes
+        #[command(flatten)]
+        to: Update,
+    },
+    /// Gives a member another token and prints it, once; the old one and its logins end
+    Rotate {
+        /// Whose
+        #[arg(value_parser = name)]
+        name: Arc<str>,
+    },
+}
+
+/// What `update` changes.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[group(id = "to", required = true, multiple = true)]
+pub struct Update {
+    /// What it may spend: 5.00/day, 50.00/month, or both; a period that is not named stays as it is
+    #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = portion::read)]
+    pub(super) budgets: Vec<Portion>,
+    /// Takes its own budget away; with --budget, all but that
+    #[arg(long)]
+    pub(super) no_budget: bool,
+    /// What it may do
+    #[arg(long, value_enum)]
+    pub(super) role: Option<Role>,
+}
+
+/// `--role`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Buys for itself
+    Member,
+    /// Sees everybody's spend and jobs, and the account's numbers as well
+    Admin,
+}
+
+impl From<Role> for store::Role {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Member => Self::Member,
+            Role::Admin => Self::Admin,
+        }
+    }
+}
+
+fn name(text: &str) -> Result<Arc<str>, &'static str> {
+    if text.starts_with(TOKEN_PREFIX) || text.starts_with(KEY_PREFIX) {
+        return Err("expected a name, not a token or a key");
+    }
+    is_member_name(text).then(|| text.into()).ok_or("expected 1 to 64 of a-z 0-9 . _ -")
+}

@@ -1,0 +1,30 @@
+//! `GET /bff/admin/…`: whoever asks is an admin, or is told that it is not, before anything is looked up.
+
+use bytes::Bytes;
+
+use crate::account::admin;
+use crate::account::admin::Admin;
+use crate::answer::Answer;
+use crate::downstream::Call;
+use crate::problem::Problem;
+use crate::validate;
+
+pub(super) async fn usage(office: &Admin, call: &Call<Bytes>) -> Result<Answer, Problem> {
+    admin::must_be_admin(call.standing.role)?;
+    office.usage(validate::everybody(call.head.uri.query())?).await
+}
+
+pub(super) async fn members(office: &Admin, call: &Call<Bytes>) -> Result<Answer, Problem> {
+    admin::must_be_admin(call.standing.role)?;
+    office.members().await
+}
+
+pub(super) async fn jobs(office: &Admin, call: &Call<Bytes>) -> Result<Answer, Problem> {
+    admin::must_be_admin(call.standing.role)?;
+    office.jobs().await
+}
+
+pub(super) async fn billing(office: &Admin, call: &Call<Bytes>) -> Result<Answer, Problem> {
+    admin::must_be_admin(call.standing.role)?;
+    office.billing().await
+}

@@ -1,0 +1,233 @@
+//! The members and their logins in the ledger's file.
+//!
+//! Invariant: whatever changes one of them counts the edition up in the same transaction, and waits for
+//! the disk: a token that was revoked does not come back with the power.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::OptionalExtension;
+use rusqlite::params;
+
+use super::Sqlite;
+use super::books::Books;
+use super::column;
+use super::column::nanos;
+use super::fault::Fault;
+use super::step::Weight;
+use crate::contract::money::Usd;
+use crate::store::Answer;
+use crate::store::Identity;
+use crate::store::Member;
+use crate::store::MemberFault;
+use crate::store::Members;
+use crate::store::Own;
+use crate::store::Role;
+use crate::store::Session;
+use crate::store::Unavailable;
+use crate::store::member::MOST_LOGINS;
+
+/// What a step answers: a refusal leaves nothing to undo.
+type Judged = Result<Result<(), MemberFault>, Fault>;
+
+/// A login that raced with the end of its token is none.
+const HOLDING: &str =
+    "until > ?1 AND EXISTS (SELECT 1 FROM members WHERE members.name = sessions.member
+    AND members.token = sessions.token AND members.revoked IS NULL)";
+
+impl Sqlite {
+    fn judge(
+        &self,
+        verb: impl FnMut(&Books) -> Judged + Send + 'static,
+    ) -> Answer<'_, Result<(), MemberFault>> {
+        let answer = self.ask(Weight::Dear, verb);
+        Box::pin(async { answer.await? })
+    }
+}
+
+impl Members for Sqlite {
+    fn enlist<'a>(&'a self, member: &'a Member) -> Answer<'a, Result<(), MemberFault>> {
+        let member = member.clone();
+        self.judge(move |books| enlist(&books.connection, &member))
+    }
+
+    fn revoke(&self, name: Arc<str>) -> Answer<'_, Result<(), MemberFault>> {
+        let clock = self.clock.clone();
+        self.judge(move |books| revoke(&books.connection, &name, clock()))
+    }
+
+    fn update(
+        &self,
+        name: Arc<str>,
+        role: Option<Role>,
+        own: Option<Own>,
+    ) -> Answer<'_, Result<(), MemberFault>> {
+        self.judge(move |books| update(&books.connection, &name, role, own))
+    }
+
+    fn rotate(
+        &self,
+        name: Arc<str>,
+        token: Identity,
+        prefix: Arc<str>,
+    ) -> Answer<'_, Result<(), MemberFault>> {
+        self.judge(move |books| rotate(&books.connection, &name, &token, &prefix))
+    }
+
+    fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>> {
+        self.ask(Weight::Cheap, |books| members(&books.connection))
+    }
+
+    fn log_in<'a>(&'a self, session: &'a Session) -> Answer<'a, Result<(), Unavailable>> {
+        let (session, clock) = (session.clone(), self.clock.clone());
+        self.ask(Weight::Dear, move |books| log_in(&books.connection, &session, clock()))
+    }
+
+    fn log_out(&self, id: Identity) -> Answer<'_, Result<(), Unavailable>> {
+        self.ask(Weight::Dear, move |books| {
+            let connection = &books.connection;
+            connection.execute("DELETE FROM sessions WHERE id = ?", [id])?;
+            count_up(connection)
+        })
+    }
+
+    fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>> {
+        let clock = self.clock.clone();
+        self.ask(Weight::Cheap, move |books| sessions(&books.connection, clock()))
+    }
+
+    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
+        self.ask(Weight::Cheap, |books| {
+            let query = "SELECT edition FROM members_edition";
+            let mut read = books.connection.prepare_cached(query)?;
+            Ok(read.query_row([], |row| row.get(0))?)
+        })
+    }
+}
+
+fn enlist(connection: &Connection, member: &Member) -> Judged {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO members
+            (name, role, day_micros, month_micros, token, prefix, added, revoked)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",
+    )?;
+    let written = insert.execute(params![
+        member.name,
+        member.role.name(),
+        member.own.day.map(Usd::as_micros),
+        member.own.month.map(Usd::as_micros),
+        member.token,
+        member.prefix,
+        nanos(member.added),
+        member.revoked.map(nanos),
+    ])?;
+    if written == 0 {
+        return Ok(Err(MemberFault::Taken));
+    }
+    Ok(Ok(count_up(connection)?))
+}
+
+fn revoke(connection: &Connection, name: &str, now: Duration) -> Judged {
+    let end = "UPDATE members SET revoked = coalesce(revoked, ?) WHERE name = ?";
+    if connection.execute(end, params![nanos(now), name])? == 0 {
+        return Ok(Err(MemberFault::Unknown));
+    }
+    Ok(Ok(end_logins(connection, name)?))
+}
+
+fn update(connection: &Connection, name: &str, role: Option<Role>, own: Option<Own>) -> Judged {
+    if let Err(fault) = must_be_active(connection, name)? {
+        return Ok(Err(fault));
+    }
+    if let Some(role) = role {
+        let write = "UPDATE members SET role = ? WHERE name = ?";
+        connection.execute(write, params![role.name(), name])?;
+    }
+    if let Some(Own { day, month }) = own {
+        let (day, month) = (day.map(Usd::as_micros), month.map(Usd::as_micros));
+        let write = "UPDATE members SET day_micros = ?, month_micros = ? WHERE name = ?";
+        connection.execute(write, params![day, month, name])?;
+    }
+    Ok(Ok(count_up(connection)?))
+}
+
+fn rotate(connection: &Connection, name: &str, token: &Identity, prefix: &str) -> Judged {
+    if let Err(fault) = must_be_active(connection, name)? {
+        return Ok(Err(fault));
+    }
+    let write = "UPDATE members SET token = ?, prefix = ? WHERE name = ?";
+    connection.execute(write, params![token, prefix, name])?;
+    Ok(Ok(end_logins(connection, name)?))
+}
+
+fn must_be_active(connection: &Connection, name: &str) -> Judged {
+    let ask = "SELECT revoked IS NULL FROM members WHERE name = ?";
+    let is_active: Option<bool> = connection.query_row(ask, [name], |row| row.get(0)).optional()?;
+    Ok(match is_active {
+        Some(true) => Ok(()),
+        Some(false) => Err(MemberFault::Revoked),
+        None => Err(MemberFault::Unknown),
+    })
+}
+
+fn end_logins(connection: &Connection, name: &str) -> Result<(), Fault> {
+    connection.execute("DELETE FROM sessions WHERE member = ?", [name])?;
+    count_up(connection)
+}
+
+fn log_in(connection: &Connection, session: &Session, now: Duration) -> Result<(), Fault> {
+    connection.execute(&format!("DELETE FROM sessions WHERE NOT ({HOLDING})"), [nanos(now)])?;
+    connection.execute(
+        "INSERT OR REPLACE INTO sessions (id, member, token, until) VALUES (?, ?, ?, ?)",
+        params![session.id, session.member, session.token, nanos(session.until)],
+    )?;
+    let most = i64::try_from(MOST_LOGINS).unwrap_or(i64::MAX);
+    connection.execute(
+        "DELETE FROM sessions WHERE member = ?1 AND number NOT IN
+            (SELECT number FROM sessions WHERE member = ?1 ORDER BY number DESC LIMIT ?2)",
+        params![session.member, most],
+    )?;
+    count_up(connection)
+}
+
+fn count_up(connection: &Connection) -> Result<(), Fault> {
+    connection.execute("UPDATE members_edition SET edition = edition + 1", [])?;
+    Ok(())
+}
+
+fn members(connection: &Connection) -> Result<Vec<Member>, Fault> {
+    let mut all = connection.prepare_cached(
+        "SELECT name, role, day_micros, month_micros, token, prefix, added, revoked FROM members
+         ORDER BY name",
+    )?;
+    let all = all.query_map([], |row| {
+        let amount = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<u64>>(at)?.map(Usd::micros));
+        let revoked: Option<u64> = row.get(7)?;
+        Ok(Member {
+            name: row.get(0)?,
+            role: column::named(row, 1, &Role::ALL, Role::name)?,
+            own: Own { day: amount(2)?, month: amount(3)? },
+            token: row.get(4)?,
+            prefix: row.get(5)?,
+            added: column::moment(row, 6)?,
+            revoked: revoked.map(Duration::from_nanos),
+        })
+    })?;
+    Ok(all.collect::<rusqlite::Result<_>>()?)
+}
+
+fn sessions(connection: &Connection, now: Duration) -> Result<Vec<Session>, Fault> {
+    let query =
+        format!("SELECT id, member, token, until FROM sessions WHERE {HOLDING} ORDER BY number");
+    let mut holding = connection.prepare_cached(&query)?;
+    let holding = holding.query_map([nanos(now)], |row| {
+        Ok(Session {
+            id: row.get(0)?,
+            member: row.get(1)?,
+            token: row.get(2)?,
+            until: column::moment(row, 3)?,
+        })
+    })?;
+    Ok(holding.collect::<rusqlite::Result<_>>()?)
+}

@@ -1,0 +1,117 @@
+//! Fetches a small public document, such as a login service's keys: without our key, without
+//! following anything.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, HOST, HeaderValue, USER_AGENT,
+};
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use tokio::time::timeout;
+use url::Url;
+
+use super::connect::Connector;
+
+const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+
+/// What was fetched.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// All of it.
+    pub body: Bytes,
+    /// How long it may be kept without asking again, where the server says so.
+    pub fresh_for: Option<Duration>,
+}
+
+/// Why there is no document. None of its words are of the document.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfetched {
+    /// The address cannot be asked, or no connection was made.
+    #[error("no connection: {0}")]
+    Unreachable(#[source] io::Error),
+    /// The connection died.
+    #[error("the connection was lost: {0}")]
+    Lost(#[source] hyper::Error),
+    /// Not all of it came in time.
+    #[error("no whole reply within {0:?}")]
+    Late(Duration),
+    /// Anything but 200: redirects are not followed.
+    #[error("the answer was {0}")]
+    Status(StatusCode),
+    /// It is compressed, although none was asked for.
+    #[error("the reply is encoded")]
+    Encoded,
+    /// It is larger than was asked for, in bytes.
+    #[error("the reply is larger than {0} bytes")]
+    TooLarge(usize),
+}
+
+/// Fetches `address`, at most `largest` bytes, within `patience` in all.
+///
+/// # Errors
+/// No whole document, for whatever reason.
+pub async fn fetch(
+    address: &Url,
+    largest: usize,
+    patience: Duration,
+) -> Result<Document, Unfetched> {
+    let whole = timeout(patience, whole(address, largest, patience)).await;
+    whole.unwrap_or(Err(Unfetched::Late(patience)))
+}
+
+async fn whole(address: &Url, largest: usize, patience: Duration) -> Result<Document, Unfetched> {
+    let connector = Connector::new(address, patience).map_err(Unfetched::Unreachable)?;
+    let mut connection = connector.open().await.map_err(Unfetched::Unreachable)?;
+    let reply = connection.send_request(request(address)?).await.map_err(Unfetched::Lost)?;
+    let (head, body) = reply.into_parts();
+    if head.status != StatusCode::OK {
+        return Err(Unfetched::Status(head.status));
+    }
+    if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+        return Err(Unfetched::Encoded);
+    }
+    let body = Limited::new(body, largest).collect().await.map_err(|error| {
+        match error.downcast::<hyper::Error>() {
+            Ok(error) => Unfetched::Lost(*error),
+            Err(error) if error.is::<LengthLimitError>() => Unfetched::TooLarge(largest),
+            Err(error) => Unfetched::Unreachable(io::Error::other(error)),
+        }
+    })?;
+    Ok(Document { body: body.to_bytes(), fresh_for: fresh_for(&head.headers) })
+}
+
+fn request(address: &Url) -> Result<Request<Full<Bytes>>, Unfetched> {
+    let invalid = |_| Unfetched::Unreachable(io::ErrorKind::InvalidInput.into());
+    let mut request = Request::new(Full::default());
+    let target = &address[url::Position::BeforePath..url::Position::AfterQuery];
+    *request.uri_mut() =
+        target.parse().map_err(|_| Unfetched::Unreachable(io::ErrorKind::InvalidInput.into()))?;
+    let host = &address[url::Position::BeforeHost..url::Position::AfterPort];
+    let headers = request.headers_mut();
+    headers.insert(HOST, HeaderValue::from_str(host).map_err(invalid)?);
+    headers.insert(ACCEPT, HeaderValue::from_static("application/jwk-set+json, application/json"));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    Ok(request)
+}
+
+/// `max-age` (RFC 9111); nothing at all where it may not be kept.
+fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
+    let said = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
+    let words: Vec<_> = said.flat_map(|value| value.split(',')).map(str::trim).collect();
+    let is = |word: &&str, name: &str| word.eq_ignore_ascii_case(name);
+    if words.iter().any(|word| is(word, "no-store") || is(word, "no-cache")) {
+        return Some(Duration::ZERO);
+    }
+    words.iter().find_map(|word| {
+        let (name, seconds) = word.split_once('=')?;
+        let seconds = seconds.trim_matches('"').parse().ok()?;
+        is(&name, "max-age").then(|| Duration::from_secs(seconds))
+    })
+}
+
+#[cfg(test)]
+mod tests;

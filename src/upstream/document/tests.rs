@@ -1,0 +1,104 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// A server that answers each connection with these bytes, then hangs up, or does not.
+async fn server(answer: Vec<u8>, hangs_up: bool) -> (Url, tokio::task::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let seen = tokio::spawn(async move {
+        let (mut peer, _) = listener.accept().await.expect("a connection");
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") {
+            seen.push(peer.read_u8().await.expect("a whole head"));
+        }
+        peer.write_all(&answer).await.ok();
+        if !hangs_up {
+            // Until the other side has had enough.
+            peer.read_u8().await.ok();
+        }
+        String::from_utf8(seen).expect("ascii")
+    });
+    (format!("http://{address}/keys?p=sign-in").parse().expect("an address"), seen)
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn answered(answer: &str) -> Result<Document, Unfetched> {
+    let (address, seen) = server(answer.as_bytes().to_vec(), true).await;
+    let fetched = fetch(&address, 10, PATIENCE).await;
+    seen.await.expect("it was asked");
+    fetched
+}
+
+#[tokio::test]
+async fn a_document_is_asked_for_plainly_and_read_whole() {
+    let answer =
+        "HTTP/1.1 200 OK\r\nCache-Control: max-age=7\r\nContent-Length: 10\r\n\r\n0123456789";
+    let (address, seen) = server(answer.as_bytes().to_vec(), false).await;
+    let document = fetch(&address, 10, PATIENCE).await.expect("a document");
+    assert_eq!(&document.body[..], b"0123456789");
+    assert_eq!(document.fresh_for, Some(Duration::from_secs(7)));
+    let seen = seen.await.expect("it was asked");
+    let host =
+        format!("\r\nhost: {}\r\n", &address[url::Position::BeforeHost..url::Position::AfterPort]);
+    assert!(seen.starts_with("GET /keys?p=sign-in HTTP/1.1\r\n") && seen.contains(&host), "{seen}");
+    assert!(!seen.contains("authorization") && !seen.contains("cookie"), "{seen}");
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n0\r\n\r\n";
+    assert_eq!(&answered(chunked).await.expect("a document").body[..], b"01234");
+}
+
+#[tokio::test]
+async fn what_is_no_whole_plain_document_is_none() {
+    let redirect =
+        "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
+    assert!(matches!(answered(redirect).await, Err(Unfetched::Status(StatusCode::FOUND))));
+    let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}";
+    assert!(matches!(answered(broken).await, Err(Unfetched::Status(_))));
+    let encoded = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx";
+    assert!(matches!(answered(encoded).await, Err(Unfetched::Encoded)));
+    let cut = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n0123";
+    assert!(matches!(answered(cut).await, Err(Unfetched::Lost(_))));
+    let large = "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n01234567890";
+    assert!(matches!(answered(large).await, Err(Unfetched::TooLarge(10))));
+    let chunks = "6\r\n012345\r\n".repeat(2);
+    let large = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
+    assert!(matches!(answered(&large).await, Err(Unfetched::TooLarge(10))));
+    assert!(matches!(answered("").await, Err(Unfetched::Lost(_))));
+}
+
+#[tokio::test]
+async fn a_server_that_stalls_is_given_up_and_one_that_is_gone_is_unreachable() {
+    let soon = Duration::from_millis(50);
+    for answer in ["", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n0123"] {
+        let (address, _seen) = server(answer.as_bytes().to_vec(), false).await;
+        let fetched = fetch(&address, 10, soon).await;
+        assert!(matches!(fetched, Err(Unfetched::Late(patience)) if patience == soon), "{answer}");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let gone = format!("http://{}/", listener.local_addr().expect("bound"));
+    drop(listener);
+    let fetched = fetch(&gone.parse().expect("an address"), 10, PATIENCE).await;
+    assert!(matches!(fetched, Err(Unfetched::Unreachable(_))));
+}
+
+#[test]
+fn how_long_it_may_be_kept_is_read_from_cache_control() {
+    for (said, seconds) in [
+        (&["max-age=300"][..], Some(300)),
+        (&["public, max-age=300, must-revalidate"], Some(300)),
+        (&["public", "Max-Age=\"60\""], Some(60)),
+        (&["max-age=300, no-cache"], Some(0)),
+        (&["no-store"], Some(0)),
+        (&["max-age=-1"], None),
+        (&["max-age=99999999999999999999999"], None),
+        (&["s-maxage=300"], None),
+        (&["public"], None),
+        (&[], None),
+    ] {
+        let headers: HeaderMap =
+            said.iter().map(|said| (CACHE_CONTROL, HeaderValue::from_static(said))).collect();
+        assert_eq!(fresh_for(&headers), seconds.map(Duration::from_secs), "{said:?}");
+    }
+}

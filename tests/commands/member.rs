@@ -1,0 +1,274 @@
+//! `tollgate member` says who may call; a token is seen once, and what changes holds beside a server.
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tollgate::access::token::{self, Secret};
+use tollgate::clock;
+use tollgate::contract::money::Usd;
+use tollgate::store::sqlite::Sqlite;
+use tollgate::store::{LOOK_EVERY, Member, Members, Own, Role};
+
+use crate::desk::{CHAT, Desk, MINUTE, VIDEO, posted};
+
+const OPEN: &str =
+    "access.mode is \"open\": no member's token is asked for until access.mode is \"members\"\n";
+const LONG: &str = "a secret of 0123456789abcdef0123456789";
+
+impl Desk {
+    /// Adds or rotates somebody; the token that was printed.
+    fn token(&self, arguments: &[&str]) -> String {
+        let ended = self.run(&[&["member"], arguments].concat(), &[]);
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.said());
+        let token = ended.out.strip_suffix('\n').expect("a line").to_owned();
+        let rest = token.strip_prefix("tg_").expect("a token");
+        assert!(rest.len() == 43 && !rest.contains(char::is_whitespace), "alone on its line");
+        assert!(!ended.err.contains(rest), "{}", ended.err);
+        token
+    }
+
+    /// What the command says where it prints no token.
+    fn told(&self, arguments: &[&str]) -> String {
+        let ended = self.run(&[&["member"], arguments].concat(), &[]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{}", ended.err);
+        ended.err
+    }
+
+    fn refused(&self, arguments: &[&str], code: i32) -> String {
+        let ended = self.run(&[&["member"], arguments].concat(), &[]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{}", ended.err);
+        ended.err
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let ledger = Sqlite::read(&self.path(), Arc::new(clock::wall)).unwrap();
+        self.runtime.block_on(ledger.members()).unwrap()
+    }
+
+    fn secret(&self) -> Secret {
+        let text = fs::read_to_string(self.folder.path().join("tollgate.secret")).unwrap();
+        Secret::new(text.trim().as_bytes())
+    }
+}
+
+#[test]
+fn a_token_is_printed_once_and_is_in_no_file() {
+    let desk = Desk::open();
+    let budgets = ["--budget", "5.00/day", "--budget", "50.00/month"];
+    let token = desk.token(&[&["add", "ann"], &budgets[..]].concat());
+    let bob = desk.run(&["member", "add", "bob", "--role", "admin"], &[]);
+    assert_eq!(bob.code, Some(0));
+    let told = "bob is added, without a budget of its own; its token is shown this once:\n";
+    assert_eq!(bob.err, format!("{told}{OPEN}"));
+
+    let members = desk.members();
+    let own = Own { day: Some(Usd::dollars(5)), month: Some(Usd::dollars(50)) };
+    assert_eq!((&*members[0].name, members[0].role, members[0].own), ("ann", Role::Member, own));
+    assert_eq!((&*members[1].name, members[1].role), ("bob", Role::Admin));
+    assert_eq!(members[0].token, token::hash(&desk.secret(), &token));
+    assert_eq!(members[1].token, token::hash(&desk.secret(), bob.out.trim_end()));
+    assert_eq!(*members[0].prefix, token[..9]);
+
+    for file in fs::read_dir(desk.folder.path()).unwrap() {
+        let path = file.unwrap().path();
+        let bytes = fs::read(&path).unwrap();
+        let is_in = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+        assert!(!is_in(&token.as_bytes()[9..]), "{}", path.display());
+    }
+    for format in ["table", "json", "csv"] {
+        let list = desk.done(&["member", "list", "--format", format]);
+        assert!(list.contains(&token[..9]) && !list.contains(&token[9..]), "{list}");
+    }
+}
+
+#[test]
+fn a_name_is_plain_and_never_given_again() {
+    let desk = Desk::open();
+    for name in ["", "Ann", "a b", "a/b", "é", &"x".repeat(65), "svc_sk_0", "tg_0"] {
+        let said = desk.refused(&["add", name], 2);
+        assert!(said.contains("expected"), "{said}");
+    }
+    for budgets in [["5/day", "6/day"], ["5/month", "6/month"], ["5/day", "5/week"]] {
+        let [one, other] = budgets;
+        let said = desk.refused(&["add", "ann", "--budget", one, "--budget", other], 2);
+        assert!(said.contains("expected"), "{said}");
+    }
+    assert!(!desk.path().exists(), "a mistake makes no ledger");
+    desk.token(&["add", "ann"]);
+    assert!(desk.refused(&["add", "ann"], 1).contains("there is, or was, a member called ann"));
+    desk.told(&["revoke", "ann"]);
+    assert!(desk.refused(&["add", "ann"], 1).contains("there is, or was, a member called ann"));
+    assert_eq!(desk.members().len(), 1);
+}
+
+#[test]
+fn a_token_in_place_of_a_name_is_not_repeated() {
+    let desk = Desk::open();
+    let token = desk.token(&["add", "ann"]);
+    let said = desk.refused(&["revoke", &token], 2);
+    assert!(said.contains(&token[..9]) && !said.contains(&token[9..]), "{said}");
+}
+
+#[test]
+fn an_update_changes_what_is_named() {
+    let desk = Desk::open();
+    desk.token(&["add", "ann", "--budget", "5.00/day"]);
+    let told = desk.told(&["update", "ann", "--budget", "0.5/month"]);
+    assert_eq!(
+        told,
+        format!("ann is changed: role member, budget $5.00 a day, $0.50 a month\n{OPEN}")
+    );
+    let (day, month) = (Some(Usd::dollars(5)), Some(Usd::mills(500)));
+    assert_eq!(desk.members()[0].own, Own { day, month });
+    desk.told(&["update", "ann", "--role", "admin"]);
+    assert_eq!((desk.members()[0].own, desk.members()[0].role), (Own { day, month }, Role::Admin));
+    desk.told(&["update", "ann", "--no-budget", "--budget", "5/day", "--role", "member"]);
+    assert_eq!(desk.members()[0].own, Own { day, month: None });
+    desk.told(&["update", "ann", "--no-budget"]);
+    assert_eq!((desk.members()[0].own, desk.members()[0].role), (Own::default(), Role::Member));
+    let said = desk.refused(&["update", "ann"], 2);
+    assert!(said.contains("--budget") && said.contains("--no-budget"), "{said}");
+}
+
+#[test]
+fn another_token_ends_the_old_one_and_who_is_revoked_gets_none() {
+    let desk = Desk::open();
+    let old = desk.token(&["add", "ann"]);
+    let new = desk.token(&["rotate", "ann"]);
+    assert_ne!(old, new);
+    let member = &desk.members()[0];
+    assert_eq!((member.token, &*member.prefix), (token::hash(&desk.secret(), &new), &new[..9]));
+    let told = desk.told(&["revoke", "ann"]);
+    assert_eq!(told, format!("ann is revoked: its token and its logins hold no more\n{OPEN}"));
+    let at = desk.members()[0].revoked;
+    assert!(at.is_some());
+    desk.told(&["revoke", "ann"]);
+    assert_eq!(desk.members()[0].revoked, at);
+    for change in [&["rotate", "ann"][..], &["update", "ann", "--role", "admin"]] {
+        assert!(desk.refused(change, 1).contains("ann was revoked, which is for good"));
+    }
+    for change in [&["rotate", "bob"][..], &["update", "bob", "--no-budget"], &["revoke", "bob"]] {
+        assert!(desk.refused(change, 1).contains("there is no member called bob"));
+    }
+}
+
+#[test]
+fn a_change_is_known_to_a_running_server_when_the_command_is_done() {
+    let desk = Desk::open();
+    let server = desk.server();
+    let edition = || desk.runtime.block_on(server.edition()).unwrap();
+    let before = edition();
+    let began = clock::now();
+    let token = desk.token(&["add", "ann"]);
+    assert!(began.elapsed() > LOOK_EVERY, "the server had the time to look");
+    let added = edition();
+    assert_ne!(added, before);
+    let member = desk.runtime.block_on(server.members()).unwrap().remove(0);
+    assert_eq!(member.token, token::hash(&desk.secret(), &token));
+    desk.told(&["revoke", "ann"]);
+    assert_ne!(edition(), added);
+    assert!(desk.runtime.block_on(server.members()).unwrap()[0].revoked.is_some());
+    drop(server);
+}
+
+#[test]
+fn all_who_add_at_once_before_there_is_anything_use_one_secret() {
+    let desk = Desk::open();
+    let names = ["a", "b", "c", "d"];
+    let tokens = thread::scope(|scope| {
+        let all = names.map(|name| (name, scope.spawn(|| desk.token(&["add", name]))));
+        all.map(|(name, added)| (name, added.join().unwrap()))
+    });
+    let (members, secret) = (desk.members(), desk.secret());
+    for (member, (name, token)) in members.iter().zip(tokens) {
+        assert_eq!((&*member.name, member.token), (name, token::hash(&secret, &token)));
+    }
+}
+
+#[test]
+fn a_secret_is_the_one_that_is_given_and_never_repeated() {
+    let desk = Desk::open();
+    let given = [("TOLLGATE_SECRET", LONG)];
+    let token = desk.run(&["member", "add", "ann"], &given);
+    assert_eq!(token.code, Some(0), "{}", token.err);
+    let secret = Secret::new(LONG.as_bytes());
+    assert_eq!(desk.members()[0].token, token::hash(&secret, token.out.trim_end()));
+    assert!(!desk.folder.path().join("tollgate.secret").exists());
+    let ended = desk.run(&["member", "add", "bob"], &[("TOLLGATE_SECRET", "hunter2")]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+    assert!(ended.err.starts_with("TOLLGATE_SECRET: expected at least 32"), "{}", ended.err);
+    assert!(!ended.err.contains("hunter2"));
+}
+
+#[test]
+fn that_the_secret_was_lost_is_said() {
+    let desk = Desk::open();
+    desk.token(&["add", "ann"]);
+    fs::remove_file(desk.folder.path().join("tollgate.secret")).unwrap();
+    let ended = desk.run(&["member", "add", "bob"], &[]);
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.err.contains("tokens of 1 earlier members hold no more"), "{}", ended.err);
+    let ended = desk.run(&["member", "rotate", "ann"], &[]);
+    assert!(!ended.err.contains("hold no more;"), "{}", ended.err);
+}
+
+#[test]
+fn members_need_a_store_that_lasts() {
+    let desk = Desk::open();
+    for change in [&["add", "ann"][..], &["list"], &["revoke", "ann"]] {
+        let memory = [("TOLLGATE_STORE__URL", "memory")];
+        let ended = desk.run(&[&["member"], change].concat(), &memory);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""));
+        let why = "members need a store that lasts: set store.url";
+        assert!(ended.err.contains(why), "{}", ended.err);
+    }
+    assert!(desk.refused(&["revoke", "ann"], 1).contains("there is no ledger"));
+    let ended = desk.run(&["member", "list", "--format", "csv"], &[]);
+    assert_eq!((ended.code, ended.out.lines().count()), (Some(0), 1));
+    assert!(ended.err.contains("there is no ledger"), "{}", ended.err);
+    assert!(!desk.path().exists());
+}
+
+#[test]
+fn a_list_says_what_everybody_may_spend_and_has_spent() {
+    let desk = Desk::open();
+    let ann = desk.token(&["add", "ann", "--budget", "5.00/day"]);
+    let bob = desk.token(&["add", "bob", "--role", "admin"]);
+    desk.told(&["revoke", "bob"]);
+    let days = 24 * 60 * MINUTE;
+    // A clock that goes back does not open a day that is over: the older one first.
+    desk.enter(CHAT, "member:ann", posted(CHAT.2), 400 * days);
+    desk.enter(CHAT, "member:ann", posted(CHAT.2), Duration::ZERO);
+    desk.enter(VIDEO, "ann", posted(VIDEO.2), Duration::ZERO);
+
+    let csv = desk.done(&["member", "list", "--format", "csv"]);
+    let lines: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let head = "name,role,state,token,day_budget,day_spent,month_budget,month_spent,added,revoked";
+    assert_eq!(lines[0].join(","), head);
+    let shown = format!("{}…", &ann[..9]);
+    let expected = ["ann", "member", "active", &shown, "5.000000", "0.003000", "", "0.003000"];
+    assert_eq!((&lines[1][..8], lines[1][9]), (&expected[..], ""));
+    assert_eq!((&lines[2][..3], lines.len()), (&["bob", "admin", "revoked"][..], 3));
+    assert!(lines[2][9].starts_with("20") && lines[2][9].ends_with('Z'), "{csv}");
+
+    let json = desk.done(&["member", "list", "--format", "json"]);
+    let start = format!(
+        r#"{{"members":[{{"name":"ann","role":"member","state":"active","token_prefix":"{}","budget":{{"day":"5.000000","month":null}},"spent":{{"day":"0.003000","month":"0.003000"}},"added":"20"#,
+        &ann[..9]
+    );
+    assert!(json.starts_with(&start), "{json}");
+    let table = desk.done(&["member", "list"]);
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines[0].starts_with("name  role    state    token"), "{table}");
+    assert!(lines[1].contains("5.000000") && lines[2].contains(&bob[..9]), "{table}");
+}
+
+#[test]
+fn usage_names_members_as_such() {
+    let desk = Desk::open();
+    desk.enter(CHAT, "member:alice", posted(CHAT.2), Duration::ZERO);
+    let usage = desk.done(&["usage", "--by", "member", "--format", "csv"]);
+    assert!(usage.ends_with("\nmember:alice,1,0.003000,0.000000,0.000000\n"), "{usage}");
+}

@@ -1,0 +1,11 @@
+//! Callers who are known: who is let in, as whom, for how long, and what is theirs alone.
+
+mod admins;
+mod budgets;
+mod credentials;
+mod logins;
+mod process;
+mod separation;
+mod streams;
+
+const MEMBERS: &str = "access.mode = \"members\"\n";

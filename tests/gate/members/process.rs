@@ -1,0 +1,69 @@
+//! The commands of an operator, beside a server that runs.
+
+use std::fs;
+use std::path::Path;
+
+use super::MEMBERS;
+use crate::support::members::SECRET;
+use crate::support::process::{Ended, Signal, run};
+use crate::support::{CHAT, Gate, Reply, Upstream, until};
+
+fn command(gate: &Gate, arguments: &[&str]) -> Ended {
+    run(gate.folder(), arguments, &[("TOLLGATE_SECRET", SECRET)])
+}
+
+fn status(gate: &Gate, token: &str) -> u16 {
+    let bearer = format!("Bearer {token}");
+    gate.ask("GET", "/bff/me", &[("Authorization", &bearer)], "").status
+}
+
+#[test]
+fn who_is_added_may_call_and_who_is_revoked_may_not_while_the_server_runs() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = format!("store.url = \"sqlite:ledger.db\"\n{MEMBERS}");
+    let mut gate = Gate::binary(&upstream, &settings, &[]);
+    assert!(gate.printed().contains("members: NOBODY YET"), "{}", gate.printed());
+    assert!(gate.printed().contains("tollgate member add NAME"), "{}", gate.printed());
+    assert_eq!(gate.post("/api/v1/chat", CHAT).code(), "missing_credentials");
+
+    let added = command(&gate, &["member", "add", "ann", "--role", "admin"]);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let token = added.stdout.trim().to_owned();
+    until("ann may call", || status(&gate, &token) == 200);
+    let checked = command(&gate, &["check"]);
+    assert!(checked.stdout.contains("members: 1, 1 admin;"), "{checked:?}");
+
+    // Another way in is for a restart: what is open for nobody must not open by a signal.
+    let before = gate.printed().len();
+    fs::write(gate.folder().join("proxy.toml"), "store.url = \"sqlite:ledger.db\"\n").unwrap();
+    gate.signal(Signal::SIGHUP);
+    until("it is refused", || gate.printed()[before..].contains("the old ones stay"));
+    assert!(gate.printed()[before..].contains("access.mode can only change"));
+    assert_eq!(gate.post("/api/v1/chat", CHAT).code(), "missing_credentials");
+    fs::write(gate.folder().join("proxy.toml"), &settings).unwrap();
+
+    gate.restart();
+    assert!(gate.printed().contains("members: 1, 1 admin;"), "{}", gate.printed());
+    assert_eq!(status(&gate, &token), 200, "she is still known");
+    let revoked = command(&gate, &["member", "revoke", "ann"]);
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    until("ann may not call any more", || status(&gate, &token) == 401);
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn a_list_that_cannot_be_read_at_the_start_lets_nobody_in_and_the_rest_goes_on() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = format!("store.url = \"sqlite:ledger.db\"\n{MEMBERS}");
+    let damage = |folder: &Path| fs::write(folder.join("ledger.db"), "no ledger").unwrap();
+    let gate = Gate::binary_in(&upstream, &settings, damage);
+    for headers in [("Authorization", "Bearer tg_guess"), ("Cookie", "tollgate=guess")] {
+        let answer = gate.ask("GET", "/bff/me", &[headers], "");
+        assert_eq!((answer.status, answer.code().as_str()), (503, "ledger_unavailable"));
+        assert!(answer.value("retry-after").is_some() && answer.charged().as_deref() == Some("no"));
+    }
+    assert_eq!(gate.post("/bff/login", "{\"token\":\"tg_guess\"}").status, 503);
+    assert_eq!(gate.get("/bff/me").code(), "missing_credentials");
+    assert_eq!((gate.get("/").status, gate.get("/bff/catalog").status), (200, 200));
+    assert_eq!(upstream.requests(), 0);
+}

@@ -1,0 +1,108 @@
+//! The login service of somebody's web app: a key, tokens, and a server that shows the public part.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use super::{Gate, PATIENCE};
+
+const ISSUER: &str = "https://login.example.com/";
+const AUDIENCE: &str = "tollgate";
+
+/// A login service, up or down. Its thread ends with the process.
+pub(crate) struct Login {
+    address: SocketAddr,
+    pair: EcdsaKeyPair,
+    is_up: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Login {
+    pub(crate) fn start() -> Self {
+        let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+        let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
+        let key = json!({"kty": "EC", "crv": "P-256", "kid": "one", "x": b64(x), "y": b64(y)});
+        let document = json!({ "keys": [key] }).to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (is_up, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let (serves, counts) = (Arc::clone(&is_up), Arc::clone(&asked));
+        thread::spawn(move || {
+            for mut peer in listener.incoming().map_while(Result::ok) {
+                counts.fetch_add(1, Ordering::SeqCst);
+                if !serves.load(Ordering::SeqCst) {
+                    continue;
+                }
+                peer.set_read_timeout(Some(PATIENCE)).unwrap();
+                let mut head = Vec::new();
+                let mut byte = [0];
+                while !head.ends_with(b"\r\n\r\n") && matches!(peer.read(&mut byte), Ok(1)) {
+                    head.push(byte[0]);
+                }
+                let length = document.len();
+                let answer =
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{document}");
+                peer.write_all(answer.as_bytes()).ok();
+            }
+        });
+        Self { address, pair, is_up, asked }
+    }
+
+    /// Whether it answers from now on, or hangs up.
+    pub(crate) fn is_up(&self, is_up: bool) {
+        self.is_up.store(is_up, Ordering::SeqCst);
+    }
+
+    /// How often its keys were asked for.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Settings that believe it.
+    pub(crate) fn settings(&self) -> String {
+        format!(
+            "access.mode = \"jwt\"\naccess.jwt = {{ issuer = \"{ISSUER}\", audience = \"{AUDIENCE}\", \
+             jwks = \"http://{}/keys\", leeway = \"0s\", budget_claim = \"budget\" }}\n",
+            self.address
+        )
+    }
+
+    /// Claims of a token that is good for `seconds`.
+    pub(crate) fn claims(&self, subject: &str, seconds: u64) -> Value {
+        let end = tollgate::clock::wall().as_secs() + seconds;
+        json!({"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": end})
+    }
+
+    /// A header's value: a token of these claims, which is looked for where it must not be.
+    pub(crate) fn bearer(&self, gate: &Gate, claims: &Value) -> String {
+        let bearer = self.signed(&json!({"alg": "ES256", "kid": "one"}), claims);
+        gate.secrets.keep(bearer.trim_start_matches("Bearer "));
+        bearer
+    }
+
+    /// The same with any header.
+    pub(crate) fn signed(&self, header: &Value, claims: &Value) -> String {
+        let message = format!("{}.{}", b64(header.to_string()), b64(claims.to_string()));
+        let signature = self.pair.sign(&SystemRandom::new(), message.as_bytes()).unwrap();
+        format!("Bearer {message}.{}", b64(signature))
+    }
+}
+
+/// Whose token it says it is.
+pub(super) fn subject(bearer: &str) -> Option<String> {
+    let claims = bearer.strip_prefix("Bearer ey")?.split('.').nth(1)?;
+    let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+    claims["sub"].as_str().map(str::to_owned)
+}
+
+pub(crate) fn b64(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}

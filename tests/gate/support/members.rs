@@ -1,0 +1,106 @@
+//! Members of a running gate, as another process would add and revoke them.
+
+use std::sync::{Arc, Mutex};
+
+use aho_corasick::AhoCorasick;
+use tokio::runtime;
+use tollgate::access::token;
+use tollgate::access::token::Secret;
+use tollgate::store::{Answer, Member, MemberFault, Members, Own, Role};
+
+use super::{Gate, lock, until};
+
+/// What keys the hashes of every gate in this process.
+pub(crate) const SECRET: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// Who holds a token of a gate.
+pub(crate) struct Holder {
+    pub(crate) name: &'static str,
+    pub(crate) token: String,
+    bearer: String,
+    store: Arc<dyn Members>,
+}
+
+impl Gate {
+    /// A new member, who may call when this returns.
+    pub(crate) fn member(&self, name: &'static str) -> Holder {
+        self.member_with(name, Role::Member, Own::default())
+    }
+
+    /// The same, with a role and a budget of its own.
+    pub(crate) fn member_with(&self, name: &'static str, role: Role, own: Own) -> Holder {
+        let (store, access) = self.members();
+        let before = access.count().expect("members may call").members;
+        let token = self.mint();
+        let secret = Secret::new(SECRET.as_bytes());
+        let member = Member {
+            name: name.into(),
+            role,
+            own,
+            token: token::hash(&secret, &token),
+            prefix: token::prefix(&token).into(),
+            added: tollgate::clock::wall(),
+            revoked: None,
+        };
+        wait(store.enlist(&member)).expect("nobody has the name");
+        until("the gate knows the new member", || {
+            access.count().is_some_and(|count| count.members > before)
+        });
+        let bearer = format!("Bearer {token}");
+        Holder { name, token, bearer, store }
+    }
+
+    /// A new token, which is looked for where it must not be.
+    fn mint(&self) -> String {
+        let token = token::mint().expect("random numbers").expose().to_owned();
+        self.secrets.keep(&token);
+        token
+    }
+}
+
+impl Holder {
+    /// The header that it is known by.
+    pub(crate) fn bearer(&self) -> (&str, &str) {
+        ("authorization", &self.bearer)
+    }
+
+    /// Ends its token.
+    pub(crate) fn revoke(&self) {
+        wait(self.store.revoke(self.name.into())).expect("it is there");
+    }
+
+    /// Gives it this role.
+    pub(crate) fn becomes(&self, role: Role) {
+        wait(self.store.update(self.name.into(), Some(role), None)).expect("it is there");
+    }
+
+    /// Gives it another token.
+    pub(crate) fn rotate(&mut self, gate: &Gate) {
+        let token = gate.mint();
+        let hash = token::hash(&Secret::new(SECRET.as_bytes()), &token);
+        let prefix = token::prefix(&token).into();
+        wait(self.store.rotate(self.name.into(), hash, prefix)).expect("it is there");
+        self.bearer = format!("Bearer {token}");
+        self.token = token;
+    }
+}
+
+/// What is in no answer, no log and no file.
+#[derive(Default)]
+pub(super) struct Secrets(Mutex<Vec<String>>);
+
+impl Secrets {
+    pub(super) fn keep(&self, text: &str) {
+        lock(&self.0).push(text.to_owned());
+    }
+
+    /// Fails the test if one of them is in there.
+    pub(super) fn assert_absent(&self, place: &str, text: &[u8]) {
+        let secrets = AhoCorasick::new(&*lock(&self.0)).unwrap();
+        assert!(!secrets.is_match(text), "a member's token is in {place}");
+    }
+}
+
+fn wait(verb: Answer<'_, Result<(), MemberFault>>) -> Result<(), MemberFault> {
+    runtime::Builder::new_current_thread().build().unwrap().block_on(verb)
+}

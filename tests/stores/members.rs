@@ -1,0 +1,299 @@
+//! Every member and every login is remembered; what ends one ends it everywhere, for good.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::sqlite::Sqlite;
+use tollgate::store::{Broken, Member, MemberFault, Members, Own, Role, Session, is_member_name};
+
+use crate::desk::*;
+
+const OWN: Own = Own { day: Some(Usd::dollars(5)), month: None };
+
+fn member(name: &str) -> Member {
+    Member {
+        name: name.into(),
+        role: Role::Member,
+        own: OWN,
+        token: identity(name),
+        prefix: format!("tg_{name}").into(),
+        added: START,
+        revoked: None,
+    }
+}
+
+fn login(id: &str, member: &str, until: Duration) -> Session {
+    Session { id: identity(id), member: member.into(), token: identity(member), until }
+}
+
+impl Desk {
+    async fn enlist(&self, member: &Member) -> Result<(), MemberFault> {
+        bounded(self.members.enlist(member)).await
+    }
+
+    async fn revoke(&self, name: &str) -> Result<(), MemberFault> {
+        bounded(self.members.revoke(name.into())).await
+    }
+
+    async fn rotate(&self, name: &str, token: &str) -> Result<(), MemberFault> {
+        bounded(self.members.rotate(name.into(), identity(token), token.into())).await
+    }
+
+    async fn update(
+        &self,
+        name: &str,
+        role: Option<Role>,
+        own: Option<Own>,
+    ) -> Result<(), MemberFault> {
+        bounded(self.members.update(name.into(), role, own)).await
+    }
+
+    async fn members(&self) -> Vec<Member> {
+        bounded(self.members.members()).await.expect("the list")
+    }
+
+    async fn log_in(&self, session: &Session) {
+        bounded(self.members.log_in(session)).await.expect("kept");
+    }
+
+    async fn sessions(&self) -> Vec<Session> {
+        bounded(self.members.sessions()).await.expect("the logins")
+    }
+
+    async fn edition(&self) -> u64 {
+        bounded(self.members.edition()).await.expect("a number")
+    }
+}
+
+async fn members_are_found_as_they_were_added_by_name(desk: Desk) {
+    assert_eq!(desk.members().await, []);
+    let bob = Member {
+        role: Role::Admin,
+        own: Own { day: None, month: Some(Usd::micros(1)) },
+        ..member("bob")
+    };
+    desk.enlist(&bob).await.unwrap();
+    desk.enlist(&member("ann")).await.unwrap();
+    desk.enlist(&member("a.n-n_2")).await.unwrap();
+    assert_eq!(desk.members().await, [member("a.n-n_2"), member("ann"), bob]);
+}
+
+async fn a_name_is_never_given_twice(desk: Desk) {
+    desk.enlist(&member("ann")).await.unwrap();
+    let other = Member { token: identity("other"), own: Own::default(), ..member("ann") };
+    assert!(matches!(desk.enlist(&other).await, Err(MemberFault::Taken)));
+    desk.revoke("ann").await.unwrap();
+    assert!(matches!(desk.enlist(&other).await, Err(MemberFault::Taken)));
+    assert_eq!(desk.members().await, [Member { revoked: Some(START), ..member("ann") }]);
+}
+
+async fn who_was_revoked_stays_so(desk: Desk) {
+    desk.enlist(&member("ann")).await.unwrap();
+    desk.pass(HOUR);
+    desk.revoke("ann").await.unwrap();
+    desk.pass(HOUR);
+    desk.revoke("ann").await.unwrap();
+    let updated = desk.update("ann", Some(Role::Admin), None).await;
+    assert!(matches!(updated, Err(MemberFault::Revoked)));
+    assert!(matches!(desk.rotate("ann", "new").await, Err(MemberFault::Revoked)));
+    assert_eq!(desk.members().await, [Member { revoked: Some(START + HOUR), ..member("ann") }]);
+}
+
+async fn nobody_else_is_changed(desk: Desk) {
+    desk.enlist(&member("ann")).await.unwrap();
+    desk.log_in(&login("cookie", "ann", START + HOUR)).await;
+    for name in ["", "an", "annn", "Ann", "ann ", "%", "' OR 1=1"] {
+        assert!(matches!(desk.revoke(name).await, Err(MemberFault::Unknown)), "{name}");
+        assert!(matches!(desk.rotate(name, "new").await, Err(MemberFault::Unknown)), "{name}");
+        let updated = desk.update(name, Some(Role::Admin), None).await;
+        assert!(matches!(updated, Err(MemberFault::Unknown)), "{name}");
+    }
+    assert_eq!(desk.members().await, [member("ann")]);
+    assert_eq!(desk.sessions().await.len(), 1);
+}
+
+async fn an_update_changes_what_it_names_and_ends_no_login(desk: Desk) {
+    desk.enlist(&member("ann")).await.unwrap();
+    desk.log_in(&login("cookie", "ann", START + HOUR)).await;
+    desk.update("ann", Some(Role::Admin), None).await.unwrap();
+    let admin = Member { role: Role::Admin, ..member("ann") };
+    assert_eq!(desk.members().await, std::slice::from_ref(&admin));
+    let own = Own { day: None, month: Some(Usd::mills(6)) };
+    desk.update("ann", None, Some(own)).await.unwrap();
+    assert_eq!(desk.members().await, [Member { own, ..admin.clone() }]);
+    desk.update("ann", Some(Role::Member), Some(Own::default())).await.unwrap();
+    assert_eq!(desk.members().await, [Member { own: Own::default(), ..member("ann") }]);
+    assert_eq!(desk.sessions().await, [login("cookie", "ann", START + HOUR)]);
+}
+
+async fn another_token_takes_the_place_of_the_old_one(desk: Desk) {
+    desk.enlist(&member("ann")).await.unwrap();
+    desk.rotate("ann", "new").await.unwrap();
+    let rotated = Member { token: identity("new"), prefix: "new".into(), ..member("ann") };
+    assert_eq!(desk.members().await, [rotated]);
+}
+
+async fn a_login_holds_until_its_time_or_its_end(desk: Desk) {
+    desk.enlist(&member("ann")).await.unwrap();
+    let (short, long) =
+        (login("short", "ann", START + HOUR), login("long", "ann", START + 2 * HOUR));
+    desk.log_in(&short).await;
+    desk.log_in(&long).await;
+    desk.log_in(&login("left", "ann", START + 2 * HOUR)).await;
+    bounded(desk.members.log_out(identity("left"))).await.unwrap();
+    bounded(desk.members.log_out(identity("nobody's"))).await.unwrap();
+    assert_eq!(desk.sessions().await, [short.clone(), long.clone()]);
+    desk.pass(HOUR - Duration::from_millis(1));
+    assert_eq!(desk.sessions().await, [short, long.clone()]);
+    desk.pass(Duration::from_millis(1));
+    assert_eq!(desk.sessions().await, [long]);
+    desk.pass(HOUR);
+    assert_eq!(desk.sessions().await, []);
+}
+
+async fn what_ends_a_token_ends_its_logins_and_no_others(desk: Desk) {
+    for name in ["ann", "bob", "eve"] {
+        desk.enlist(&member(name)).await.unwrap();
+        desk.log_in(&login(name, name, START + HOUR)).await;
+    }
+    desk.revoke("ann").await.unwrap();
+    desk.rotate("bob", "new").await.unwrap();
+    assert_eq!(desk.sessions().await, [login("eve", "eve", START + HOUR)]);
+}
+
+/// As where the login is kept just after the token ended.
+async fn a_login_with_a_token_that_holds_no_more_is_none(desk: Desk) {
+    for name in ["ann", "bob"] {
+        desk.enlist(&member(name)).await.unwrap();
+    }
+    desk.revoke("ann").await.unwrap();
+    desk.rotate("bob", "new").await.unwrap();
+    for name in ["ann", "bob", "nobody"] {
+        desk.log_in(&login(name, name, START + HOUR)).await;
+    }
+    assert_eq!(desk.sessions().await, []);
+    let new = Session { token: identity("new"), ..login("cookie", "bob", START + HOUR) };
+    desk.log_in(&new).await;
+    assert_eq!(desk.sessions().await, [new]);
+}
+
+async fn a_member_has_a_hundred_logins_at_most(desk: Desk) {
+    for name in ["ann", "bob"] {
+        desk.enlist(&member(name)).await.unwrap();
+    }
+    desk.log_in(&login("bob's", "bob", START + HOUR)).await;
+    for turn in 0..103 {
+        desk.log_in(&login(&format!("{turn}"), "ann", START + HOUR)).await;
+    }
+    let left: Vec<_> = desk.sessions().await.into_iter().map(|session| session.id).collect();
+    let expected = (3..103).map(|turn| identity(&format!("{turn}")));
+    assert_eq!(left, [identity("bob's")].into_iter().chain(expected).collect::<Vec<_>>());
+}
+
+async fn every_change_has_an_edition_of_its_own_and_a_look_has_none(desk: Desk) {
+    let mut seen = vec![desk.edition().await];
+    let note = async |seen: &mut Vec<u64>| seen.push(desk.edition().await);
+    desk.enlist(&member("ann")).await.unwrap();
+    note(&mut seen).await;
+    desk.log_in(&login("a", "ann", START + HOUR)).await;
+    note(&mut seen).await;
+    bounded(desk.members.log_out(identity("a"))).await.unwrap();
+    note(&mut seen).await;
+    desk.update("ann", Some(Role::Admin), Some(OWN)).await.unwrap();
+    note(&mut seen).await;
+    desk.rotate("ann", "new").await.unwrap();
+    note(&mut seen).await;
+    desk.revoke("ann").await.unwrap();
+    note(&mut seen).await;
+    let changes = seen.len();
+    seen.dedup();
+    assert_eq!(seen.len(), changes, "{seen:?}");
+
+    desk.members().await;
+    desk.sessions().await;
+    desk.buy(&asked("ann", TOLL), "").await;
+    assert_eq!(desk.edition().await, *seen.last().unwrap(), "nothing was changed");
+}
+
+on_every_backend!(
+    members_are_found_as_they_were_added_by_name,
+    a_name_is_never_given_twice,
+    who_was_revoked_stays_so,
+    nobody_else_is_changed,
+    an_update_changes_what_it_names_and_ends_no_login,
+    another_token_takes_the_place_of_the_old_one,
+    a_login_holds_until_its_time_or_its_end,
+    what_ends_a_token_ends_its_logins_and_no_others,
+    a_login_with_a_token_that_holds_no_more_is_none,
+    a_member_has_a_hundred_logins_at_most,
+    every_change_has_an_edition_of_its_own_and_a_look_has_none,
+);
+
+#[tokio::test]
+async fn what_is_changed_beside_a_server_is_seen_by_it_and_the_other_way_round() {
+    let desk = Desk::on_disk(Default::default());
+    let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
+    let edition = desk.edition().await;
+    bounded(beside.enlist(&member("ann"))).await.unwrap();
+    let enlisted = desk.edition().await;
+    assert_ne!(enlisted, edition);
+    assert_eq!(desk.members().await, [member("ann")]);
+
+    desk.log_in(&login("cookie", "ann", START + HOUR)).await;
+    assert_eq!(bounded(beside.edition()).await.unwrap(), desk.edition().await);
+    let logged_in = desk.edition().await;
+    assert_ne!(logged_in, enlisted);
+    bounded(beside.revoke("ann".into())).await.unwrap();
+    assert_ne!(desk.edition().await, logged_in);
+    assert_eq!(desk.sessions().await, []);
+    assert_eq!(desk.members().await[0].revoked, Some(START));
+}
+
+#[tokio::test]
+async fn members_and_logins_outlive_the_server_and_the_crash_of_one() {
+    let mut desk = Desk::on_disk(Default::default());
+    desk.enlist(&member("ann")).await.unwrap();
+    desk.log_in(&login("cookie", "ann", START + HOUR)).await;
+    desk.enlist(&member("bob")).await.unwrap();
+    desk.revoke("bob").await.unwrap();
+    let crashed = desk.path().with_file_name("crashed.db");
+    copy(&desk.path(), &crashed);
+    let known = (desk.members().await, desk.sessions().await, desk.edition().await);
+    desk.restart();
+    assert_eq!((desk.members().await, desk.sessions().await, desk.edition().await), known);
+
+    let left = Sqlite::serve(&crashed, desk.clock()).expect("it opens");
+    desk.members = Arc::new(left);
+    assert_eq!((desk.members().await, desk.sessions().await, desk.edition().await), known);
+}
+
+#[tokio::test]
+async fn a_reader_lists_members_and_changes_none() {
+    let desk = Desk::on_disk(Default::default());
+    desk.enlist(&member("ann")).await.unwrap();
+    let reader = Sqlite::read(&desk.path(), desk.clock()).unwrap();
+    assert_eq!(bounded(reader.members()).await.unwrap(), [member("ann")]);
+    let refused = bounded(reader.revoke("ann".into())).await;
+    assert!(matches!(refused, Err(MemberFault::Unavailable(_))), "{refused:?}");
+    assert_eq!(desk.members().await, [member("ann")]);
+}
+
+#[tokio::test]
+async fn a_store_that_is_broken_knows_nobody() {
+    let broken = Broken("damaged".into());
+    let refused = broken.enlist(&member("ann")).await;
+    assert!(matches!(refused, Err(MemberFault::Unavailable(_))));
+    assert!(broken.members().await.is_err() && broken.sessions().await.is_err());
+    assert!(broken.edition().await.is_err());
+}
+
+#[test]
+fn a_name_is_plain_and_short() {
+    for name in ["a", "0", "ann", "a.b_c-9", ".", &"x".repeat(64)] {
+        assert!(is_member_name(name), "{name}");
+    }
+    for name in ["", "Ann", "a b", "a/b", "é", "a:b", "a\n", &"x".repeat(65)] {
+        assert!(!is_member_name(name), "{name}");
+    }
+}

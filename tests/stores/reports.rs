@@ -1,0 +1,118 @@
+//! What reports of everybody read, alike on every backend.
+
+use tollgate::contract::money::Usd;
+use tollgate::store::{CallerSpending, Checkpoint, Ending, Job, Reservation, Service};
+
+use crate::desk::*;
+
+const TODAY: u64 = START.as_secs() / 86_400;
+
+fn of(caller: &str, model: &str, toll: u64) -> Reservation {
+    Reservation { model: model.into(), ..asked(caller, Usd::mills(toll)) }
+}
+
+fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> CallerSpending {
+    let [settled, unknown, held] = mills.map(Usd::mills);
+    let (caller, model) = (caller.to_owned(), model.to_owned());
+    CallerSpending { caller, day, service: Service::Chat, model, count, settled, unknown, held }
+}
+
+fn check(turn: u32) -> Checkpoint {
+    let at = START + turn * SECOND;
+    Checkpoint {
+        at,
+        balance_cents: 5_000 - u64::from(turn),
+        chats: u64::from(turn),
+        chat_cents: 1,
+        spent_cents: u64::from(turn),
+    }
+}
+
+impl Desk {
+    async fn spending_of_all(&self, since: std::time::Duration) -> Vec<CallerSpending> {
+        bounded(self.ledger.spending_of_all(since)).await.expect("added up")
+    }
+
+    async fn end(&self, asked: Reservation, ending: Ending) {
+        let id = self.send(&asked).await;
+        self.settle(id, ending).await;
+    }
+}
+
+async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
+    assert_eq!(desk.spending_of_all(START).await, []);
+    desk.end(of("bob", "alpha", 3), posted(Usd::mills(4), "")).await;
+    desk.end(of("ann", "beta", 5), posted(Usd::mills(5), "")).await;
+    desk.end(of("ann", "alpha", 3), posted(Usd::mills(3), "")).await;
+    desk.end(of("ann", "alpha", 3), Ending::Unknown).await;
+    desk.end(of("ann", "alpha", 100), Ending::Voided).await;
+    desk.end(of("eve", "alpha", 3), Ending::Voided).await;
+    desk.send(&of("ann", "alpha", 7)).await;
+    desk.reserve(&of("ann", "alpha", 8)).await.unwrap();
+    desk.pass(DAY);
+    desk.end(of("ann", "alpha", 9), posted(Usd::mills(9), "")).await;
+    let first = row("ann", TODAY, "alpha", 4, [3, 3, 15]);
+    let next = row("ann", TODAY + 1, "alpha", 1, [9, 0, 0]);
+    let others =
+        [row("ann", TODAY, "beta", 1, [5, 0, 0]), row("bob", TODAY, "alpha", 1, [4, 0, 0])];
+    let [beta, bob] = others;
+    assert_eq!(desk.spending_of_all(START).await, [first, beta, next.clone(), bob]);
+    assert_eq!(desk.spending_of_all(START + SECOND).await, [next]);
+}
+
+async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let id = desk.send(&asked("ann", TOLL)).await;
+        desk.settle(id, Ending::Unknown).await;
+        ids.insert(0, id);
+        desk.pass(SECOND);
+    }
+    desk.buy(&asked("ann", TOLL), "").await;
+    desk.settle(ids.remove(1), Ending::Voided).await;
+    let unknown = async |most| {
+        let rows = bounded(desk.ledger.unknown(most)).await.expect("looked up");
+        rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    assert_eq!(unknown(9).await, ids);
+    assert_eq!(unknown(2).await, ids[..2]);
+}
+
+async fn checkpoints_come_newest_first(desk: Desk) {
+    let checks = async |most| bounded(desk.ledger.checks(most)).await.expect("looked up");
+    assert_eq!(checks(9).await, []);
+    for turn in 1..=3 {
+        assert!(bounded(desk.ledger.check(check(turn))).await.unwrap());
+    }
+    assert_eq!(checks(9).await, [check(3), check(2), check(1)]);
+    assert_eq!(checks(2).await, [check(3), check(2)]);
+    assert_eq!(bounded(desk.ledger.last_check()).await.unwrap(), Some(check(3)));
+}
+
+async fn everybodys_jobs_come_newest_first(desk: Desk) {
+    for (name, owner) in [("a", "ann"), ("b", "bob"), ("c", "ann")] {
+        let job = Job {
+            request_id: name.into(),
+            owner: owner.into(),
+            key: None,
+            model: "video-a-2".into(),
+            toll: Usd::dollars(3),
+            at: START,
+            latest: None,
+        };
+        bounded(desk.book.accept(&job)).await.unwrap();
+    }
+    let latest = async |most| {
+        let jobs = bounded(desk.book.latest_jobs(most)).await.expect("looked up");
+        jobs.iter().map(|job| format!("{}{}", job.request_id, job.owner)).collect::<Vec<_>>()
+    };
+    assert_eq!(latest(9).await, ["cann", "bbob", "aann"]);
+    assert_eq!(latest(2).await, ["cann", "bbob"]);
+}
+
+on_every_backend!(
+    everybodys_spend_is_grouped_by_caller_day_and_model,
+    unknown_outcomes_come_latest_first_until_they_are_known,
+    checkpoints_come_newest_first,
+    everybodys_jobs_come_newest_first,
+);
