@@ -1,9 +1,12 @@
 //! Asks for one job until it has ended, at the pace that who watches and the job's usual time allow.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::StatusCode;
+use tokio::time::sleep;
 use tower::ServiceExt;
 use tracing::{error, info};
 
@@ -22,10 +25,23 @@ const TIMES: usize = 9;
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Then it waits for its turn like everybody else: purchases that never pause must not stop it.
 const LONGEST_LOOK: Duration = Duration::from_secs(60);
+/// Before a poller that has panicked begins anew.
+const AFTER_A_PANIC: Duration = Duration::from_secs(5);
 
 /// Polls until the job has ended; unless somebody watches, the first time so much `later`. Whatever goes
 /// wrong keeps the last word and slows down; a job is never given up, as it was paid for.
 pub(super) async fn run(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
+    loop {
+        let polled = poll(Arc::clone(&shared), Arc::clone(&watched), later);
+        if AssertUnwindSafe(polled).catch_unwind().await.is_ok() {
+            return;
+        }
+        error!(request_id = &*watched.job.request_id, "the poller of a job begins anew");
+        sleep(AFTER_A_PANIC).await;
+    }
+}
+
+async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
     let job = &watched.job;
     let times = shared.book.times(Arc::clone(&job.model), TIMES).await.unwrap_or_default();
     let age = clock::wall().saturating_sub(job.at);

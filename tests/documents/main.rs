@@ -4,5 +4,6 @@
 mod lists;
 mod markdown;
 mod references;
+mod security;
 mod settings;
 mod walk;

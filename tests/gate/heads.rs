@@ -9,38 +9,7 @@ use std::time::Duration;
 
 use crate::support::{CHAT, Gate, Reply, Upstream};
 
-/// A name for people, the bytes, and what becomes of them.
-type Case = (&'static str, String, Want);
-
-/// What becomes of a request and of its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Want {
-    /// Answered with 200 by the gateway, which heard exactly one request; the connection stays.
-    Bought,
-    /// As `Bought`, but nobody could say where the next request begins.
-    BoughtThenClosed,
-    /// This status, without the gateway; the connection closes, whatever follows on it.
-    Refused(u16),
-    /// This status, without the gateway; the connection stays.
-    Free(u16),
-    /// The connection ends without a word: the other side speaks another protocol.
-    Silence,
-}
-
-/// A second request, which is answered only where it is one.
-const NEXT: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-
-fn get(path: &str, lines: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n")
-}
-
-fn posted(path: &str, lines: &str, body: &str) -> String {
-    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n{body}")
-}
-
-fn chat(lines: &str, body: &str) -> String {
-    posted("/api/v1/chat", &format!("Content-Type: application/json\r\n{lines}"), body)
-}
+use corpus::{Case, NEXT, Want, chat, get};
 
 fn gate() -> (Upstream, Gate) {
     let upstream = Upstream::start(|_| Reply::chat("hello"));

@@ -2,10 +2,12 @@
 //! that both do whatever a test wants.
 #![cfg(test)]
 
+mod a_panic_stays_where_it_happens;
 mod at_the_edges;
 mod browsers;
 mod commands;
 mod heads;
+mod hostile;
 mod jwt;
 mod limits;
 mod members;

@@ -21,6 +21,7 @@ on_every_backend!(
     a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered,
     a_voided_purchase_has_no_twin,
     a_name_is_taken_once,
+    a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent,
 );
 
 async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
@@ -69,6 +70,23 @@ async fn a_key_is_free_again_when_its_keep_time_is_over(desk: Desk) {
     desk.buy(&keyed("k", "q"), "later").await;
     assert_eq!(desk.known(&keyed("k", "q")).await.reply, Some(reply("later")));
     assert_eq!(desk.states().await, [State::Posted, State::Posted]);
+}
+
+async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) {
+    let start = desk.now();
+    let id = desk.send(&keyed("k", "p")).await;
+    for time in [start - DAY, start + DAY, start - 30 * DAY, start + 400 * DAY] {
+        desk.set(time);
+        assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Sent);
+        let other = desk.reserve(&keyed("k", "q")).await;
+        assert!(matches!(other, Err(Refused::KeyReused)), "{other:?}");
+    }
+    desk.set(start);
+    desk.settle(id, posted(TOLL, "hello")).await;
+    for time in [start - DAY, start - 30 * DAY, start + HOUR] {
+        desk.set(time);
+        assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("hello")));
+    }
 }
 
 async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {

@@ -1,10 +1,44 @@
 //! Byte streams as attackers and odd clients write them, and what becomes of each.
 
-use super::Want::{Bought, BoughtThenClosed, Free, Refused, Silence};
-use super::{CHAT, Case, chat, get, posted};
+use Want::{Bought, BoughtThenClosed, Free, Refused, Silence};
+
+use crate::support::CHAT;
+
+/// A name for people, the bytes, and what becomes of them.
+pub(crate) type Case = (&'static str, String, Want);
+
+/// What becomes of a request and of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Answered with 200 by the gateway, which heard exactly one request; the connection stays.
+    Bought,
+    /// As `Bought`, but nobody could say where the next request begins.
+    BoughtThenClosed,
+    /// This status, without the gateway; the connection closes, whatever follows on it.
+    Refused(u16),
+    /// This status, without the gateway; the connection stays.
+    Free(u16),
+    /// The connection ends without a word: the other side speaks another protocol.
+    Silence,
+}
+
+/// A second request, which is answered only where it is one.
+pub(crate) const NEXT: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+pub(crate) fn get(path: &str, lines: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n")
+}
+
+pub(crate) fn posted(path: &str, lines: &str, body: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n{body}")
+}
+
+pub(crate) fn chat(lines: &str, body: &str) -> String {
+    posted("/api/v1/chat", &format!("Content-Type: application/json\r\n{lines}"), body)
+}
 
 /// Lengths and codings that two parsers could read differently.
-pub(super) fn framing() -> Vec<Case> {
+pub(crate) fn framing() -> Vec<Case> {
     let length = CHAT.len();
     let chunked = format!("{length:x}\r\n{CHAT}\r\n0\r\n\r\n");
     let many = |count: usize| (0..count).map(|n| format!("X-{n}: y\r\n")).collect::<String>();
@@ -161,7 +195,7 @@ pub(super) fn framing() -> Vec<Case> {
 }
 
 /// Lines of a head that are no HTTP, or no longer.
-pub(super) fn syntax() -> Vec<Case> {
+pub(crate) fn syntax() -> Vec<Case> {
     let with = |line: &str| get("/healthz", line);
     let line = |first: &str| format!("{first}\r\nHost: localhost\r\n\r\n");
     vec![
@@ -241,7 +275,7 @@ pub(super) fn syntax() -> Vec<Case> {
 }
 
 /// Names that are ours, nobody's, or no names at all.
-pub(super) fn hosts() -> Vec<Case> {
+pub(crate) fn hosts() -> Vec<Case> {
     let of = |lines: &str| format!("GET /bff/catalog HTTP/1.1\r\n{lines}\r\n");
     let chat_at = |host: &str| {
         chat(&format!("Content-Length: {}\r\n", CHAT.len()), CHAT).replacen("localhost", host, 1)
@@ -289,7 +323,7 @@ pub(super) fn hosts() -> Vec<Case> {
 }
 
 /// Targets that are no plain path.
-pub(super) fn targets() -> Vec<Case> {
+pub(crate) fn targets() -> Vec<Case> {
     let line = |first: &str| format!("{first} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let bought_at = |path: &str| {
         posted(

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use socket2::{Domain, Socket, Type};
@@ -53,6 +53,14 @@ impl Client {
     pub(crate) fn narrow(address: SocketAddr, record: &Arc<Record>) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
+        socket.connect(&address.into()).expect("the gate listens");
+        Self::over(socket.into(), address, record)
+    }
+
+    /// One from this address of this machine, whose own are all that begin with 127.
+    pub(crate) fn from(source: Ipv4Addr, address: SocketAddr, record: &Arc<Record>) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
         socket.connect(&address.into()).expect("the gate listens");
         Self::over(socket.into(), address, record)
     }

@@ -1,7 +1,7 @@
 //! A running tollgate before a scripted gateway; when it ends, the invariants are checked.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tollgate::store::Members;
 use zeroize::Zeroizing;
 
 use super::client::{Answer, Client, Record};
-use super::in_process::InProcess;
+use super::in_process::{InProcess, Wrap};
 use super::members::Secrets;
 use super::process::{Process, Signal};
 use super::upstream::Upstream;
@@ -49,7 +49,7 @@ pub(crate) struct Gate {
 /// Where and how a gate runs.
 #[derive(Clone, Copy)]
 enum Home {
-    Here,
+    Here(Option<Wrap>),
     Apart,
     ApartUnharmed,
 }
@@ -59,13 +59,13 @@ impl Home {
         let lent: Vec<_> =
             environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         match self {
-            Self::Here => {
+            Self::Here(wrap) => {
                 let own: Environment = environment
                     .iter()
                     .map(|(name, value)| (name.clone(), Zeroizing::new(value.clone())))
                     .collect();
                 let settings = fs::read_to_string(folder.join(SETTINGS)).unwrap();
-                Running::Here(InProcess::start(&settings, &own, folder))
+                Running::Here(InProcess::start(&settings, &own, folder, wrap))
             }
             Self::Apart => Running::Apart(Process::start(folder, &lent)),
             Self::ApartUnharmed => Running::Apart(Process::start_unharmed(folder, &lent)),
@@ -92,12 +92,21 @@ impl Gate {
     /// In this process. `settings` is the text of a `proxy.toml`, where addresses and keys are set
     /// already: `gateway.chat_timeout = "300ms"`.
     pub(crate) fn start(upstream: &Upstream, settings: &str) -> Self {
+        Self::here(upstream, settings, None)
+    }
+
+    /// The same on a store in memory that `wrap` has wrapped.
+    pub(crate) fn on(upstream: &Upstream, settings: &str, wrap: Wrap) -> Self {
+        Self::here(upstream, settings, Some(wrap))
+    }
+
+    fn here(upstream: &Upstream, settings: &str, wrap: Option<Wrap>) -> Self {
         let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
         let has_store = settings.contains("store.url");
         let store = if has_store { "" } else { "store.url = \"memory\"\n" };
         let settings = format!("{store}{}", whole(settings));
         fs::write(folder.path().join(SETTINGS), settings).unwrap();
-        Self::begin(upstream, folder, Home::Here, &[])
+        Self::begin(upstream, folder, Home::Here(wrap), &[])
     }
 
     /// The real binary, in an empty folder with this `proxy.toml` and, besides addresses and keys,
@@ -235,6 +244,11 @@ impl Gate {
     /// A new connection to another of its listeners.
     pub(crate) fn client_of(&self, address: SocketAddr) -> Client {
         Client::connect(address, &self.record)
+    }
+
+    /// A new connection from this address to the gate, or to whatever stands before it.
+    pub(crate) fn client_from(&self, source: Ipv4Addr, address: SocketAddr) -> Client {
+        Client::from(source, address, &self.record)
     }
 
     /// A new connection to the admin listener.

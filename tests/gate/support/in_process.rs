@@ -11,14 +11,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::access::Access;
 use tollgate::access::token::Secret;
-use tollgate::app::{App, Ends, Lasting};
+use tollgate::app::{App, Ends, Lasting, Remembered};
 use tollgate::config::{Config, Environment, Source};
 use tollgate::downstream::caller::{Introduced, Peer};
+use tollgate::jobs::Jobs;
 use tollgate::routes::admin::Admin;
 use tollgate::server;
 use tollgate::store::Members;
 
 use super::log;
+
+/// Makes a store that does what another does, and more.
+pub(crate) type Wrap = fn(Remembered) -> Remembered;
 
 /// A gate on a thread of its own.
 pub(super) struct InProcess {
@@ -31,8 +35,13 @@ pub(super) struct InProcess {
 }
 
 impl InProcess {
-    /// Starts it with settings that must be right.
-    pub(super) fn start(settings: &str, environment: &Environment, folder: &Path) -> Self {
+    /// Starts it with settings that must be right; `wrap` takes the store's place.
+    pub(super) fn start(
+        settings: &str,
+        environment: &Environment,
+        folder: &Path,
+        wrap: Option<Wrap>,
+    ) -> Self {
         log::start();
         let source = Source {
             file: Some(("proxy.toml", settings)),
@@ -52,7 +61,14 @@ impl InProcess {
         let text = config.secret.clone();
         let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
         let beginning = tollgate::app::begin(&config, None, runtime.handle(), &ends, secret);
-        let lasting = runtime.block_on(beginning).expect("a store that can be used");
+        let mut lasting = runtime.block_on(beginning).expect("a store that can be used");
+        if let Some(wrap) = wrap {
+            let store = wrap(tollgate::app::memory());
+            lasting.ledger = store.ledger;
+            lasting.jobs = Jobs::new(store.book, runtime.handle().clone(), shutdown.clone());
+            let window = tollgate::app::window(store.log, &config, shutdown.clone());
+            lasting.window = runtime.block_on(window);
+        }
         let known = (Arc::clone(&lasting.members), Arc::clone(&lasting.access));
         let ends = shutdown.clone();
         let serve = move || {

@@ -1,0 +1,119 @@
+//! The table of attacks is held to the code: each row is there, and each test that it names is one.
+
+use std::fs;
+use std::path::Path;
+
+use crate::markdown::{read, rows, spans};
+
+/// How many rows each group has.
+const GROUPS: [(char, usize); 10] = [
+    ('A', 18),
+    ('B', 20),
+    ('C', 10),
+    ('D', 5),
+    ('E', 9),
+    ('F', 9),
+    ('G', 13),
+    ('H', 8),
+    ('I', 20),
+    ('J', 1),
+];
+
+/// The rows of all tables: the attack's name, what it is, what happens, what holds it.
+fn table(text: &str) -> Vec<Vec<&str>> {
+    rows(text).into_iter().filter(|row| row.len() == 4).collect()
+}
+
+#[test]
+fn every_attack_has_its_row() {
+    let text = read("docs/security.md");
+    let listed: Vec<_> = table(&text).into_iter().map(|row| row[0].to_owned()).collect();
+    let known: Vec<_> = GROUPS
+        .iter()
+        .flat_map(|(group, count)| (1..=*count).map(move |number| format!("{group}{number}")))
+        .collect();
+    assert_eq!(listed, known);
+}
+
+#[test]
+fn every_row_names_tests_that_are_there_or_says_why_there_is_none() {
+    let text = read("docs/security.md");
+    let (mut faults, mut named) = (Vec::new(), 0);
+    for row in table(&text) {
+        let tests: Vec<_> = spans(row[3]).into_iter().filter(|span| span.contains("::")).collect();
+        let reason = row[3].split("No test: ").nth(1);
+        if tests.is_empty() && reason.is_none_or(|reason| reason.len() < 20) {
+            faults.push(format!("{}: neither a test nor a reason", row[0]));
+        }
+        named += tests.len();
+        let missing = tests.into_iter().filter(|test| !is_test(test));
+        faults.extend(missing.map(|test| format!("{}: there is no test `{test}`", row[0])));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(named > 100, "{named}: the tables were not read");
+}
+
+#[test]
+fn a_test_is_told_from_what_only_looks_like_one() {
+    assert!(is_test("documents::security::every_attack_has_its_row"));
+    assert!(is_test("architecture::files_stay_short"));
+    assert!(is_test(
+        "src::downstream::forwarded::the_first_hop_from_the_right_that_is_not_trusted_is_the_client"
+    ));
+    assert!(is_test("src::contract::money::what_is_written_reads_back"));
+    assert!(is_test("stores::budgets::a_clock_that_jumps_back_opens_no_period"));
+    for other in [
+        "documents::security::is_test",
+        "documents::security::every_attack",
+        "documents::nowhere::every_attack_has_its_row",
+        "stores::budgets::within",
+    ] {
+        assert!(!is_test(other), "{other}");
+    }
+}
+
+#[test]
+fn the_build_is_as_it_is_described() {
+    let manifest = read("Cargo.toml");
+    for line in ["overflow-checks = true", "panic = \"unwind\"", "unsafe_code = \"forbid\""] {
+        assert!(manifest.lines().any(|known| known.starts_with(line)), "{line}");
+    }
+    let rules = read("deny.toml");
+    for section in ["[licenses]", "[bans]", "[sources]"] {
+        assert!(rules.contains(section), "{section}");
+    }
+    assert!(rules.contains("unknown-registry = \"deny\""));
+    assert!(read("Cargo.lock").contains("checksum = "));
+}
+
+/// Whether the file of this module has a test of this name: `gate::heads::name` is in
+/// `tests/gate/heads.rs`, `src::clock::name` in `src/clock.rs`.
+fn is_test(path: &str) -> bool {
+    let Some((module, name)) = path.rsplit_once("::") else { return false };
+    let module = module.replace("::", "/");
+    let base = match module.strip_prefix("src/") {
+        Some(_) => module,
+        None => format!("tests/{module}"),
+    };
+    let code = [format!("{base}.rs"), format!("{base}/main.rs"), format!("{base}/tests.rs")]
+        .iter()
+        .filter(|file| Path::new(file).exists())
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .collect::<String>();
+    let lines: Vec<_> = code.lines().map(str::trim).collect();
+    let starts = [format!("fn {name}("), format!("async fn {name}(")];
+    let is_marked = |place: usize| {
+        lines[place.saturating_sub(3)..place]
+            .iter()
+            .any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"))
+    };
+    let is_here = |place: &usize| starts.iter().any(|start| lines[*place].starts_with(start));
+    // The suite of the stores runs what it lists.
+    let is_listed = || {
+        let lists = code.split("on_every_backend!(").skip(1);
+        lists
+            .filter_map(|rest| rest.split(");").next())
+            .any(|list| list.split(',').any(|listed| listed.trim() == name))
+    };
+    (0..lines.len()).filter(is_here).any(|place| is_marked(place) || is_listed())
+}

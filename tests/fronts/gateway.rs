@@ -1,0 +1,31 @@
+//! Over TLS, the key goes to a gateway whose certificate holds, and to no other.
+
+use crate::front::{Front, Kind};
+use crate::support::{Gate, Reply, Upstream};
+
+#[test]
+fn a_gateway_that_cannot_prove_its_name_is_sent_nothing() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let front = Front::start(Kind::Secured, upstream.address());
+    let certificate = front.certificate();
+    let trusted = [("SSL_CERT_FILE", certificate.to_str().unwrap())];
+    let port = front.address().port();
+    for (name, host, anchors, status) in [
+        ("a certificate that is trusted, for this address", "127.0.0.1", &trusted[..], 200),
+        ("a certificate that nobody trusts", "127.0.0.1", &[], 502),
+        ("a trusted certificate of another name", "localhost", &trusted, 502),
+    ] {
+        let base_url = format!("https://{host}:{port}");
+        let environment = [&[("TOLLGATE_GATEWAY__BASE_URL", &*base_url)], anchors].concat();
+        let before = upstream.requests();
+        let gate = Gate::binary(&upstream, "", &environment);
+        let answer = gate.chat();
+        assert_eq!(answer.status, status, "{name}: {}", answer.text());
+        if status == 502 {
+            assert_eq!(answer.code(), "gateway_unreachable", "{name}");
+            assert_eq!(answer.charged().as_deref(), Some("no"), "{name}");
+        }
+        let sent = usize::from(status == 200);
+        assert_eq!(upstream.requests() - before, sent, "{name}");
+    }
+}

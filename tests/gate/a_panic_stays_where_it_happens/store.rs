@@ -1,0 +1,185 @@
+//! A store that panics once, where a test wants it to.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tollgate::app::Remembered;
+use tollgate::store::{
+    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
+    Reservation, Row, Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
+};
+
+use crate::support::lock;
+
+/// The verb that panics next, and whether its work is done by then.
+static NEXT: Mutex<Option<(&str, When)>> = Mutex::new(None);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Before,
+    After,
+}
+
+/// The next call of this verb panics, once.
+pub(super) fn arm(verb: &'static str, when: When) {
+    *lock(&NEXT) = Some((verb, when));
+}
+
+/// Whether it has not panicked yet; from here on it will not.
+pub(super) fn disarm() -> bool {
+    lock(&NEXT).take().is_some()
+}
+
+/// Whether it has panicked.
+pub(super) fn has_struck() -> bool {
+    lock(&NEXT).is_none()
+}
+
+pub(super) fn wrap(inner: Remembered) -> Remembered {
+    let brittle = Arc::new(Brittle(inner.clone()));
+    let (ledger, book) = (Arc::clone(&brittle) as _, Arc::clone(&brittle) as _);
+    Remembered { ledger, book, log: brittle, ..inner }
+}
+
+struct Brittle(Remembered);
+
+fn strike(verb: &str, when: When) {
+    let strikes = lock(&NEXT).take_if(|next| *next == (verb, when)).is_some();
+    assert!(!strikes, "a test breaks the store");
+}
+
+fn around<'a, T: 'a>(verb: &'static str, inner: Answer<'a, T>) -> Answer<'a, T> {
+    Box::pin(async move {
+        strike(verb, When::Before);
+        let answer = inner.await;
+        strike(verb, When::After);
+        answer
+    })
+}
+
+impl Ledger for Brittle {
+    fn reserve<'a>(&'a self, wanted: &'a Reservation) -> Answer<'a, Result<(), Refused>> {
+        around("reserve", self.0.ledger.reserve(wanted))
+    }
+
+    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
+        around("sent", self.0.ledger.sent(id))
+    }
+
+    fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>> {
+        around("settle", Box::pin(async move { self.0.ledger.settle(id, ending).await }))
+    }
+
+    fn settle_later(&self, id: PurchaseId, ending: Ending) {
+        self.0.ledger.settle_later(id, ending);
+    }
+
+    fn delivered(&self, id: PurchaseId) {
+        strike("delivered", When::Before);
+        self.0.ledger.delivered(id);
+    }
+
+    fn keep_unread(&self, id: PurchaseId, body: Bytes) {
+        self.0.ledger.keep_unread(id, body);
+    }
+
+    fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
+        self.0.ledger.forget()
+    }
+
+    fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        self.0.ledger.rows(since)
+    }
+
+    fn spending(
+        &self,
+        caller: String,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<Spending>, Unavailable>> {
+        around("spending", self.0.ledger.spending(caller, since))
+    }
+
+    fn spending_of_all(
+        &self,
+        since: Duration,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+        self.0.ledger.spending_of_all(since)
+    }
+
+    fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
+        self.0.ledger.unknown(most)
+    }
+
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
+        self.0.ledger.checks(most)
+    }
+
+    fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
+        around("spent", self.0.ledger.spent(scope))
+    }
+
+    fn check(&self, books: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
+        self.0.ledger.check(books)
+    }
+
+    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
+        self.0.ledger.last_check()
+    }
+}
+
+impl WindowLog for Brittle {
+    fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>> {
+        around("took", self.0.log.took(place, at))
+    }
+
+    fn replied(&self, place: Place, at: Duration) {
+        self.0.log.replied(place, at);
+    }
+
+    fn unsent(&self, place: Place) {
+        self.0.log.unsent(place);
+    }
+
+    fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
+        self.0.log.places(since)
+    }
+}
+
+impl JobBook for Brittle {
+    fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
+        around("accept", self.0.book.accept(job))
+    }
+
+    fn accept_later(&self, job: Job) {
+        self.0.book.accept_later(job);
+    }
+
+    fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {
+        around("heard", self.0.book.heard(request_id, word))
+    }
+
+    fn job(&self, request_id: Arc<str>) -> Answer<'_, Result<Option<Job>, Unavailable>> {
+        around("job", self.0.book.job(request_id))
+    }
+
+    fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.0.book.open_jobs()
+    }
+
+    fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        around("jobs_of", self.0.book.jobs_of(owner, most))
+    }
+
+    fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
+        self.0.book.latest_jobs(most)
+    }
+
+    fn times(
+        &self,
+        model: Arc<str>,
+        most: usize,
+    ) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
+        around("times", self.0.book.times(model, most))
+    }
+}
