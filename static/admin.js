@@ -22,7 +22,7 @@ export function start() {
       element('h2', { id: 'admin-heading', tabindex: '-1', text: 'Everybody’s spending' }),
       element('fieldset', { id: 'admin-range', class: 'choices', change: () => void load() },
         element('legend', { class: 'unseen', text: 'How far back' }), RANGES.map(choice))),
-    element('div', { id: 'admin-body' }));
+    element('div', { id: 'admin-body', class: 'usage-body' }));
   let width = 0;
   new ResizeObserver(([{ contentRect }]) => {
     if (shownAs && contentRect.width && Math.abs(contentRect.width - width) > 8) draw(shownAs);

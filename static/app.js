@@ -114,14 +114,14 @@ const ownerOf = ({ caller }) => (caller.name ? `${caller.kind}:${caller.name}` :
 function signIn(why = '') {
   signingIn ??= (async () => {
     for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
-    byId('views').hidden = byId('person').hidden = byId('left').hidden = true;
+    for (const id of ['views', 'person', 'money']) byId(id).hidden = true;
     document.title = `Sign in · ${service}`;
     const { askWho } = await import('./sign-in.js');
     me = await askWho(why);
     people?.postMessage(ownerOf(me));
     // The same person goes on; anybody else begins with a page of their own.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
-    byId('views').hidden = false;
+    byId('views').hidden = byId('money').hidden = false;
     signingIn = null;
     if (owner === null) return;
     showPerson();

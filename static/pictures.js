@@ -15,7 +15,7 @@ export function lastDays(count) {
 /** The width of one of `side` pictures side by side in `body`, or of one below the other where there is less room. */
 export function roomFor(body, side) {
   const whole = body.clientWidth || 600;
-  return Math.max(200, (whole >= 720 ? (whole - 24) / side : whole) - 38);
+  return Math.max(200, (whole >= 720 ? (whole - 24 * (side - 1)) / side : whole) - 38);
 }
 
 const sumOf = (rows) => rows.reduce((sum, row) => sum + row.spent_micros, 0);
