@@ -33,8 +33,14 @@ fn sign_in(page: &Page, token: &str) {
 fn signed_in(gate: &Gate, token: &str) -> Page {
     let page = open(gate);
     sign_in(&page, token);
-    page.find(SEND);
+    is_ready(&page);
     page
+}
+
+/// Waits until the last conversation was taken up: what is typed from now on is kept.
+fn is_ready(page: &Page) {
+    page.find(SEND);
+    page.wait_until("document.getElementById('conversations').textContent !== ''");
 }
 
 fn buy(page: &Page, text: &str) {
@@ -52,6 +58,7 @@ fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
     sign_in(&page, &ann);
     page.find(("button", "Sign out"));
     page.wait_for_text("ann");
+    is_ready(&page);
     buy(&page, "The secret of ann");
     assert_eq!(gate.sold(), 1);
 
@@ -126,7 +133,7 @@ fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
     let mut other = page.another_tab(&gate.origin);
     other.expect_errors(&["status of 401"]);
     other.goto(&gate.origin);
-    other.find(SEND);
+    is_ready(&other);
     page.find(("button", "Sign out")).click();
     page.find(TOKEN);
     other.find(TOKEN);
