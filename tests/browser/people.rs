@@ -1,17 +1,16 @@
 //! Members sign in with a token, see what is their own, and lose nothing when a sign-in ends; admins see everybody.
 
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
 use crate::gate::Gate;
 use crate::looks::{DARK, LIGHT, VIOLATIONS, load_axe, picture};
 use crate::page::Page;
-use crate::site::Site;
+use crate::watch::Tamper;
 
 const TOKEN: (&str, &str) = ("textbox", "Your token");
 const MESSAGE: (&str, &str) = ("textbox", "Message");
+/// What a server in the mode `jwt` says of logins.
+const NO_LOGINS: &str = r#"{"type":"/problems/not_found","title":"Not here","status":404,"code":"not_found","charged":"no"}"#;
 const SEND: (&str, &str) = ("button", "Send · $…");
 
 /// The page before anybody has signed in.
@@ -141,19 +140,12 @@ fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
 
 #[test]
 fn where_a_web_app_has_the_login_the_page_says_so() {
-    let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
-    let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
-    let [x, y] = [x, y].map(|half| URL_SAFE_NO_PAD.encode(half));
-    let key = json!({"kty": "EC", "crv": "P-256", "kid": "one", "x": x, "y": y});
-    let keys = Site::serve("", json!({ "keys": [key] }).to_string().leak());
-    let gate = Gate::start_with(&[
-        ("TOLLGATE_ACCESS__MODE", "jwt"),
-        ("TOLLGATE_ACCESS__JWT__ISSUER", "https://login.example.com/"),
-        ("TOLLGATE_ACCESS__JWT__AUDIENCE", "tollgate"),
-        ("TOLLGATE_ACCESS__JWT__JWKS", &format!("{}/", keys.origin)),
-    ]);
+    let gate = Gate::start_for_members();
     let mut page = Page::new(&gate.origin);
     page.expect_errors(&["status of 401", "status of 404"]);
+    let no_logins =
+        Tamper::Answer(404, vec![("Content-Type", "application/problem+json")], NO_LOGINS);
+    page.tamper("*/bff/logout", no_logins);
     page.goto(&gate.origin);
     page.wait_for_text("This server expects the login of the web app that it belongs to.");
     assert!(!page.shows(TOKEN));
