@@ -18,7 +18,7 @@ tests *words:
 
 # The pictures that the README shows, taken anew into docs/screenshots/
 screenshots:
-    cargo test --locked --test browser looks::the_main_views_are_pictured
+    cargo test --locked --test browser are_pictured
     mkdir -p docs/screenshots
     cp "${CARGO_TARGET_DIR:-target}"/tmp/screenshots/*.png docs/screenshots/
 

@@ -37,6 +37,23 @@ export function newKey() {
     .map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
+/** What goes with whatever changes something: no page of somebody else can send it along with the cookie of a login. */
+const MEANT = { 'x-tollgate': '1' };
+/** What a 401 says of the credentials; a gateway's own 401 says nothing of them. */
+const SIGNED_OUT = ['missing_credentials', 'invalid_credentials'];
+
+let tellSignedOut = () => {};
+
+/** Calls `tell(code)` whenever a reply says that nobody is signed in, or not any more. */
+export function whenSignedOut(tell) {
+  tellSignedOut = tell;
+}
+
+/** Sends what buys nothing, such as a login. Throws as `read` does. */
+export async function post(path, payload) {
+  await ask(path, { method: 'POST', headers: { ...MEANT, 'content-type': 'application/json' }, body: JSON.stringify(payload) });
+}
+
 /** Reads a JSON document. Throws `Refusal`, `Lost` or `Offline`. */
 export async function read(path) {
   return (await ask(path, { headers: { accept: 'application/json' } })).body;
@@ -61,7 +78,7 @@ const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exh
 export async function buy(path, payload, key, { remembered, sentBefore = false, forgotten = false }) {
   const request = {
     method: 'POST',
-    headers: { 'content-type': 'application/json', accept: 'application/json', 'idempotency-key': key },
+    headers: { ...MEANT, 'content-type': 'application/json', accept: 'application/json', 'idempotency-key': key },
     body: JSON.stringify(payload),
   };
   let inDoubt = sentBefore;
@@ -99,8 +116,9 @@ async function ask(path, request) {
     throw new Lost('The connection was lost before an answer came');
   }
   const body = parsed(text);
+  if (response.status === 401 && SIGNED_OUT.includes(body?.code)) tellSignedOut(body.code);
   if (!response.ok) throw refusal(response, body, text, request.method === 'POST');
-  if (body === undefined) throw new Lost('The answer came, but it cannot be read');
+  if (body === undefined && response.status !== 204) throw new Lost('The answer came, but it cannot be read');
   return {
     body,
     tollMicros: micros(response.headers.get('tollgate-toll')),

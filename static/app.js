@@ -1,11 +1,11 @@
-/** Starts the page: prices first, then the view that the address names, then whatever was left open. */
+/** Starts the page: prices and who is there first, then the view that the address names, then whatever was left open. */
 
-import { read } from './api.js';
+import { post, read, whenSignedOut } from './api.js';
 import { nameOfBudget, price } from './catalog.js';
 import { announce, button, byId, element, notice } from './dom.js';
 import { sentence } from './problems.js';
 import { open, serverRemembers, settleOpen, spent, whenChanged } from './purchase.js';
-import { choice, jobs } from './store.js';
+import { choice, jobs, keepFor } from './store.js';
 
 /**
  * The views, in the order of their links. A view is a row here, a `<section id="view-NAME">` in index.html with a
@@ -17,55 +17,75 @@ const VIEWS = {
   chat: { title: 'Chat', load: () => import('./chat.js') },
   video: { title: 'Video', load: () => import('./video.js') },
   usage: { title: 'Usage', load: () => import('./usage.js') },
+  admin: { title: 'Admin', load: () => import('./admin.js'), offered: (who) => who?.caller.role === 'admin' },
 };
 const FIRST = 'chat';
 const service = document.title;
 
-let catalog = null, me = null;
+let catalog = null, me = null, owner = null, signingIn = null;
+/** Tells the other tabs who has signed in here; '' is nobody. */
+const people = globalThis.BroadcastChannel ? new BroadcastChannel('tollgate people') : null;
 
 async function start() {
   followTheme();
   followTop();
   followNetwork();
+  // Another tab signed in or out: this one shows nobody what is another's.
+  people?.addEventListener('message', ({ data }) => {
+    if (signingIn || (owner !== null && data !== owner)) location.reload();
+  });
   byId('title').textContent = service;
   showLinks();
-  whenChanged(showSpent);
-  void showSpent();
   try {
-    catalog = await read('/bff/catalog');
+    const answers = await Promise.all([read('/bff/catalog'), read('/bff/me').catch((problem) => problem)]);
+    catalog = answers[0];
+    if (answers[1].status === 401) await signIn();
+    else if (answers[1].caller) me = answers[1];
   } catch (problem) {
     notice(`The price list could not be loaded. ${sentence(problem)}`, button('Reload the page', () => location.reload()));
     return;
   }
+  // As long as nobody can say who it is, it is whom this browser saw last.
+  owner = me ? ownerOf(me) : choice.get('owner') ?? '';
+  choice.set('owner', owner);
+  keepFor(owner);
+  whenSignedOut(() => void signIn('Your sign-in has ended. Sign in again; what you wrote is still here.'));
   serverRemembers(catalog.replay);
+  showPerson();
   showMode();
+  whenChanged(showSpent);
+  void showSpent();
   addEventListener('hashchange', () => show(true));
   await show(false);
   whenChanged(soonShowLeft);
-  void showLeft();
+  if (me) showMe();
+  else void showLeft();
   await resume();
 }
 
 /** Links to the views that this caller is offered. */
 function showLinks() {
-  byId('views').replaceChildren(...Object.entries(VIEWS).filter(([, { offered }]) => !offered || offered(me))
+  byId('views').replaceChildren(...Object.entries(VIEWS).filter(([name]) => isOffered(name))
     .map(([name, { title }]) => element('a', { href: `#${name}`, text: title, 'aria-current': name === viewed() && 'page' })));
 }
+
+const isOffered = (name) => VIEWS[name].offered?.(me) ?? true;
 
 /** The view that the address names: `#video`, or `#chat?prompt=…`. */
 function viewed() {
   const name = location.hash.slice(1).split('?', 1)[0];
-  return Object.hasOwn(VIEWS, name) ? name : FIRST;
+  return Object.hasOwn(VIEWS, name) && isOffered(name) ? name : FIRST;
 }
 
 /** Shows the view that the address names; after a click the focus goes to its heading. */
 async function show(moveFocus) {
+  if (signingIn) return;
   const name = viewed();
   for (const other of Object.keys(VIEWS)) byId(`view-${other}`).hidden = other !== name;
   showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
   const module = await begin(name);
-  if (name !== viewed()) return;
+  if (name !== viewed() || signingIn) return;
   if (moveFocus) {
     scrollTo(0, 0);
     byId(`${name}-heading`).focus({ preventScroll: true });
@@ -85,6 +105,56 @@ function begin(name) {
       button('Reload the page', () => location.reload()));
   });
   return view.started;
+}
+
+/** `member:ann`; '' where callers are told apart by address, which is nobody's own. */
+const ownerOf = ({ caller }) => (caller.name ? `${caller.kind}:${caller.name}` : '');
+
+/** Shows the sign-in in the views' place until somebody has signed in. The views stay as they are behind it. */
+function signIn(why = '') {
+  signingIn ??= (async () => {
+    for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
+    for (const id of ['views', 'person', 'money']) byId(id).hidden = true;
+    document.title = `Sign in · ${service}`;
+    const { askWho } = await import('./sign-in.js');
+    me = await askWho(why);
+    people?.postMessage(ownerOf(me));
+    // The same person goes on; anybody else begins with a page of their own.
+    if (owner !== null && ownerOf(me) !== owner) return location.reload();
+    byId('views').hidden = byId('money').hidden = false;
+    signingIn = null;
+    if (owner === null) return;
+    showPerson();
+    showMe();
+    void show(true).then(settleOpen);
+  })().catch((error) => {
+    console.warn(error);
+    notice('The sign-in could not be loaded.', button('Reload the page', () => location.reload()));
+    return new Promise(() => {});
+  });
+  return signingIn;
+}
+
+async function signOut() {
+  try {
+    await post('/bff/logout', {});
+  } catch (problem) {
+    notice(`You are still signed in. ${sentence(problem)}`);
+    return;
+  }
+  choice.set('owner', '');
+  people?.postMessage('');
+  history.replaceState(null, '', location.pathname);
+  location.reload();
+}
+
+/** Who is signed in; in open mode nobody is. */
+function showPerson() {
+  const { kind, name } = me?.caller ?? {};
+  byId('person').hidden = !name;
+  byId('person-name').textContent = byId('person-name').title = name ?? '';
+  byId('sign-out').hidden = kind !== 'member';
+  byId('sign-out').onclick = signOut;
 }
 
 /** Takes up what an earlier page left: open purchases, and videos that are being made. */
@@ -152,6 +222,12 @@ async function showLeft() {
   } catch {
     return; // What is shown stays; whatever is bought says itself what is wrong.
   }
+  if (ownerOf(me) !== owner) return location.reload();
+  showPerson();
+  showMe();
+}
+
+function showMe() {
   showLinks();
   const { balance, budgets } = me;
   const cheapest = Math.min(...catalog.video.map((model) => model.toll_micros));

@@ -116,7 +116,7 @@ async function heard(id, body) {
 async function stumbled(id, problem) {
   const job = known.get(id);
   if (!job?.open) return;
-  const isPassing = problem.status >= 500 || [408, 409, 424, 429].includes(problem.status);
+  const isPassing = problem.status >= 500 || [401, 408, 409, 424, 429].includes(problem.status);
   const trouble = isPassing ? `${sentence(problem)} The video goes on; looking again soon.` : sentence(problem);
   await keep({ ...job, trouble, open: isPassing }, {});
   watchOpen();

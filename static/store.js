@@ -4,6 +4,8 @@ import { notice } from './dom.js';
 
 const NAME = 'tollgate';
 const VERSION = 1;
+/** What holds for whoever is at this browser. */
+const SHARED = ['theme', 'owner'];
 const KEPT = ['conversations', 'purchases', 'jobs'];
 
 /** Conversations: `{id, title, at, turns, aside}`, as in chat.js. */
@@ -12,6 +14,21 @@ export const conversations = shelf('conversations');
 export const purchases = shelf('purchases');
 /** Video jobs, as in jobs.js. */
 export const jobs = shelf('jobs');
+
+let owner = '', channel = null;
+
+/**
+ * From now on, what is kept is that of `whose` (`member:ann`), and nobody else's is seen: each has a database, drafts
+ * and choices of its own. Where nobody signs in, it is ''. Called once, before anything is kept.
+ */
+export function keepFor(whose) {
+  owner = whose;
+  // Tells this person's other tabs that something of a shelf has changed; absent in old browsers.
+  channel = globalThis.BroadcastChannel ? new BroadcastChannel(own(NAME)) : null;
+}
+
+/** A name that is this person's own. */
+export const own = (name) => (owner ? `${name} ${owner}` : name);
 
 /** The key under which this tab's purchases count as one session; it survives a reload. */
 export function session() {
@@ -27,15 +44,13 @@ export function session() {
 /** What was picked last, such as a model; forgotten where the browser keeps nothing. */
 export const choice = {
   get(name) {
-    try { return localStorage.getItem(`choice:${name}`); } catch { return null; }
+    try { return localStorage.getItem(placeOf(name)); } catch { return null; }
   },
   set(name, value) {
-    try { localStorage.setItem(`choice:${name}`, value); } catch { /* a default does as well */ }
+    try { localStorage.setItem(placeOf(name), value); } catch { /* a default does as well */ }
   },
 };
-
-/** Tells other tabs that something of this shelf has changed; absent in old browsers. */
-const channel = globalThis.BroadcastChannel ? new BroadcastChannel(NAME) : null;
+const placeOf = (name) => `choice:${SHARED.includes(name) ? name : own(name)}`;
 
 /** Calls `changed(shelf)` whenever another tab has changed something. */
 export function whenChangedElsewhere(changed) {
@@ -129,7 +144,7 @@ let opened = null;
 
 function database() {
   opened ??= new Promise((resolve, reject) => {
-    const request = indexedDB.open(NAME, VERSION);
+    const request = indexedDB.open(own(NAME), VERSION);
     request.onupgradeneeded = () => {
       for (const name of KEPT) {
         if (!request.result.objectStoreNames.contains(name)) {

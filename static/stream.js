@@ -1,6 +1,7 @@
 /** One stream of events for all open videos of all tabs; where there can be none, a look at each now and then. */
 
 import { Refusal, pause, read } from './api.js';
+import { own } from './store.js';
 
 /** As many jobs as one stream takes. */
 const MOST = 50;
@@ -11,7 +12,7 @@ const AGAIN = 60, AGAIN_AT_MOST = 480;
 /** So many connections in a row that brought nothing: something on the way does not let streams through. */
 const BARREN = 3;
 /** What a reply says of the moment, not of the job. */
-const PASSING = [408, 409, 424, 429];
+const PASSING = [401, 408, 409, 424, 429];
 
 /** Between two looks at the clock; a gap of this many says that the computer slept, and that the connection may be dead. */
 const TICK = 15_000, SLEPT = 10;
@@ -27,7 +28,7 @@ let isLooking = false, again = AGAIN;
 export function lead(begin) {
   // Plain http beyond loopback has no locks: each tab has its own stream there.
   if (!navigator.locks) return begin();
-  void navigator.locks.request('stream', () => {
+  void navigator.locks.request(own('stream'), () => {
     begin();
     return new Promise(() => {});
   });

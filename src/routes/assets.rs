@@ -42,6 +42,7 @@ pub const ROWS: &[Row] = rows! {
     "problems.js"        SCRIPT true
     "purchase.js"        SCRIPT true
     "store.js"           SCRIPT true
+    "admin.js"           SCRIPT false
     "alerts.js"          SCRIPT false
     "card.js"            SCRIPT false
     "conversations.js"   SCRIPT false
@@ -50,6 +51,8 @@ pub const ROWS: &[Row] = rows! {
     "jobs.js"            SCRIPT false
     "markdown.js"        SCRIPT false
     "orders.js"          SCRIPT false
+    "pictures.js"        SCRIPT false
+    "sign-in.js"         SCRIPT false
     "status.js"          SCRIPT false
     "stream.js"          SCRIPT false
     "transfer.js"        SCRIPT false

@@ -17,6 +17,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0"),
     ("TOLLGATE_SANDBOX__JOB_TIME", "2s"),
 ];
+const MEMBERS: &[(&str, &str)] =
+    &[("TOLLGATE_ACCESS__MODE", "members"), ("TOLLGATE_STORE__URL", "sqlite:tollgate.db")];
 const ORIGIN: &str = "http://127.0.0.1:";
 /// How every secret of the gateway begins.
 const SECRET: &str = "svc_sk_";
@@ -29,7 +31,7 @@ pub(crate) struct Gate {
     process: Child,
     printed: Arc<Mutex<String>>,
     readers: Vec<JoinHandle<()>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Gate {
@@ -38,16 +40,16 @@ impl Gate {
         Self::start_with(&[])
     }
 
+    /// The same for members, of whom there are none yet: [`member`](Self::member) adds them.
+    pub(crate) fn start_for_members() -> Self {
+        Self::start_with(MEMBERS)
+    }
+
     /// The same with further settings, as variables.
     pub(crate) fn start_with(settings: &[(&str, &str)]) -> Self {
         let folder = TempDir::with_prefix("tollgate-gate-").expect("a temporary folder");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .env_clear()
-            .envs(path())
-            .envs(SETTINGS.iter().copied())
+        let mut process = command(&folder)
             .envs(settings.iter().copied())
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -58,11 +60,20 @@ impl Gate {
         let stderr = process.stderr.take().expect("piped");
         let readers = vec![follow(stdout, &printed, Some(found)), follow(stderr, &printed, None)];
         let origin = origin.recv_timeout(PATIENCE);
-        let mut gate = Self { origin: String::new(), process, printed, readers, _folder: folder };
+        let mut gate = Self { origin: String::new(), process, printed, readers, folder };
         gate.origin = origin.unwrap_or_else(|_| {
             panic!("tollgate does not say where it listens; it says: {}", lock(&gate.printed))
         });
         gate
+    }
+
+    /// Runs `tollgate member …` beside it, as its operator does, and returns what that prints for programs: a token.
+    pub(crate) fn member(&self, words: &[&str]) -> String {
+        let mut member = command(&self.folder);
+        let ran = member.envs(MEMBERS.iter().copied()).arg("member").args(words);
+        let ran = ran.output().expect("the binary runs");
+        assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).expect("text").trim().to_owned()
     }
 
     /// How many purchases were charged so far, as its own figures say.
@@ -126,6 +137,14 @@ fn follow(
             }
         }
     })
+}
+
+/// The binary in this folder, with nothing of the machine's settings.
+fn command(folder: &TempDir) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.env_clear().envs(path()).envs(SETTINGS.iter().copied());
+    command.current_dir(folder.path()).stdin(Stdio::null());
+    command
 }
 
 fn origin_in(line: &str) -> Option<String> {

@@ -14,10 +14,10 @@ const MESSAGE: (&str, &str) = ("textbox", "Message");
 const VIEWS: &[&str] = &["chat", "video", "usage"];
 const AXE: &str = "axe/node_modules/axe-core/axe.min.js";
 /// What axe finds wrong: its rule, and where.
-const VIOLATIONS: &str = "axe.run(document, { resultTypes: ['violations'], preload: false, rules: { 'target-size': { enabled: true } } }).then(({ violations }) =>
+pub(crate) const VIOLATIONS: &str = "axe.run(document, { resultTypes: ['violations'], preload: false, rules: { 'target-size': { enabled: true } } }).then(({ violations }) =>
     violations.flatMap(({ id, nodes }) => nodes.map(({ target, failureSummary }) => `${id} ${target} ${failureSummary}`)).join('\\n'))";
-const DARK: (&str, &str) = ("prefers-color-scheme", "dark");
-const LIGHT: (&str, &str) = ("prefers-color-scheme", "light");
+pub(crate) const DARK: (&str, &str) = ("prefers-color-scheme", "dark");
+pub(crate) const LIGHT: (&str, &str) = ("prefers-color-scheme", "light");
 
 fn open(gate: &Gate) -> Page {
     let mut page = Page::new(&gate.origin);
@@ -135,14 +135,10 @@ fn in_forced_colours_what_is_chosen_and_what_can_be_pressed_is_still_seen() {
 
 #[test]
 fn axe_finds_nothing_wrong_in_any_view_light_and_dark() {
-    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name(AXE);
-    let axe = fs::read_to_string(&file).unwrap_or_else(|fault| {
-        panic!("{}: {fault}; `./test needs` installs it: npm install --prefix target/axe axe-core@4.14.1", file.display())
-    });
     let gate = Gate::start();
     let page = open(&gate);
     furnish(&page);
-    page.evaluate(&format!("{axe}; 0"));
+    load_axe(&page);
     page.evaluate("document.querySelector('.mine footer button:last-child').click()");
     for (width, height) in [(1280, 800), (320, 640)] {
         page.resize(width, height);
@@ -161,12 +157,26 @@ fn axe_finds_nothing_wrong_in_any_view_light_and_dark() {
     assert_eq!(page.evaluate(VIOLATIONS), "", "with the drawer open");
 }
 
+/// Makes [`VIOLATIONS`] something that the page can be asked.
+pub(crate) fn load_axe(page: &Page) {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name(AXE);
+    let axe = fs::read_to_string(&file).unwrap_or_else(|fault| {
+        panic!("{}: {fault}; `./test needs` installs it: npm install --prefix target/axe axe-core@4.14.1", file.display())
+    });
+    page.evaluate(&format!("{axe}; 0"));
+}
+
 /// For the README, small: `just screenshots` copies them into `docs/screenshots/`.
 #[test]
 fn the_main_views_are_pictured() {
     let gate = Gate::start();
     let page = open(&gate);
     furnish(&page);
+    picture(&page, VIEWS, |view| page.goto_view(view));
+}
+
+/// Takes each view's pictures, small, in the colours and sizes that it has to look well in.
+pub(crate) fn picture(page: &Page, views: &[&str], go_to: impl Fn(&str)) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
     fs::create_dir_all(&folder).expect("a writable folder");
     page.call("Emulation.setScrollbarsHidden", json!({"hidden": true}));
@@ -175,8 +185,8 @@ fn the_main_views_are_pictured() {
     {
         page.resize(width, height);
         page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
-        for view in VIEWS {
-            page.goto_view(view);
+        for view in views {
+            go_to(view);
             page.evaluate("scrollTo(0, 0)");
             let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 0.75});
             let answer =

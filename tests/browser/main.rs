@@ -10,6 +10,7 @@ mod embedding;
 mod gate;
 mod looks;
 mod page;
+mod people;
 mod purchases;
 mod scenarios;
 mod site;

@@ -1,0 +1,241 @@
+//! Members sign in with a token, see what is their own, and lose nothing when a sign-in ends; admins see everybody.
+
+use serde_json::json;
+
+use crate::gate::Gate;
+use crate::looks::{DARK, LIGHT, VIOLATIONS, load_axe, picture};
+use crate::page::Page;
+use crate::watch::Tamper;
+
+const TOKEN: (&str, &str) = ("textbox", "Your token");
+const MESSAGE: (&str, &str) = ("textbox", "Message");
+/// What a server in the mode `jwt` says of logins.
+const NO_LOGINS: &str = r#"{"type":"/problems/not_found","title":"Not here","status":404,"code":"not_found","charged":"no"}"#;
+const SEND: (&str, &str) = ("button", "Send · $…");
+
+/// The page before anybody has signed in.
+fn open(gate: &Gate) -> Page {
+    let mut page = Page::new(&gate.origin);
+    page.expect_errors(&["status of 401"]);
+    page.goto(&gate.origin);
+    page.find(TOKEN);
+    page
+}
+
+/// Types the token where the focus is, and presses Enter.
+fn sign_in(page: &Page, token: &str) {
+    page.wait_until("document.activeElement.id === 'token'");
+    page.type_text(token);
+    page.press("Enter");
+}
+
+fn signed_in(gate: &Gate, token: &str) -> Page {
+    let page = open(gate);
+    sign_in(&page, token);
+    is_ready(&page);
+    page
+}
+
+/// Waits until the last conversation was taken up: what is typed from now on is kept.
+fn is_ready(page: &Page) {
+    page.find(SEND);
+    page.wait_until("document.getElementById('conversations').textContent !== ''");
+}
+
+fn buy(page: &Page, text: &str) {
+    page.find(MESSAGE).fill(text);
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+}
+
+#[test]
+fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
+    let gate = Gate::start_for_members();
+    let (ann, bob) = (gate.member(&["add", "ann"]), gate.member(&["add", "bob"]));
+    let page = open(&gate);
+    assert!(!page.shows(("link", "Chat")), "nothing is shown before");
+    sign_in(&page, &ann);
+    page.find(("button", "Sign out"));
+    page.wait_for_text("ann");
+    is_ready(&page);
+    buy(&page, "The secret of ann");
+    assert_eq!(gate.sold(), 1);
+
+    page.reload();
+    page.find(("button", "Sign out"));
+    page.wait_for_text("The secret of ann");
+    assert!(!page.shows(TOKEN), "a reload stays signed in");
+    page.find(MESSAGE).fill("half a thought of ann");
+
+    page.find(("button", "Sign out")).click();
+    page.find(TOKEN);
+    let text = "document.body.innerText.includes('of ann')";
+    assert_eq!(page.evaluate(text), false);
+    sign_in(&page, &bob);
+    page.find(SEND);
+    page.wait_for_text("bob");
+    is_ready(&page);
+    let list = "document.getElementById('conversations').textContent.includes('What you ask is kept in this browser')";
+    page.wait_until(list);
+    assert_eq!(page.evaluate(text), false, "another member sees nothing of it");
+    assert_eq!(page.find(MESSAGE).value(), "");
+
+    page.find(("button", "Sign out")).click();
+    sign_in(&page, &ann);
+    page.wait_for_text("The secret of ann");
+    assert_eq!(gate.sold(), 1, "signing in buys nothing");
+}
+
+#[test]
+fn a_wrong_token_is_told_in_words_and_can_be_mended() {
+    let gate = Gate::start_for_members();
+    let ann = gate.member(&["add", "ann"]);
+    let page = open(&gate);
+    page.press("Enter");
+    page.wait_for_text("Paste your token first.");
+    sign_in(&page, "tg_wrong");
+    page.wait_for_text("No member has this token.");
+    let told = "document.querySelector('#token-fault[role=alert]').textContent !== '' && document.activeElement.getAttribute('aria-invalid') === 'true'";
+    page.wait_until(told);
+    // The field is selected, so that a paste takes the place of what was wrong.
+    sign_in(&page, &ann);
+    page.find(SEND);
+}
+
+#[test]
+fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
+    let gate = Gate::start_for_members();
+    let ann = gate.member(&["add", "ann"]);
+    let page = signed_in(&gate, &ann);
+    page.find(MESSAGE).fill("half a thought");
+    let again = gate.member(&["rotate", "ann"]);
+    page.find(("link", "Usage")).click();
+    page.wait_for_text("Your sign-in has ended. Sign in again; what you wrote is still here.");
+    assert!(!page.shows(("link", "Chat")));
+    sign_in(&page, &again);
+    page.wait_for_text("Your spending");
+    page.find(("link", "Chat")).click();
+    assert_eq!(page.find(MESSAGE).value(), "half a thought");
+
+    gate.member(&["revoke", "ann"]);
+    page.find(MESSAGE).click();
+    page.press("Enter");
+    page.wait_for_text("Your sign-in has ended.");
+    assert_eq!(gate.sold(), 0);
+    sign_in(&page, &again);
+    page.wait_for_text("No member has this token.");
+}
+
+#[test]
+fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
+    let gate = Gate::start_for_members();
+    let ann = gate.member(&["add", "ann"]);
+    let page = signed_in(&gate, &ann);
+    let mut other = page.another_tab(&gate.origin);
+    other.expect_errors(&["status of 401"]);
+    other.goto(&gate.origin);
+    is_ready(&other);
+    // The tab behind draws no frames, which a press of the mouse waits for.
+    page.evaluate("document.getElementById('sign-out').click()");
+    page.find(TOKEN);
+    other.find(TOKEN);
+}
+
+#[test]
+fn where_a_web_app_has_the_login_the_page_says_so() {
+    let gate = Gate::start_for_members();
+    let mut page = Page::new(&gate.origin);
+    page.expect_errors(&["status of 401", "status of 404"]);
+    let no_logins =
+        Tamper::Answer(404, vec![("Content-Type", "application/problem+json")], NO_LOGINS);
+    page.tamper("*/bff/logout", no_logins);
+    page.goto(&gate.origin);
+    page.wait_for_text("This server expects the login of the web app that it belongs to.");
+    assert!(!page.shows(TOKEN));
+    page.wait_until("document.activeElement.id === 'sign-in-heading'");
+}
+
+/// An admin's page, after a member and the admin bought something, one of it with an outcome that nobody knows.
+fn furnished(gate: &Gate) -> Page {
+    let ann = gate.member(&["add", "ann", "--budget", "1.00/day"]);
+    let ada = gate.member(&["add", "ada", "--role", "admin"]);
+    let page = signed_in(gate, &ann);
+    buy(&page, "Hello");
+    assert!(!page.shows(("link", "Admin")), "a member is not offered it");
+    page.evaluate("void (location.hash = '#admin')");
+    page.wait_until("!document.getElementById('view-chat').hidden");
+    assert!(!page.shows(("heading", "Everybody’s spending")));
+    drop(page);
+    let mut page = signed_in(gate, &ada);
+    page.expect_errors(&["status of 424"]);
+    buy(&page, "Hello");
+    page.find(MESSAGE).fill("sandbox:502");
+    page.press("Enter");
+    page.wait_for_text("It may have been charged.");
+    page
+}
+
+fn go_to_admin(page: &Page) {
+    page.evaluate("void (location.hash = '#admin')");
+    page.wait_until("document.querySelector('#admin-body .total') !== null");
+}
+
+#[test]
+fn an_admin_sees_what_everybody_spends_and_a_member_does_not() {
+    let gate = Gate::start_for_members();
+    let page = furnished(&gate);
+    page.find(("link", "Admin")).click();
+    page.wait_for_text("Everybody’s spending");
+    let by_member = "(document.querySelector('svg[aria-label^=\"By member: \"]')?.getAttribute('aria-label') ?? '')";
+    page.wait_until(&format!("{by_member} !== ''"));
+    let label = page.evaluate(by_member).to_string();
+    assert!(label.contains("ann $0.0") && label.contains("ada $0.0"), "{label}");
+    page.wait_for_text("$1.00");
+    page.wait_for_text("tollgate reconcile");
+    page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
+    page.evaluate(
+        "(() => { const make = URL.createObjectURL; URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.saved = text; }); return make.call(URL, blob); }; })()",
+    );
+    page.find(("button", "Export as CSV")).click();
+    page.wait_until("globalThis.saved !== undefined");
+    let saved = page.evaluate("globalThis.saved");
+    let saved = saved.as_str().expect("text");
+    assert!(saved.starts_with("caller,day,service,model,count,settled,unknown,held"), "{saved}");
+    assert!(saved.contains("member:ann"), "{saved}");
+}
+
+#[test]
+fn axe_finds_nothing_wrong_in_the_sign_in_and_the_admin_view_and_both_fit_into_320_pixels() {
+    let gate = Gate::start_for_members();
+    let look = |page: &Page, name: &str| {
+        for (width, height) in [(1280, 800), (320, 640)] {
+            page.resize(width, height);
+            for colours in [LIGHT, DARK] {
+                page.prefer(&[colours, ("prefers-reduced-motion", "reduce")]);
+                assert_eq!(page.evaluate(VIOLATIONS), "", "{name} {colours:?} {width}");
+            }
+            let fits = "document.documentElement.scrollWidth <= innerWidth";
+            assert_eq!(page.evaluate(fits), true, "{name} {width}");
+        }
+    };
+    let page = open(&gate);
+    load_axe(&page);
+    look(&page, "sign-in");
+    page.press("Enter");
+    page.wait_for_text("Paste your token first.");
+    look(&page, "sign-in with a fault");
+    let page = furnished(&gate);
+    load_axe(&page);
+    go_to_admin(&page);
+    look(&page, "admin");
+}
+
+/// As those of the other views.
+#[test]
+fn the_sign_in_and_the_admin_view_are_pictured() {
+    let gate = Gate::start_for_members();
+    let page = open(&gate);
+    picture(&page, &["signed-out"], |_| ());
+    let page = furnished(&gate);
+    picture(&page, &["admin"], |_| go_to_admin(&page));
+}
