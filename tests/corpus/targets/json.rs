@@ -114,7 +114,7 @@ fn depth(value: &Value) -> usize {
     let below = match value {
         Value::Array(values) => values.iter().map(depth).max(),
         Value::Object(members) => members.values().map(depth).max(),
-        _ => return 0,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return 0,
     };
     1 + below.unwrap_or_default()
 }

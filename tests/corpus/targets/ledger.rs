@@ -64,7 +64,7 @@ fn changed(sound: &[u8], changes: &[u8]) -> Vec<u8> {
     let mut file = sound.to_vec();
     for change in changes.chunks_exact(4) {
         // Two bytes reach every page of a file of some twenty.
-        let place = (usize::from(change[1]) << 8 | usize::from(change[2])) * sound.len() >> 16;
+        let place = (usize::from(u16::from_be_bytes([change[1], change[2]])) * sound.len()) >> 16;
         let first_page = usize::from(change[2]);
         // The header decides what all the rest means.
         let place = if change[1] == 0 { first_page } else { place };
