@@ -22,6 +22,19 @@ screenshots:
     mkdir -p docs/screenshots
     cp "${CARGO_TARGET_DIR:-target}"/tmp/screenshots/*.png docs/screenshots/
 
+# Coverage-guided fuzzing of one target, for so many seconds (needs: a C++ compiler); see fuzz/README.md
+fuzz target seconds="600":
+    fuzz/run {{ target }} {{ seconds }}
+
+# Mixed good, bad and broken traffic for so many seconds, by the release build: leaks show over time
+soak seconds="600":
+    SOAK_SECONDS={{ seconds }} cargo test --release --locked --test soak -- --nocapture
+
+# Whether tests fail when code that decides about money is changed (needs: cargo install --locked cargo-mutants);
+# hours for all of it, so pick: just mutants --shard 1/10, just mutants --file src/purchase/budget.rs
+mutants *words:
+    cargo mutants {{ words }}
+
 # Licences, bans and sources of the dependencies (needs: cargo install --locked cargo-deny)
 deny:
     cargo deny --locked check bans licenses sources

@@ -6,6 +6,7 @@ use std::future::Ready;
 use std::future::ready;
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Context;
 use std::task::Poll;
@@ -174,7 +175,7 @@ where
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Either<
-        <Public<Body> as Service<Request<Body>>>::Future,
+        Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
         Ready<Result<Response<Body>, Infallible>>,
     >;
 
@@ -188,7 +189,14 @@ where
             let refusal = answer::refusal(Problem::new(&DRAINING).retry_after(RETURN_AFTER), "");
             return Either::Right(ready(Ok(refusal)));
         }
-        Either::Left(self.stack.call(request.map(Body::stream)))
+        // Counted among what a shutdown waits for, from here on: its body may still be on its way.
+        let inside = self.behind.tasks.token();
+        let answered = self.stack.call(request.map(Body::stream));
+        Either::Left(Box::pin(async move {
+            let answer = answered.await;
+            drop(inside);
+            answer
+        }))
     }
 }
 

@@ -151,8 +151,8 @@ impl Roll {
         };
         let _turn = self.turn.lock().await;
         self.store.log_in(&session).await?;
-        if let Some(value) = carried {
-            self.store.log_out(token::hash_cookie(&self.secret, value)).await?;
+        if let Some(id) = carried.and_then(|value| self.login(value)) {
+            self.store.log_out(id).await?;
         }
         self.read().await?;
         Ok(Opened { value, lasts: LOGIN_LASTS })
@@ -160,9 +160,19 @@ impl Roll {
 
     /// Ends a login.
     pub(super) async fn log_out(&self, value: &str) -> Result<(), Unavailable> {
+        let Some(id) = self.login(value) else { return Ok(()) };
         let _turn = self.turn.lock().await;
-        self.store.log_out(token::hash_cookie(&self.secret, value)).await?;
+        self.store.log_out(id).await?;
         self.read().await
+    }
+
+    /// The login of this value, where there is one: what anybody may invent costs the store nothing. While
+    /// the list cannot be read, it is for the store to say.
+    fn login(&self, value: &str) -> Option<Identity> {
+        let id = token::hash_cookie(&self.secret, value);
+        let known = self.known.load();
+        let is_unknown = known.as_ref().is_some_and(|known| found(&known.logins, &id).is_none());
+        (!is_unknown).then_some(id)
     }
 
     /// How many may call; `None` while the list cannot be read.

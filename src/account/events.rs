@@ -4,7 +4,7 @@
 //! inside the stream, with a time to come back.
 
 mod flow;
-mod frame;
+pub mod frame;
 mod told;
 
 use bytes::Bytes;

@@ -77,7 +77,7 @@ impl Videos {
         *answer.headers_mut() = head.headers;
         let headers = answer.headers_mut();
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, max-age=3600"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(answer::SEALED));
         Ok(answer)
     }
@@ -87,11 +87,12 @@ impl Videos {
 struct During {
     body: Transfer<Incoming>,
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_over: bool,
 }
 
 impl During {
     fn new(body: Transfer<Incoming>, standing: Standing) -> Self {
-        Self { body, over: Box::pin(async move { standing.over().await }) }
+        Self { body, over: Box::pin(async move { standing.over().await }), is_over: false }
     }
 }
 
@@ -103,7 +104,11 @@ impl http_body::Body for During {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
         if self.over.as_mut().poll(cx).is_ready() {
+            self.is_over = true;
             // An error, so that nobody takes the part for the whole.
             return Poll::Ready(Some(Err("the caller's credentials have ended".into())));
         }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::fmt::Write;
 
 use crate::contract::wire::KEY_PREFIX;
 
@@ -84,10 +85,18 @@ pub fn blot(text: &str) -> Cow<'_, str> {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.place.to_string();
-        f.write_str(&blot(&place))?;
+        on_one_line(&blot(&place), f)?;
         f.write_str(if place.is_empty() { "" } else { ": " })?;
-        f.write_str(&blot(&self.text))
+        on_one_line(&blot(&self.text), f)
     }
+}
+
+/// Names are the user's own words: no control character of theirs reaches a terminal, or ends a line.
+fn on_one_line(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    text.chars().try_for_each(|letter| match letter.is_control() {
+        true => write!(f, "{}", letter.escape_default()),
+        false => f.write_char(letter),
+    })
 }
 
 impl fmt::Display for Place {
@@ -109,7 +118,7 @@ impl fmt::Debug for Fault {
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&blot(&self.to_string()))
+        on_one_line(&blot(&self.to_string()), f)
     }
 }
 
@@ -127,6 +136,12 @@ mod tests {
             assert_eq!(Place::at("f", text, offset).to_string(), place);
         }
         assert_eq!(Place::at("f", text, text.len()).to_string(), "f:3:5");
+    }
+
+    #[test]
+    fn a_fault_is_one_line_that_moves_no_cursor() {
+        let fault = Fault::new(Place::Variable("A\nB".to_owned()), "unknown `\u{1b}[2J\r\u{85}é`");
+        assert_eq!(fault.to_string(), "A\\nB: unknown `\\u{1b}[2J\\r\\u{85}é`");
     }
 
     #[test]

@@ -73,9 +73,10 @@ fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
     let mut all: Vec<_> = headers
         .get_all(name)
         .iter()
-        // What is not text is an element that parses to nothing, which ends the walk there.
-        .flat_map(|line| line.to_str().unwrap_or("?").split(','))
-        .map(str::trim)
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        // What is not text is an element that parses to nothing, which ends the walk there: not sooner,
+        // since what a proxy adds to a client's line is on the same one.
+        .map(|element| std::str::from_utf8(element).unwrap_or("?").trim())
         .collect();
     all.reverse();
     all
@@ -197,6 +198,20 @@ mod tests {
             }
             let way = way(peer.parse().unwrap(), &headers, &trusted());
             assert_eq!(way, expected, "{peer} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_hide_only_what_is_left_of_them() {
+        for (line, expected) in [
+            (&b"\xff\xfe, 1.1.1.1"[..], "1.1.1.1"),
+            (b"1.1.1.1, \xff, 10.0.0.2", "10.0.0.2"),
+            (b"1.1.1.1 \xe9", "10.0.0.1"),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append("x-forwarded-for", http::HeaderValue::from_bytes(line).unwrap());
+            let seen = client("10.0.0.1".parse().unwrap(), &headers, &trusted());
+            assert_eq!(seen.to_string(), expected, "{line:?}");
         }
     }
 

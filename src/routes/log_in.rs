@@ -22,6 +22,12 @@ pub(super) async fn open(access: &Access, call: &Call<Bytes>) -> Result<Answer, 
         ));
     }
     let asked = validate::log_in(&call.body)?;
+    if call.way.carried(&call.head.headers) != Carried::Nothing
+        && let Some(problem) = unmeant(&call.head.headers)
+    {
+        // It would end the login that the browser has.
+        return Err(problem);
+    }
     let carried = match call.way.carried(&call.head.headers) {
         Carried::Value(value) => Some(value),
         // Which of them was this browser's login, if any, nobody can say.

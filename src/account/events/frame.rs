@@ -5,18 +5,18 @@ use std::time::Duration;
 use bytes::Bytes;
 
 /// How long a browser waits before it connects again.
-pub(super) fn retry(wait: Duration) -> Bytes {
+pub fn retry(wait: Duration) -> Bytes {
     format!("retry: {}\n\n", wait.as_millis()).into()
 }
 
 /// Nothing, so that everybody on the way knows that the stream lives.
-pub(super) fn comment() -> Bytes {
+pub fn comment() -> Bytes {
     Bytes::from_static(b":\n\n")
 }
 
 /// An event. `name` and `id` are ours and hold no line end; each line of `data` gets a field of its
 /// own, and a browser joins them with `\n`, whatever they ended with.
-pub(super) fn event(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
+pub fn event(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(data.len() + 64);
     let mut field = |name: &str, value: &[u8]| {
         event.extend_from_slice(name.as_bytes());

@@ -314,3 +314,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn where_faults_were_left_out_the_last_one_says_so() {
+    let unknown = |count: usize| {
+        let fields: String = (0..count).map(|number| format!(r#","f{number}":1"#)).collect();
+        faults(&with_model("\"eta-5\"").replace("]}", &format!("]{fields}}}")))
+    };
+    let all = unknown(64);
+    assert_eq!(all.len(), 64);
+    assert!(all.iter().all(|(_, code, _)| *code == "unknown_field"), "{all:?}");
+    for count in [65, 66, 200] {
+        let first = unknown(count);
+        assert_eq!(first[..64], all[..]);
+        let last = (String::new(), "more_faults", "only the first 64 faults are listed".to_owned());
+        assert_eq!(first[64..], [last], "{count}");
+    }
+}

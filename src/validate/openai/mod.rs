@@ -53,3 +53,6 @@ impl Ignored {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! The real binary before a sandbox in this process, what it takes of the machine, and its books.
+
+use std::fs;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tollgate::clock;
+use tollgate::contract::money::Usd;
+use tollgate::sandbox::{Sandbox, Settings};
+
+const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
+/// No limit is in the way, and whoever is slow or silent is soon sent away.
+const SETTINGS: &str = "
+    limits = { requests = 1000000, seconds = 1, burst = 1000000, concurrent = 10000 }
+    store.url = \"sqlite:ledger.db\"
+    [server]
+    listen = \"127.0.0.1:0\"
+    header_timeout = \"1s\"
+    body_timeout = \"1s\"
+    idle_timeout = \"2s\"
+    [admin]
+    listen = \"127.0.0.1:0\"
+";
+/// So long may it take until nothing is left of the traffic.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Gate {
+    pub(crate) address: SocketAddr,
+    sandbox: Sandbox,
+    process: Child,
+    folder: TempDir,
+    idle: usize,
+    _runtime: Runtime,
+}
+
+/// What the process keeps while nobody asks for anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub(crate) kilobytes: u64,
+    pub(crate) descriptors: usize,
+    pub(crate) threads: usize,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    total: Total,
+}
+
+#[derive(Deserialize)]
+struct Total {
+    count: u64,
+    settled: String,
+    unknown: String,
+    held: String,
+}
+
+impl Gate {
+    pub(crate) fn start() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let sandbox = Sandbox::new(Settings {
+            keys: vec![KEY.to_owned()],
+            balance: Usd::dollars(10_000_000),
+            job_time: Duration::from_secs(1),
+            reply_delay: Duration::from_millis(5),
+            slow: Duration::from_millis(300),
+            window: (1_000_000, Duration::from_secs(1)),
+            ..Settings::default()
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let gateway = listener.local_addr().unwrap();
+        let served = sandbox.clone();
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            served.serve(listener, std::future::pending()).await;
+        });
+        let folder = TempDir::with_prefix("tollgate-soak-").unwrap();
+        let gateway = format!(
+            "[gateway]\nbase_url = \"http://{gateway}\"\nwindow = {{ requests = 1000000, seconds = 1 }}\n"
+        );
+        fs::write(folder.path().join("proxy.toml"), format!("{SETTINGS}{gateway}")).unwrap();
+        let log = File::create(folder.path().join("log")).unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .env_clear()
+            .env("GATEWAY_API_KEY", KEY)
+            .current_dir(folder.path())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
+            line.strip_prefix("page")?.trim().strip_prefix("http://")?.parse().ok()
+        });
+        let address = address.expect("it says where it listens");
+        thread::spawn(move || lines.for_each(drop));
+        let mut gate = Self { address, sandbox, process, folder, idle: 0, _runtime: runtime };
+        gate.idle = gate.kept().descriptors;
+        gate
+    }
+
+    /// Waits until the traffic's connections are gone, and what they asked for is done.
+    pub(crate) fn rest(&self) -> Kept {
+        let begun = clock::now();
+        loop {
+            let kept = self.kept();
+            let is_quiet = kept.descriptors <= self.idle + crate::SPARE_DESCRIPTORS;
+            if is_quiet && self.usage().held == "0.000000" {
+                return kept;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{kept:?} at rest; {} at first", self.idle);
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        let of_process = |what: &str| format!("/proc/{}/{what}", self.process.id());
+        let status = fs::read_to_string(of_process("status")).expect("it runs");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        };
+        Kept {
+            kilobytes: field("VmRSS:"),
+            descriptors: fs::read_dir(of_process("fd")).expect("readable by root or owner").count(),
+            threads: field("Threads:") as usize,
+        }
+    }
+
+    /// What the gateway charged is in the books, and only that is settled there. Were something bought
+    /// twice, more would be charged than is booked.
+    pub(crate) fn adds_up(&self) {
+        let total = self.usage();
+        let charges = self.sandbox.charges();
+        let (settled, unknown) = (micros(&total.settled), micros(&total.unknown));
+        let charged = self.sandbox.charged().as_micros();
+        assert_eq!(total.held, "0.000000", "something is under way for good");
+        assert!(settled <= charged, "settled {settled}, charged {charged}");
+        assert!(charged <= settled + unknown, "charged {charged} of {settled} and {unknown}");
+        assert!(charges.chat + charges.video <= total.count, "{charges:?} of {}", total.count);
+        assert!(settled > 0 && unknown > 0, "the traffic bought nothing");
+    }
+
+    fn usage(&self) -> Total {
+        let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["usage", "--since", "2d", "--format", "json"])
+            .env_clear()
+            .env("GATEWAY_API_KEY", KEY)
+            .current_dir(self.folder.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        serde_json::from_slice::<Usage>(&output.stdout).expect("JSON").total
+    }
+
+    /// SIGTERM ends it with 0.
+    pub(crate) fn ends_well(&mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap());
+        kill(pid, Signal::SIGTERM).expect("it runs");
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+    }
+
+    /// Nothing that it said, logged or kept holds its key.
+    pub(crate) fn kept_its_key<'a>(&self, answers: impl Iterator<Item = &'a str>) {
+        let secret = &KEY[14..];
+        assert!(answers.into_iter().all(|answer| !answer.contains(secret)));
+        let mut folders = vec![self.folder.path().to_owned()];
+        while let Some(folder) = folders.pop() {
+            for file in fs::read_dir(folder).unwrap() {
+                let path = file.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let bytes = fs::read(&path).unwrap();
+                let holds = bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
+                assert!(!holds, "{}", path.display());
+            }
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// An amount as reports print it, with six places.
+fn micros(text: &str) -> u64 {
+    let (dollars, rest) = text.split_once('.').expect("a point");
+    assert_eq!(rest.len(), 6, "{text}");
+    dollars.parse::<u64>().unwrap() * 1_000_000 + rest.parse::<u64>().unwrap()
+}
