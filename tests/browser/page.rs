@@ -194,6 +194,11 @@ impl Page {
         self.call("Input.insertText", json!({"text": text}));
     }
 
+    /// Shows this tab, and none of its window's others.
+    pub(crate) fn bring_to_front(&self) {
+        self.call("Page.bringToFront", json!({}));
+    }
+
     /// Gives the window a size, in CSS pixels.
     pub(crate) fn resize(&self, width: u32, height: u32) {
         let size =
@@ -243,11 +248,15 @@ impl Page {
 
     /// Writes what the tab shows to `target/tmp/<name>.png`.
     pub(crate) fn screenshot(&self, name: &str) -> PathBuf {
-        let answer = self.call("Page.captureScreenshot", json!({"format": "png"}));
+        self.picture_to(name).unwrap_or_else(|fault| panic!("{fault}"))
+    }
+
+    fn picture_to(&self, name: &str) -> Result<PathBuf, String> {
+        let answer = self.ask("Page.captureScreenshot", json!({"format": "png"}))?;
         let picture = answer["data"].as_str().expect("a picture");
         let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.png"));
         fs::write(&file, STANDARD.decode(picture).expect("base64")).expect("a writable file");
-        file
+        Ok(file)
     }
 
     /// Asks the tab, in the protocol's words.
@@ -309,7 +318,7 @@ impl Drop for Page {
         let faults = self.take_faults();
         if thread::panicking() {
             let name = thread::current().name().unwrap_or("page").replace("::", "-");
-            eprintln!("the page's faults: {faults:#?}\nits picture: {:?}", self.screenshot(&name));
+            eprintln!("the page's faults: {faults:#?}\nits picture: {:?}", self.picture_to(&name));
         }
         let context = json!({"browserContextId": self.context});
         if !self.is_guest {

@@ -135,9 +135,11 @@ fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
     other.expect_errors(&["status of 401"]);
     other.goto(&gate.origin);
     is_ready(&other);
-    // The tab behind draws no frames, which a press of the mouse waits for.
+    // A tab behind draws nothing, and has nothing that could be found.
+    page.bring_to_front();
     page.evaluate("document.getElementById('sign-out').click()");
     page.find(TOKEN);
+    other.bring_to_front();
     other.find(TOKEN);
 }
 

@@ -14,7 +14,9 @@ fn gate(settings: &str) -> (Upstream, Gate) {
 }
 
 fn log_in(gate: &Gate, holder: &Holder, headers: &[(&str, &str)]) -> Answer {
-    gate.ask("POST", "/bff/login", headers, &format!("{{\"token\":\"{}\"}}", holder.token))
+    // As a page sends it: with the cookie of another login, it is demanded.
+    let headers: Vec<_> = headers.iter().copied().chain([("X-Tollgate", "1")]).collect();
+    gate.ask("POST", "/bff/login", &headers, &format!("{{\"token\":\"{}\"}}", holder.token))
 }
 
 /// The cookie as a browser sends it back.
@@ -98,6 +100,10 @@ fn a_login_is_never_one_that_was_there_before() {
     assert_ne!(first, second);
     assert_eq!(me(&gate, &second).json()["caller"]["name"], "bob");
     assert_eq!(me(&gate, &first).status, 401, "the browser is bob's now");
+    let unasked = format!("{{\"token\":\"{}\"}}", ann.token);
+    let swapped = gate.ask("POST", "/bff/login", &[("Cookie", &second)], &unasked);
+    assert_eq!(swapped.code(), "forbidden", "another page cannot end a login by opening one");
+    assert_eq!(me(&gate, &second).json()["caller"]["name"], "bob");
 }
 
 #[test]

@@ -18,13 +18,11 @@ use super::client::{Answer, Client, Record};
 use super::in_process::{InProcess, Wrap};
 use super::members::Secrets;
 use super::process::{Process, Signal};
+use super::settings::{environment, whole};
 use super::upstream::Upstream;
 use super::{lock, log};
 
 const SETTINGS: &str = "proxy.toml";
-/// Limits that no test reaches by chance; who tests limits sets them.
-const NO_LIMITS: &str =
-    "limits = { requests = 100000, seconds = 1, burst = 100000, concurrent = 10000 }\n";
 /// The same for the account's window.
 const NO_WINDOW: &str = "{ requests = 100000, seconds = 1 }";
 
@@ -381,24 +379,6 @@ impl Drop for Gate {
         }
         self.record.books.assert_balanced(&self.upstream.charged()[self.earlier..]);
     }
-}
-
-fn whole(settings: &str) -> String {
-    let limits = if settings.contains("limits") { "" } else { NO_LIMITS };
-    format!("{limits}{settings}")
-}
-
-/// Free ports, the gateway's address and its keys.
-fn environment(upstream: &Upstream) -> Vec<(String, String)> {
-    let keys: Vec<_> = upstream.canaries().iter().map(|canary| canary.key()).collect();
-    let pairs = [
-        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0".to_owned()),
-        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0".to_owned()),
-        ("TOLLGATE_GATEWAY__BASE_URL", format!("http://{}", upstream.address())),
-        ("GATEWAY_API_KEY", keys.join(",")),
-        ("TOLLGATE_SECRET", super::members::SECRET.to_owned()),
-    ];
-    pairs.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }
 
 fn files_in(folder: &Path) -> Vec<(String, Vec<u8>)> {

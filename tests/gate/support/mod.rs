@@ -14,6 +14,7 @@ pub(crate) mod login;
 pub(crate) mod members;
 pub(crate) mod process;
 pub(crate) mod reply;
+mod settings;
 pub(crate) mod upstream;
 
 use std::io;
