@@ -6,6 +6,8 @@ use crate::page::Page;
 
 /// Whether a click at this place would meet the element itself (or its label), and nothing that covers it.
 const IS_HIT: &str = "function (x, y) {
+    // Gone from the page, it has no place in it.
+    if (!this.isConnected) return false;
     const hit = this.getRootNode().elementFromPoint(x, y);
     return this.contains(hit) || hit?.closest('label')?.control === this;
 }";

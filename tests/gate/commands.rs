@@ -69,7 +69,7 @@ fn a_mistake_in_the_settings_ends_with_2_and_says_where() {
         ("", &[("GATEWAY_API_KEY", SECRET)], "base_url"),
         ("", &[("GATEWAY_API_KEY", "NOBODY_MAY_SEE_THIS")], "GATEWAY_API_KEY"),
         ("[gateway]\nkey = \"svc_sk_NOBODY_MAY_SEE_THIS\"\n", &[], "proxy.toml:2:"),
-        ("[access]\nmode = \"members\"\n", &[], "access.mode"),
+        ("[access]\nmode = \"jwt\"\n", &[], "access"),
     ] {
         let folder = folder(settings);
         let ended = run(folder.path(), &[], environment);
