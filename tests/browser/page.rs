@@ -194,11 +194,6 @@ impl Page {
         self.call("Input.insertText", json!({"text": text}));
     }
 
-    /// Shows this tab, and none of its window's others.
-    pub(crate) fn bring_to_front(&self) {
-        self.call("Page.bringToFront", json!({}));
-    }
-
     /// Gives the window a size, in CSS pixels.
     pub(crate) fn resize(&self, width: u32, height: u32) {
         let size =

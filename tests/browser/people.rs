@@ -127,23 +127,6 @@ fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
 }
 
 #[test]
-fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
-    let gate = Gate::start_for_members();
-    let ann = gate.member(&["add", "ann"]);
-    let page = signed_in(&gate, &ann);
-    let mut other = page.another_tab(&gate.origin);
-    other.expect_errors(&["status of 401"]);
-    other.goto(&gate.origin);
-    is_ready(&other);
-    // A tab behind draws nothing, and has nothing that could be found.
-    page.bring_to_front();
-    page.evaluate("document.getElementById('sign-out').click()");
-    page.find(TOKEN);
-    other.bring_to_front();
-    other.find(TOKEN);
-}
-
-#[test]
 fn where_a_web_app_has_the_login_the_page_says_so() {
     let gate = Gate::start_for_members();
     let mut page = Page::new(&gate.origin);
