@@ -29,7 +29,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(10);
 /// How long the gateway has to refuse at once, or to answer.
 const GRACE: Duration = Duration::from_secs(1);
 /// Between two signs of life.
-const BEAT: Duration = Duration::from_secs(1);
+const BEAT: Duration = Duration::from_secs(5);
 const SIGN_OF_LIFE: &[u8] = b":\n\n";
 /// How much text one event has at most, in bytes.
 const PIECE: usize = 8 * 1_024;
