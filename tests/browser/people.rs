@@ -127,6 +127,21 @@ fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
 }
 
 #[test]
+fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
+    let gate = Gate::start_for_members();
+    let ann = gate.member(&["add", "ann"]);
+    let page = signed_in(&gate, &ann);
+    let mut other = page.another_tab(&gate.origin);
+    other.expect_errors(&["status of 401"]);
+    other.goto(&gate.origin);
+    is_ready(&other);
+    page.find(("button", "Sign out")).click();
+    // Both load anew, and Chromium's tab can crash when elements are looked for by role in a page that is leaving.
+    page.wait_until("document.activeElement?.id === 'token'");
+    other.wait_until("document.activeElement?.id === 'token'");
+}
+
+#[test]
 fn where_a_web_app_has_the_login_the_page_says_so() {
     let gate = Gate::start_for_members();
     let mut page = Page::new(&gate.origin);

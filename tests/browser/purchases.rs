@@ -175,7 +175,6 @@ fn two_tabs_add_to_one_conversation_and_both_show_all_of_it() {
     second.press("Enter");
     first.wait_for_text("Another tab is waiting for this answer");
     first.wait_until(&answers(2));
-    first.call("Page.bringToFront", serde_json::json!({}));
     first.find(MESSAGE).fill("three");
     first.press("Enter");
     second.wait_until(&answers(3));

@@ -1,7 +1,5 @@
 //! Several tabs of one browser: one stream for all of them, and the same videos in each.
 
-use serde_json::json;
-
 use crate::gate::Gate;
 use crate::page::Page;
 
@@ -13,13 +11,11 @@ const IS_MADE: &str = "document.querySelectorAll('#jobs progress').length === 1"
 
 fn open(page: &mut Page, gate: &Gate) {
     page.expect_errors(&["Failed to load resource"]);
-    page.call("Page.bringToFront", json!({}));
     page.goto(&format!("{}/#video", gate.origin));
     page.find(PROMPT);
 }
 
 fn order(page: &Page, prompt: &str) {
-    page.call("Page.bringToFront", json!({}));
     page.find(PROMPT).fill(prompt);
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
@@ -53,8 +49,6 @@ fn two_tabs_hear_of_a_video_by_one_stream() {
 fn when_the_tab_with_the_stream_closes_another_takes_over() {
     let gate = Gate::start_with(&[("TOLLGATE_SANDBOX__JOB_TIME", "8s")]);
     let mut stays = Page::new(&gate.origin);
-    stays.expect_errors(&["Failed to load resource"]);
-    stays.goto(&format!("{}/bff/catalog", gate.origin));
     let mut closes = stays.another_tab(&gate.origin);
     open(&mut closes, &gate);
     open(&mut stays, &gate);
@@ -77,7 +71,6 @@ fn what_one_tab_removes_is_gone_from_the_other() {
     let mut second = first.another_tab(&gate.origin);
     open(&mut second, &gate);
     second.wait_until(FINISHED);
-    second.call("Page.bringToFront", json!({}));
     second.find(("button", "Remove")).click();
     second.find(("button", "Really remove? It is not paid back")).click();
     first.wait_for_text("Nothing ordered yet.");
