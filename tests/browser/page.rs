@@ -120,6 +120,8 @@ impl Page {
         let answer = self.call("Page.navigate", json!({"url": url}));
         assert_eq!(answer["errorText"], Value::Null, "{url} does not open");
         self.wait_until("document.readyState === 'complete'");
+        // Tabs of several tests share a browser: each is to be the one in front, or a new one takes the focus from it.
+        self.call("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
     }
 
     /// Loads the page again, as F5 does.

@@ -80,8 +80,6 @@ pub(crate) fn watch(wire: &Wire, session: &str, record: &Arc<Mutex<Record>>) {
     });
     wire.listen(session, &ears);
     switch_on(wire, session);
-    // Tabs of several tests share a browser: each is to be the one in front, or a new one takes the focus from it.
-    wire.send(Some(session), "Emulation.setFocusEmulationEnabled", &json!({"enabled": true}));
 }
 
 fn switch_on(wire: &Wire, session: &str) {
