@@ -136,7 +136,7 @@ fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
         model: order.model.clone(),
         toll: order.toll,
         claim,
-        limits: terms.limits.and(purchase.own),
+        limits: terms.limits.and(purchase.standing.own),
     }
 }
 
@@ -205,7 +205,7 @@ impl Departure for LastWord {
 
     fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
         Box::pin(async move {
-            // Asked anew for each attempt: who waited out a 429 may have left meanwhile.
+            // Asked anew for each attempt: who waited out a 429 may have left meanwhile, or been revoked.
             if !self.waiters.any() {
                 return Err(Stay::Abandoned);
             }

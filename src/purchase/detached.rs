@@ -12,7 +12,7 @@ use tower::{Layer, Service};
 use tracing::Instrument;
 
 use super::{Purchase, Receipt};
-use crate::problem::{OUTCOME_UNKNOWN, Problem};
+use crate::problem::{INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem};
 
 /// See the file's documentation.
 #[derive(Clone, Debug)]
@@ -41,13 +41,20 @@ where
 
     fn call(&mut self, purchase: Purchase) -> Self::Future {
         // Goes with this future, that is, with the caller.
-        let waiting = purchase.waiters.wait();
+        let waiting = purchase.waiters.wait(purchase.standing.clone());
         let task = self.tasks.spawn(self.inner.call(purchase).in_current_span());
         Box::pin(async move {
             // A panic or the runtime's end in the middle: nobody knows how far it came.
             let outcome = task.await.unwrap_or_else(|_stopped| Err(Problem::new(&OUTCOME_UNKNOWN)));
-            drop(waiting);
-            outcome
+            match outcome {
+                // It was given up for want of anybody who may buy it.
+                Err(given_up) if given_up.kind() == &OVERLOADED && waiting.is_barred() => {
+                    Err(Problem::new(&INVALID_CREDENTIALS).detail(
+                        "the credentials ended while this waited for its turn: nothing was sent",
+                    ))
+                }
+                outcome => outcome,
+            }
         })
     }
 }

@@ -19,8 +19,9 @@ use tokio::sync::SetOnce;
 pub use waiters::Waiters;
 
 use crate::contract::money::Usd;
+use crate::access::Standing;
 use crate::problem::Problem;
-use crate::store::{Caller, Earlier, Ledger, Limits, Own, PurchaseId, Service};
+use crate::store::{Caller, Earlier, Ledger, Limits, PurchaseId, Service};
 use crate::upstream::Departure;
 use crate::validate::{Checked, Order, Paid};
 
@@ -31,8 +32,9 @@ pub struct Purchase {
     pub id: PurchaseId,
     /// Whose purchase it is.
     pub caller: Caller,
-    /// The caller's own budget, besides those of the settings.
-    pub own: Own,
+    /// What its credentials say of it: its own budget, besides those of the settings, and how long it may
+    /// buy.
+    pub standing: Standing,
     /// What is bought, at which toll.
     pub order: Checked<Order>,
     /// How it is told from others.
@@ -58,12 +60,12 @@ pub enum Claim {
 }
 
 impl Purchase {
-    /// A purchase that nobody waits for yet.
+    /// A purchase that nobody waits for yet, of a caller without credentials.
     pub fn new(caller: Caller, order: Checked<Order>, claim: Claim) -> Self {
         Self {
             id: PurchaseId::new(),
             caller,
-            own: Own::default(),
+            standing: Standing::default(),
             order,
             claim,
             waiters: Waiters::default(),
@@ -72,9 +74,9 @@ impl Purchase {
         }
     }
 
-    /// The same, of a caller that has a budget of its own.
-    pub fn within(self, own: Own) -> Self {
-        Self { own, ..self }
+    /// The same, of a caller whose credentials say this.
+    pub fn by(self, standing: Standing) -> Self {
+        Self { standing, ..self }
     }
 
     /// What is bought, as the ledger has it.
