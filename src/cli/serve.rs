@@ -79,19 +79,21 @@ pub fn serve(
     let statement = app.statement();
     let reload =
         Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
-    let admin_hosts = Hosts::new([], app::own_addresses(&[admin.local_addr()?])?);
+    let admin_own = app::own_addresses(&[admin.local_addr()?])?;
+    let admin_hosts = Hosts::new([], admin_own.clone());
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
             let shutdown = shutdown.clone();
             move || !shutdown.is_cancelled()
         });
-        let admin_service =
-            admin_service.with_books(statement, move |headers| admin_hosts.check(headers));
+        let admin_service = admin_service
+            .with_books(statement, &admin_own, move |headers| admin_hosts.check(headers));
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
         let settings = app.server();
         let admin = TcpListener::from_std(admin)?;
-        tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));
+        let introduce = move |peer: SocketAddr| admin_service.asked_from(peer.ip());
+        tokio::spawn(server::run(admin, introduce, settings, end.clone()));
         let drain = app.config().server.drain;
         wait_for_the_end(app, &cores, signals, &reload, &shutdown).await;
         let exit = drained(cores, drain).await;
