@@ -12,6 +12,7 @@ mod fetch;
 mod fresh;
 pub mod jwt;
 mod key_set;
+pub mod keyed;
 mod object;
 pub mod roll;
 pub mod token;

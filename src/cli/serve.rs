@@ -23,6 +23,7 @@ use super::reload::Reload;
 use super::secret::secret;
 use super::{Exit, Loaded, log};
 use crate::access::Access;
+use crate::access::keyed::SecretFault;
 use crate::app;
 use crate::app::{App, Current, Ends, TIDY_EVERY};
 use crate::config::Config;
@@ -62,9 +63,18 @@ pub fn serve(
     let signals = behind.block_on(async { Signals::new() })?;
     let shutdown = CancellationToken::new();
     let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
-    let finding = || secret(&config).map_err(io::Error::other);
+    let finding = || secret(&config);
     let beginning = app::begin(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
-    let lasting = behind.block_on(beginning)?;
+    let lasting = match behind.block_on(beginning) {
+        Err(error) if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) => {
+            writeln!(err, "tollgate: {error}")?;
+            return Ok(Exit::Mistake);
+        }
+        begun => begun?,
+    };
+    // Before anybody can read that we run: a signal that nobody takes ends a process on the spot, as it
+    // should while we wait for the ledger.
+    let signals = behind.block_on(async { Signals::new() })?;
     let access = Arc::clone(&lasting.access);
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;

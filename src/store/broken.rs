@@ -191,3 +191,11 @@ impl Members for Broken {
         self.refuse()
     }
 }
+    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn key_by(&self, _: Identity) -> Answer<'_, Result<(), Unavailable>> {
+        self.refuse()
+    }
+
