@@ -101,11 +101,16 @@ impl Jwt {
         self.keys.look_again();
     }
 
-    /// Whose token it is, and what it may do.
+    /// Whose token it is, and what it may do. `is_let` has a say before its signature is checked, the one
+    /// costly step.
     ///
     /// # Errors
     /// It is refused, or there are no keys to tell.
-    pub async fn verify(&self, token: &str) -> Result<(Caller, Standing), Denied> {
+    pub async fn verify(
+        &self,
+        token: &str,
+        is_let: impl FnOnce() -> Result<(), Denied>,
+    ) -> Result<(Caller, Standing), Denied> {
         if token.len() > token::LARGEST {
             return Err(Denied::Invalid);
         }
@@ -113,7 +118,7 @@ impl Jwt {
         if let Some(checked) = self.remembered(&hash).await {
             return Ok((checked.caller, checked.standing));
         }
-        let checked = self.check(token).await?;
+        let checked = self.check(token, is_let).await?;
         let who = (checked.caller.clone(), checked.standing.clone());
         self.checked.insert(hash, checked).await;
         Ok(who)
@@ -126,13 +131,18 @@ impl Jwt {
         holds.then_some(checked)
     }
 
-    async fn check(&self, token: &str) -> Result<Checked, Denied> {
+    async fn check(
+        &self,
+        token: &str,
+        is_let: impl FnOnce() -> Result<(), Denied>,
+    ) -> Result<Checked, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
         let claims = Claims::read(&token.claims, &self.rules, (self.wall)());
         let Claims { subject, role, own, until } = claims.map_err(|_| Denied::Invalid)?;
         let set = self.set_for(&token).await?;
         if !is_signed(&token, &set) {
-            return Err(Denied::Invalid);
+        is_let()?;
+            return Err(Denied::Forged);
         }
         let standing = Standing { role, own, until: Some(until), ..Standing::default() };
         Ok(Checked { caller: Caller::Subject(subject), standing, until, print: set.print() })

@@ -27,7 +27,7 @@ pub use denied::Denied;
 
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem, RATE_LIMITED};
+use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem};
 use crate::store::{Caller, Own, Role};
 use failures::Failures;
 use jwt::Jwt;
@@ -80,12 +80,14 @@ pub struct Access {
 impl Access {
     /// Lets in whom `door` does.
     pub fn new(door: Door, metrics: Arc<Metrics>) -> Self {
-        Self { door, failures: Failures::default(), metrics }
+        Self { door, failures: Failures::default(), forgeries: Failures::default(), metrics }
     }
 
     /// Who may call.
     pub fn door(&self) -> &Door {
         &self.door
+    /// Those whose signature was checked in vain: what that costs is bounded, too.
+    forgeries: Failures,
     }
 
     /// Whether callers are known by an address alone, whatever they show.
@@ -113,7 +115,11 @@ impl Access {
             }
             (Door::Members(roll), Shown::Token(token)) => roll.by_token(token),
             (Door::Members(roll), Shown::Login(value)) => roll.by_login(value),
-            (Door::Jwt(jwt), Shown::Token(token)) => jwt.verify(token).await,
+            (Door::Jwt(jwt), Shown::Token(token)) => {
+                let looked = || self.forgeries.look(&address, clock::now());
+                let is_let = || looked().map_err(|retry_after| Denied::Unheard { retry_after });
+                jwt.verify(token, is_let).await
+            }
         };
         found.map_err(|denied| self.refusal(denied, &address))
     }
@@ -194,13 +200,20 @@ impl Access {
         match (denied, &self.door) {
             (Denied::Unavailable { .. }, Door::Members(_)) => no_list(),
             (Denied::Unavailable { .. }, Door::Open | Door::Jwt(_)) => denied.problem(),
-            (Denied::Invalid, _) => {
+            (Denied::Unheard { .. }, _) => {
                 self.metrics.credentials_failed();
-                match self.failures.note(address, clock::now()) {
+                denied.problem()
+            }
+            (Denied::Invalid | Denied::Forged, _) => {
+                self.metrics.credentials_failed();
+                let now = clock::now();
+                if denied == Denied::Forged {
+                    // What is too many there is too many here as well.
+                    self.forgeries.note(address, now).ok();
+                }
+                match self.failures.note(address, now) {
                     Ok(()) => denied.problem(),
-                    Err(wait) => Problem::new(&RATE_LIMITED)
-                        .detail("too many credentials from this address were wrong")
-                        .retry_after(wait),
+                    Err(retry_after) => Denied::Unheard { retry_after }.problem(),
                 }
             }
         }
