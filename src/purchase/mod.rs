@@ -10,6 +10,7 @@ mod waiters;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,8 +19,8 @@ use tokio::sync::SetOnce;
 
 pub use waiters::Waiters;
 
-use crate::contract::money::Usd;
 use crate::access::Standing;
+use crate::contract::money::Usd;
 use crate::problem::Problem;
 use crate::store::{Caller, Earlier, Ledger, Limits, PurchaseId, Service};
 use crate::upstream::Departure;
@@ -43,8 +44,24 @@ pub struct Purchase {
     pub waiters: Waiters,
     /// Set when it is about to be sent; never, where it repeats another.
     pub sent: Arc<SetOnce<()>>,
+    /// Whether money may have been spent on it: it is about to be sent, or repeats one that may have been.
+    risk: Risk,
     /// Who has the last word before the first byte; `budget` sets it.
     departure: Option<Arc<dyn Departure>>,
+}
+
+/// Tells whether money may have been spent. Clones share it; it is never taken back.
+#[derive(Clone, Debug, Default)]
+struct Risk(Arc<AtomicBool>);
+
+impl Risk {
+    fn begins(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// How a purchase is told from others.
@@ -70,6 +87,7 @@ impl Purchase {
             claim,
             waiters: Waiters::default(),
             sent: Arc::default(),
+            risk: Risk::default(),
             departure: None,
         }
     }
