@@ -78,7 +78,11 @@ impl Ledger for Broken {
         self.refuse()
     }
 
-    fn spending_of_all(&self, _: Duration) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+    fn spending_of_all(
+        &self,
+        _: Duration,
+        _: usize,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
         self.refuse()
     }
 
@@ -187,10 +191,6 @@ impl Members for Broken {
         self.refuse()
     }
 
-    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
-        self.refuse()
-    }
-}
     fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
         self.refuse()
     }
@@ -199,3 +199,7 @@ impl Members for Broken {
         self.refuse()
     }
 
+    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
+        self.refuse()
+    }
+}

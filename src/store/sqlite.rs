@@ -301,8 +301,9 @@ impl Ledger for Sqlite {
     fn spending_of_all(
         &self,
         since: Duration,
+        most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        report::spending_of_all(self.path.clone(), since)
+        report::spending_of_all(self.path.clone(), since, most)
     }
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
