@@ -5,6 +5,7 @@
 //! could not pass with any key.
 
 mod claims;
+mod numeric_date;
 mod token;
 
 use std::fmt;

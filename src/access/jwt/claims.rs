@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
+use super::numeric_date;
 use crate::access::object::{Malformed, Object};
 use crate::config::{ClaimName, Jwt};
 use crate::store::{Own, Role};
 
 /// The longest name of a subject, in bytes.
 const LONGEST_SUBJECT: usize = 255;
-/// The last second of the year 9999: a time beyond it is a mistake.
-const LATEST: u64 = 253_402_300_799;
 
 /// What a token claims.
 pub(super) struct Claims {
@@ -30,10 +29,10 @@ impl Claims {
     /// `now` is wall-clock time since the Unix epoch.
     pub(super) fn read(text: &str, rules: &Jwt, now: Duration) -> Result<Self, Malformed> {
         let claims = Object::read(text)?;
-        let expiry = time(claims.required("exp")?)?;
+        let expiry = numeric_date::read(claims.written("exp").ok_or(Malformed)?)?;
         let until = expiry + rules.leeway;
         let is_early = |name| -> Result<bool, Malformed> {
-            let from = claims.optional(name)?.map(time).transpose()?;
+            let from = claims.written(name).map(numeric_date::read).transpose()?;
             Ok(from.is_some_and(|from| from > now + rules.leeway))
         };
         let holds = now < until && !is_early("nbf")? && !is_early("iat")?;
@@ -52,13 +51,6 @@ impl Claims {
             until,
         })
     }
-}
-
-fn time(seconds: u64) -> Result<Duration, Malformed> {
-    if seconds > LATEST {
-        return Err(Malformed);
-    }
-    Ok(Duration::from_secs(seconds))
 }
 
 fn is_for(claims: &Object<'_>, audience: &str) -> Result<bool, Malformed> {
