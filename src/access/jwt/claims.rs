@@ -73,7 +73,32 @@ fn subject(name: String) -> Result<Arc<str>, Malformed> {
     if name.trim().is_empty() || name.len() > LONGEST_SUBJECT || name.chars().any(lies) {
         return Err(Malformed);
     }
-    Ok(name.into())
+    Ok(visible(&name).into())
+}
+
+/// What nobody sees is written as `\u{…}`, here for every log, list and answer at once: `ada` and an `ada`
+/// with a character of no width look like two, as they are two. No two names become the same, since one
+/// that has `\u{` in it is written another way as well.
+fn visible(name: &str) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for (at, c) in name.char_indices() {
+        let looks_escaped = c == '\\' && name[at..].starts_with("\\u{");
+        match looks_escaped || is_unseen(c) {
+            true => shown.extend(c.escape_unicode()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Characters of no width, fillers and marks (Unicode's `Default_Ignorable_Code_Point`, and those of
+/// interlinear annotation), and blanks that are none to see.
+fn is_unseen(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}' | '\u{2800}'
+        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// A claim as it is written, through the objects that lead to it.
