@@ -48,7 +48,7 @@ pub struct Standing {
 }
 
 /// What a request shows of who sends it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shown<'a> {
     /// Nothing.
     Nothing,
@@ -58,6 +58,18 @@ pub enum Shown<'a> {
     Login(&'a str),
     /// Something that is none of these, or several.
     Garbled,
+}
+
+/// Of a credential no more than its kind.
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "Nothing",
+            Self::Token(_) => "Token(…)",
+            Self::Login(_) => "Login(…)",
+            Self::Garbled => "Garbled",
+        })
+    }
 }
 
 /// Who may call, as `access.mode` has it.
@@ -74,6 +86,8 @@ pub enum Door {
 pub struct Access {
     door: Door,
     failures: Failures,
+    /// Those whose signature was checked in vain: what that costs is bounded, too.
+    forgeries: Failures,
     metrics: Arc<Metrics>,
 }
 
@@ -86,8 +100,6 @@ impl Access {
     /// Who may call.
     pub fn door(&self) -> &Door {
         &self.door
-    /// Those whose signature was checked in vain: what that costs is bounded, too.
-    forgeries: Failures,
     }
 
     /// Whether callers are known by an address alone, whatever they show.
