@@ -141,8 +141,8 @@ impl Jwt {
         let claims = Claims::read(&token.claims, &self.rules, (self.wall)());
         let Claims { subject, role, own, until } = claims.map_err(|_| Denied::Invalid)?;
         let set = self.set_for(&token).await?;
-        if !is_signed(&token, &set) {
         is_let()?;
+        if !is_signed(&token, &set) {
             return Err(Denied::Forged);
         }
         let standing = Standing { role, own, until: Some(until), ..Standing::default() };
@@ -152,12 +152,12 @@ impl Jwt {
     /// The keys to check it with: newer ones where these have never heard of its own.
     async fn set_for(&self, token: &Token<'_>) -> Result<Arc<KeySet>, Denied> {
         let Some(set) = self.keys.current() else {
-            return self.keys.newer().await.ok_or(Denied::Unavailable { retry_after: PAUSE });
+            return self.keys.newer(None).await.ok_or(Denied::Unavailable { retry_after: PAUSE });
         };
         match set.find(token.key.as_deref(), token.algorithm) {
             Found::Key(_) => Ok(set),
             Found::Unfit => Err(Denied::Invalid),
-            Found::Unknown => self.keys.newer().await.ok_or(Denied::Invalid),
+            Found::Unknown => self.keys.newer(Some(&set)).await.ok_or(Denied::Invalid),
         }
     }
 }
