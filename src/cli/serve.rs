@@ -59,8 +59,6 @@ pub fn serve(
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
     let admin = bind(config.admin.listen)?;
     let behind = runtime()?;
-    // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
-    let signals = behind.block_on(async { Signals::new() })?;
     let shutdown = CancellationToken::new();
     let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
     let finding = || secret(&config);
