@@ -257,6 +257,13 @@ fn announce(
     writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
     writeln!(out, "callers   {}", callers(&config.access.mode, access.count()))?;
     writeln!(out, "budgets   {}", budgets(&config.budget))?;
+    if config.is_private() {
+        // One that tells nothing of itself looks like a browser on this machine.
+        writeln!(
+            out,
+            "front-end none; before one is, set server.hosts and server.trusted_proxies"
+        )?;
+    }
     writeln!(out, "admin     http://{}", admin.local_addr()?)?;
     out.flush()
 }
