@@ -68,7 +68,7 @@ fn main() -> Outcome {
             let refused = runtime.block_on(async {
                 let mut refused = 0;
                 for token in &tokens {
-                    refused += usize::from(jwt.verify(token).await.is_err());
+                    refused += usize::from(jwt.verify(token, || Ok(())).await.is_err());
                 }
                 refused
             });

@@ -29,6 +29,7 @@ pub use remembered::{Remembered, memory, sqlite};
 use crate::access::Access;
 use crate::access::Door;
 use crate::access::jwt::Jwt;
+use crate::access::keyed;
 use crate::access::roll::Roll;
 use crate::access::token::Secret;
 use crate::account::billing::Books;
@@ -306,7 +307,8 @@ pub async fn window(
 /// where there are members only.
 ///
 /// # Errors
-/// That of `secret`; a file of keys that cannot be used.
+/// That of `secret`, or that it is another one than the members' tokens were made with; a file of keys that
+/// cannot be used.
 pub async fn access(
     mode: &Mode,
     members: Arc<dyn Members>,
@@ -315,7 +317,11 @@ pub async fn access(
 ) -> io::Result<Arc<Access>> {
     let door = match mode {
         Mode::Open => Door::Open,
-        Mode::Members => Door::Members(Roll::open(members, secret()?).await),
+        Mode::Members => {
+            let secret = secret()?;
+            keyed::recognise(&*members, &secret).await.map_err(io::Error::other)?;
+            Door::Members(Roll::open(members, secret).await)
+        }
         Mode::Jwt(settings) => Door::Jwt(Jwt::new(settings)?),
     };
     Ok(Arc::new(Access::new(door, metrics)))

@@ -20,7 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("upstream",   &["clock", "config", "contract", "metrics", "problem", "store", "validate"]),
     ("access",     &["clock", "config", "metrics", "problem", "store", "upstream"]),
     ("downstream", &["access", "answer", "clock", "config", "metrics", "problem", "store"]),
-    ("purchase",   &["clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
+    ("purchase",   &["access", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("jobs",       &["answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("account",    &["access", "answer", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
     ("routes",     &["access", "account", "answer", "clock", "contract", "downstream", "jobs", "metrics", "problem", "purchase", "validate"]),

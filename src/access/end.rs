@@ -1,4 +1,5 @@
-//! Waits for the end of a caller's credentials, so that a stream does not outlive them.
+//! Waits for the end of a caller's credentials, so that no stream and no purchase in the queue outlives
+//! them.
 
 use std::future::pending;
 use std::time::Duration;
@@ -20,6 +21,12 @@ impl Standing {
             () = cancelled(self.ended.as_ref()) => {}
             () = passed(self.until) => {}
         }
+    }
+
+    /// Whether they hold no more.
+    pub fn is_over(&self) -> bool {
+        self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
+            || self.until.is_some_and(|until| until <= clock::wall())
     }
 }
 
@@ -57,11 +64,13 @@ mod tests {
             ..Standing::default()
         };
         assert!(standing(Some(past), None).over().now_or_never().is_some());
+        assert!(standing(Some(past), None).is_over());
         standing(Some(soon), Some(&token)).over().await;
         for lasting in [standing(None, None), standing(Some(later), Some(&token))] {
-            assert!(lasting.over().now_or_never().is_none());
+            assert!(!lasting.is_over() && lasting.over().now_or_never().is_none());
         }
         token.cancel();
+        assert!(standing(Some(later), Some(&token)).is_over());
         standing(Some(later), Some(&token)).over().await;
     }
 }

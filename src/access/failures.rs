@@ -26,6 +26,14 @@ struct Minute {
 }
 
 impl Failures {
+    /// Whether the next one of an address would be answered. `Err`, as of [`note`](Self::note).
+    pub(super) fn look(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
+        let minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = minute.began.map(|began| began + PERIOD).filter(|end| now < *end);
+        let has_enough = minute.counts.get(address).is_some_and(|count| *count >= ANSWERED);
+        end.filter(|_| has_enough).map_or(Ok(()), |end| Err(end.saturating_duration_since(now)))
+    }
+
     /// Notes one of an address (of IPv6, a /64). `Err` where there were too many: how
     /// long until the next is answered again.
     pub(super) fn note(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
@@ -68,10 +76,13 @@ mod tests {
         for _ in 0..30 {
             assert_eq!(failures.note(&address(1), begin), Ok(()));
         }
+        assert_eq!(failures.look(&address(1), second(20)), Err(Duration::from_secs(40)));
         assert_eq!(failures.note(&address(1), second(20)), Err(Duration::from_secs(40)));
+        assert_eq!(failures.look(&address(2), second(20)), Ok(()));
         assert_eq!(failures.note(&address(2), second(20)), Ok(()));
         assert_eq!(failures.note(&address(1), second(59)), Err(Duration::from_secs(1)));
         for _ in 0..30 {
+            assert_eq!(failures.look(&address(1), second(60)), Ok(()));
             assert_eq!(failures.note(&address(1), second(60)), Ok(()));
         }
         assert!(failures.note(&address(1), second(61)).is_err());

@@ -71,12 +71,14 @@ impl Keys {
         is_fresh.then(|| Arc::clone(&held.set))
     }
 
-    /// Asks for newer keys and waits for them; `None` where that was done a short while ago, or gave
-    /// nothing in time.
-    pub(super) async fn newer(&self) -> Option<Arc<KeySet>> {
+    /// Keys that are newer than these, if need be by asking for them and waiting; `None` where that was
+    /// done a short while ago, or gave nothing in time.
+    pub(super) async fn newer(&self, than: Option<&Arc<KeySet>>) -> Option<Arc<KeySet>> {
         let mut asked = self.asked.subscribe();
         if !self.ask(clock::now()) {
-            return None;
+            // They may have come since these were looked at.
+            let is_newer = |set: &Arc<KeySet>| than.is_none_or(|than| !Arc::ptr_eq(set, than));
+            return self.current().filter(is_newer);
         }
         timeout(WAIT, asked.changed()).await.ok()?.ok()?;
         self.current()

@@ -5,6 +5,7 @@
 //! could not pass with any key.
 
 mod claims;
+mod numeric_date;
 mod token;
 
 use std::fmt;
@@ -101,11 +102,16 @@ impl Jwt {
         self.keys.look_again();
     }
 
-    /// Whose token it is, and what it may do.
+    /// Whose token it is, and what it may do. `is_let` has a say before its signature is checked, the one
+    /// costly step.
     ///
     /// # Errors
     /// It is refused, or there are no keys to tell.
-    pub async fn verify(&self, token: &str) -> Result<(Caller, Standing), Denied> {
+    pub async fn verify(
+        &self,
+        token: &str,
+        is_let: impl FnOnce() -> Result<(), Denied>,
+    ) -> Result<(Caller, Standing), Denied> {
         if token.len() > token::LARGEST {
             return Err(Denied::Invalid);
         }
@@ -113,7 +119,7 @@ impl Jwt {
         if let Some(checked) = self.remembered(&hash).await {
             return Ok((checked.caller, checked.standing));
         }
-        let checked = self.check(token).await?;
+        let checked = self.check(token, is_let).await?;
         let who = (checked.caller.clone(), checked.standing.clone());
         self.checked.insert(hash, checked).await;
         Ok(who)
@@ -126,13 +132,18 @@ impl Jwt {
         holds.then_some(checked)
     }
 
-    async fn check(&self, token: &str) -> Result<Checked, Denied> {
+    async fn check(
+        &self,
+        token: &str,
+        is_let: impl FnOnce() -> Result<(), Denied>,
+    ) -> Result<Checked, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
         let claims = Claims::read(&token.claims, &self.rules, (self.wall)());
         let Claims { subject, role, own, until } = claims.map_err(|_| Denied::Invalid)?;
         let set = self.set_for(&token).await?;
+        is_let()?;
         if !is_signed(&token, &set) {
-            return Err(Denied::Invalid);
+            return Err(Denied::Forged);
         }
         let standing = Standing { role, own, until: Some(until), ..Standing::default() };
         Ok(Checked { caller: Caller::Subject(subject), standing, until, print: set.print() })
@@ -141,12 +152,12 @@ impl Jwt {
     /// The keys to check it with: newer ones where these have never heard of its own.
     async fn set_for(&self, token: &Token<'_>) -> Result<Arc<KeySet>, Denied> {
         let Some(set) = self.keys.current() else {
-            return self.keys.newer().await.ok_or(Denied::Unavailable { retry_after: PAUSE });
+            return self.keys.newer(None).await.ok_or(Denied::Unavailable { retry_after: PAUSE });
         };
         match set.find(token.key.as_deref(), token.algorithm) {
             Found::Key(_) => Ok(set),
             Found::Unfit => Err(Denied::Invalid),
-            Found::Unknown => self.keys.newer().await.ok_or(Denied::Invalid),
+            Found::Unknown => self.keys.newer(Some(&set)).await.ok_or(Denied::Invalid),
         }
     }
 }

@@ -12,6 +12,7 @@ mod fetch;
 mod fresh;
 pub mod jwt;
 mod key_set;
+pub mod keyed;
 mod object;
 pub mod roll;
 pub mod token;
@@ -26,7 +27,7 @@ pub use denied::Denied;
 
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem, RATE_LIMITED};
+use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem};
 use crate::store::{Caller, Own, Role};
 use failures::Failures;
 use jwt::Jwt;
@@ -47,7 +48,7 @@ pub struct Standing {
 }
 
 /// What a request shows of who sends it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shown<'a> {
     /// Nothing.
     Nothing,
@@ -57,6 +58,18 @@ pub enum Shown<'a> {
     Login(&'a str),
     /// Something that is none of these, or several.
     Garbled,
+}
+
+/// Of a credential no more than its kind.
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "Nothing",
+            Self::Token(_) => "Token(…)",
+            Self::Login(_) => "Login(…)",
+            Self::Garbled => "Garbled",
+        })
+    }
 }
 
 /// Who may call, as `access.mode` has it.
@@ -73,13 +86,15 @@ pub enum Door {
 pub struct Access {
     door: Door,
     failures: Failures,
+    /// Those whose signature was checked in vain: what that costs is bounded, too.
+    forgeries: Failures,
     metrics: Arc<Metrics>,
 }
 
 impl Access {
     /// Lets in whom `door` does.
     pub fn new(door: Door, metrics: Arc<Metrics>) -> Self {
-        Self { door, failures: Failures::default(), metrics }
+        Self { door, failures: Failures::default(), forgeries: Failures::default(), metrics }
     }
 
     /// Who may call.
@@ -112,7 +127,11 @@ impl Access {
             }
             (Door::Members(roll), Shown::Token(token)) => roll.by_token(token),
             (Door::Members(roll), Shown::Login(value)) => roll.by_login(value),
-            (Door::Jwt(jwt), Shown::Token(token)) => jwt.verify(token).await,
+            (Door::Jwt(jwt), Shown::Token(token)) => {
+                let looked = || self.forgeries.look(&address, clock::now());
+                let is_let = || looked().map_err(|retry_after| Denied::Unheard { retry_after });
+                jwt.verify(token, is_let).await
+            }
         };
         found.map_err(|denied| self.refusal(denied, &address))
     }
@@ -193,13 +212,20 @@ impl Access {
         match (denied, &self.door) {
             (Denied::Unavailable { .. }, Door::Members(_)) => no_list(),
             (Denied::Unavailable { .. }, Door::Open | Door::Jwt(_)) => denied.problem(),
-            (Denied::Invalid, _) => {
+            (Denied::Unheard { .. }, _) => {
                 self.metrics.credentials_failed();
-                match self.failures.note(address, clock::now()) {
+                denied.problem()
+            }
+            (Denied::Invalid | Denied::Forged, _) => {
+                self.metrics.credentials_failed();
+                let now = clock::now();
+                if denied == Denied::Forged {
+                    // What is too many there is too many here as well.
+                    self.forgeries.note(address, now).ok();
+                }
+                match self.failures.note(address, now) {
                     Ok(()) => denied.problem(),
-                    Err(wait) => Problem::new(&RATE_LIMITED)
-                        .detail("too many credentials from this address were wrong")
-                        .retry_after(wait),
+                    Err(retry_after) => Denied::Unheard { retry_after }.problem(),
                 }
             }
         }

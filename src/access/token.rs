@@ -23,6 +23,7 @@ const RANDOM: usize = 32;
 pub struct Secret {
     tokens: Zeroizing<[u8; 32]>,
     cookies: Zeroizing<[u8; 32]>,
+    print: Identity,
 }
 
 impl Secret {
@@ -32,7 +33,13 @@ impl Secret {
         Self {
             tokens: derive("tollgate 2026-11 hash of a member's token"),
             cookies: derive("tollgate 2026-11 hash of a login's cookie"),
+            print: *derive("tollgate 2026-11 fingerprint of the secret"),
         }
+    }
+
+    /// By which it is told from another one, and which opens nothing.
+    pub fn print(&self) -> Identity {
+        self.print
     }
 
     /// One that ends with the process.

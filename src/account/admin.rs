@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::billing::Books;
 use crate::answer::Answer;
-use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
+use crate::problem::{FORBIDDEN, Fault, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{JobBook, Ledger, Members, Role, Unavailable};
 use crate::validate::{Checked, EverybodyQuery};
 
@@ -41,9 +41,21 @@ impl Admin {
     /// What everybody spent.
     ///
     /// # Errors
-    /// 503 `ledger_unavailable`, as of all of these.
+    /// 422 `invalid_request` for so many days that there are too many rows; 503 `ledger_unavailable`, as
+    /// of all of these.
     pub async fn usage(&self, query: Checked<EverybodyQuery>) -> Result<Answer, Problem> {
-        usage::answer(self.ledger.as_ref(), query.into_inner()).await.map_err(unavailable)
+        let told = usage::answer(self.ledger.as_ref(), query.into_inner()).await;
+        told.map_err(unavailable)?.ok_or_else(|| {
+            let most = usage::MOST_ROWS;
+            Problem::invalid(vec![Fault {
+                pointer: "/since".to_owned(),
+                code: "too_many_rows",
+                detail: format!(
+                    "there are more than {most} rows; ask for fewer days, or run `tollgate usage` \
+                     beside the ledger"
+                ),
+            }])
+        })
     }
 
     /// Who may call, what they may spend and what they did.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use super::Exit;
 use super::Loaded;
 use super::refuse;
+use super::secret::secret;
+use crate::access::keyed::SecretFault;
 use crate::access::roll::Count;
 use crate::clock;
 use crate::config::Budget;
@@ -43,9 +45,28 @@ pub async fn check(
     if !not_yet.is_empty() {
         return Ok(Exit::Mistake);
     }
+    if let Some(fault) = secret_fault(&loaded.config).await {
+        writeln!(err, "{fault}")?;
+        return Ok(Exit::Mistake);
+    }
     let members = count(&loaded.config).await;
     summary(loaded, members, out)?;
     Ok(Exit::Done)
+}
+
+/// Whether `serve` would refuse the secret; nothing is made or noted for it.
+async fn secret_fault(config: &Config) -> Option<String> {
+    let Store::Sqlite(path) = &config.store else { return None };
+    if config.access.mode != Mode::Members || !Sqlite::is_keyed(path) {
+        return None;
+    }
+    let found = match secret(config) {
+        Ok(found) => found,
+        Err(why) => return Some(why.to_string()),
+    };
+    let ledger = Sqlite::read(path, Arc::new(clock::wall)).ok()?;
+    let noted = ledger.keyed_by().await.ok()??;
+    (noted != found.print()).then(|| SecretFault::Another.to_string())
 }
 
 /// The members in the ledger, where there is one that can be read.

@@ -15,6 +15,7 @@ pub use change::Change;
 use super::Exit;
 use super::ledger;
 use super::secret;
+use crate::access::keyed::SecretFault;
 use crate::access::token;
 use crate::access::token::Secret;
 use crate::access::token::Token;
@@ -85,7 +86,7 @@ async fn carry_out(
         Change::Add { name, budgets, role } => (name, To::Added(role.into(), budgets)),
         Change::Revoke { name } => (name, To::Revoked),
         Change::Update { name, to } => (name, To::Updated(to)),
-        Change::Rotate { name } => (name, To::Rotated),
+        Change::Rotate { name, new_secret } => (name, To::Rotated { new_secret }),
     };
     if let To::Added(_, budgets) | To::Updated(Update { budgets, .. }) = &to {
         portion::must_differ(budgets)?;
@@ -99,7 +100,8 @@ async fn carry_out(
         To::Added(role, budgets) => {
             let own = portion::join(Own::default(), &budgets);
             let token =
-                enlist(&ledger, &name, (role, own), &hashing(config, &ledger, err).await?).await?;
+                enlist(&ledger, &name, (role, own), &hashing(config, &ledger, false, err).await?)
+                    .await?;
             let own = portion::words(own);
             (format!("{name} is added, {own}; its token is shown this once:"), Some(token))
         }
@@ -111,8 +113,8 @@ async fn carry_out(
             let (role, own) = update(&ledger, &name, to).await?;
             (format!("{name} is changed: role {}, {}", role.name(), portion::words(own)), None)
         }
-        To::Rotated => {
-            let secret = hashing(config, &ledger, err).await?;
+        To::Rotated { new_secret } => {
+            let secret = hashing(config, &ledger, new_secret, err).await?;
             let token = rotate(&ledger, &name, &secret).await?;
             let words = "has another token, shown this once; the old one holds no more:";
             (format!("{name} {words}"), Some(token))
@@ -134,27 +136,40 @@ async fn carry_out(
 enum To {
     Added(store::Role, Vec<Portion>),
     Updated(Update),
-    Rotated,
+    Rotated { new_secret: bool },
     Revoked,
 }
 
-/// The secret; that it was lost is said, since nobody's token holds then.
+/// The secret that tokens are made with. Another one than before is taken where the file with it is gone,
+/// or where it `may_change`, and that is said, since nobody's token holds then.
 async fn hashing(
     config: &Config,
     ledger: &Sqlite,
+    may_change: bool,
     err: &mut impl Write,
 ) -> Result<Secret, Refusal> {
     let is_missing = secret::is_missing(config);
-    let secret = secret(config).map_err(Refusal::failed)?;
+    let secret = secret::secret_or_new(config).map_err(Refusal::failed)?;
+    let before = ledger.keyed_by().await.map_err(Refusal::failed)?;
+    let is_another = before.is_some_and(|print| print != secret.print());
+    if is_another && !is_missing && !may_change {
+        return Err(Refusal(Exit::Mistake, SecretFault::Another.to_string()));
+    }
     let members = ledger.members().await.map_err(Refusal::failed)?;
     let active = members.iter().filter(|member| member.revoked.is_none()).count();
-    if is_missing && active > 0 {
+    if active > 0 && (is_missing || is_another) {
+        let what = match is_missing {
+            true => "was not beside the ledger and is made anew",
+            false => "is another one from now on",
+        };
         writeln!(
             err,
-            "the secret was not beside the ledger and is made anew: the tokens of {active} earlier \
-             members hold no more; put the file back, or give each another token with \
-             `tollgate member rotate`"
+            "the secret {what}: the tokens of {active} earlier members hold no more; put it back as \
+             it was, or give each another token with `tollgate member rotate`"
         )?;
+    }
+    if before != Some(secret.print()) {
+        ledger.key_by(secret.print()).await.map_err(Refusal::failed)?;
     }
     Ok(secret)
 }

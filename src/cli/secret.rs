@@ -13,11 +13,13 @@ use std::path::Path;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
+use crate::access::keyed::SecretFault;
 use crate::access::token;
 use crate::access::token::Secret;
 use crate::config::Config;
 use crate::config::SecretText;
 use crate::config::Store;
+use crate::store::sqlite::Sqlite;
 
 /// Its name beside the ledger.
 const FILE: &str = "tollgate.secret";
@@ -25,11 +27,22 @@ const FILE: &str = "tollgate.secret";
 const LARGEST: u64 = 4_096;
 
 /// The secret of the settings; else that of the file beside the ledger, which is made where there is
-/// none; else one that ends with the process, as the list of members does.
+/// none and nobody's token depends on one; else one that ends with the process, as the list of members does.
 ///
 /// # Errors
-/// A sentence on why there is none, without anything of it.
-pub(crate) fn secret(config: &Config) -> Result<Secret, String> {
+/// A sentence on why there is none, without anything of it; [`SecretFault`] where it is gone.
+pub(crate) fn secret(config: &Config) -> io::Result<Secret> {
+    if let Store::Sqlite(ledger) = &config.store
+        && is_missing(config)
+        && Sqlite::is_keyed(ledger)
+    {
+        return Err(io::Error::other(SecretFault::Lost));
+    }
+    secret_or_new(config).map_err(io::Error::other)
+}
+
+/// The same, but one that is gone is made anew: the tokens that were made with it hold no more.
+pub(super) fn secret_or_new(config: &Config) -> Result<Secret, String> {
     if let Some(given) = &config.secret {
         return Ok(Secret::new(given.expose().as_bytes()));
     }
@@ -43,7 +56,7 @@ pub(crate) fn secret(config: &Config) -> Result<Secret, String> {
     }
 }
 
-/// Whether [`secret`] will have to make the file.
+/// Whether the file would have to be made.
 pub(super) fn is_missing(config: &Config) -> bool {
     let path = match (&config.secret, &config.store) {
         (None, Store::Sqlite(ledger)) => ledger.with_file_name(FILE),

@@ -23,6 +23,7 @@ use super::reload::Reload;
 use super::secret::secret;
 use super::{Exit, Loaded, log};
 use crate::access::Access;
+use crate::access::keyed::SecretFault;
 use crate::app;
 use crate::app::{App, Current, Ends, TIDY_EVERY};
 use crate::config::Config;
@@ -58,13 +59,20 @@ pub fn serve(
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
     let admin = bind(config.admin.listen)?;
     let behind = runtime()?;
-    // Before anybody can read that we run: a signal that nobody takes ends a process on the spot.
-    let signals = behind.block_on(async { Signals::new() })?;
     let shutdown = CancellationToken::new();
     let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
-    let finding = || secret(&config).map_err(io::Error::other);
+    let finding = || secret(&config);
     let beginning = app::begin(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
-    let lasting = behind.block_on(beginning)?;
+    let lasting = match behind.block_on(beginning) {
+        Err(error) if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) => {
+            writeln!(err, "tollgate: {error}")?;
+            return Ok(Exit::Mistake);
+        }
+        begun => begun?,
+    };
+    // Before anybody can read that we run: a signal that nobody takes ends a process on the spot, as it
+    // should while we wait for the ledger.
+    let signals = behind.block_on(async { Signals::new() })?;
     let access = Arc::clone(&lasting.access);
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
@@ -79,19 +87,21 @@ pub fn serve(
     let statement = app.statement();
     let reload =
         Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
-    let admin_hosts = Hosts::new([], app::own_addresses(&[admin.local_addr()?])?);
+    let admin_own = app::own_addresses(&[admin.local_addr()?])?;
+    let admin_hosts = Hosts::new([], admin_own.clone());
     behind.block_on(async {
         let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
             let shutdown = shutdown.clone();
             move || !shutdown.is_cancelled()
         });
-        let admin_service =
-            admin_service.with_books(statement, move |headers| admin_hosts.check(headers));
+        let admin_service = admin_service
+            .with_books(statement, &admin_own, move |headers| admin_hosts.check(headers));
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
         let settings = app.server();
         let admin = TcpListener::from_std(admin)?;
-        tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));
+        let introduce = move |peer: SocketAddr| admin_service.asked_from(peer.ip());
+        tokio::spawn(server::run(admin, introduce, settings, end.clone()));
         let drain = app.config().server.drain;
         wait_for_the_end(app, &cores, signals, &reload, &shutdown).await;
         let exit = drained(cores, drain).await;
@@ -247,6 +257,13 @@ fn announce(
     writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
     writeln!(out, "callers   {}", callers(&config.access.mode, access.count()))?;
     writeln!(out, "budgets   {}", budgets(&config.budget))?;
+    if config.is_private() {
+        // One that tells nothing of itself looks like a browser on this machine.
+        writeln!(
+            out,
+            "front-end none; before one is, set server.hosts and server.trusted_proxies"
+        )?;
+    }
     writeln!(out, "admin     http://{}", admin.local_addr()?)?;
     out.flush()
 }

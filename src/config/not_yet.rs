@@ -55,7 +55,7 @@ impl Config {
             );
         }
         if !self.admin.listen.ip().to_canonical().is_loopback() {
-            warnings.push("admin.listen: the metrics, and the account's numbers (/billing), are open to whoever reaches it".to_owned());
+            warnings.push("admin.listen: the metrics are open to whoever reaches it".to_owned());
         }
         warnings
     }

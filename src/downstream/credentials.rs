@@ -47,7 +47,18 @@ mod tests {
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        format!("{:?}", shown(&headers, way))
+        match shown(&headers, way) {
+            Shown::Token(token) => format!("Token({token:?})"),
+            Shown::Login(value) => format!("Login({value:?})"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_credential_is_not_shown_to_those_who_debug() {
+        for shown in [Shown::Token("hunter2"), Shown::Login("hunter2")] {
+            assert!(!format!("{shown:?}").contains("hunter2"), "{shown:?}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tracing::error;
 
-use super::{Claim, Delivery, Purchase, Receipt, Stop, Terms, Waiters};
+use super::{Claim, Delivery, Purchase, Receipt, Risk, Stop, Terms, Waiters};
 use crate::clock;
 use crate::problem::{
     BUDGET_EXHAUSTED, Charged, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, Problem,
@@ -68,6 +68,7 @@ where
                 hold: Arc::clone(&hold),
                 waiters: purchase.waiters.clone(),
                 sent: Arc::clone(&purchase.sent),
+                risk: purchase.risk.clone(),
             }));
             let keep = match purchase.service() {
                 store::Service::Chat => terms.keep_chats,
@@ -136,7 +137,7 @@ fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
         model: order.model.clone(),
         toll: order.toll,
         claim,
-        limits: terms.limits.and(purchase.own),
+        limits: terms.limits.and(purchase.standing.own),
     }
 }
 
@@ -196,6 +197,7 @@ struct LastWord {
     hold: Arc<Hold>,
     waiters: Waiters,
     sent: Arc<SetOnce<()>>,
+    risk: Risk,
 }
 
 impl Departure for LastWord {
@@ -205,7 +207,7 @@ impl Departure for LastWord {
 
     fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
         Box::pin(async move {
-            // Asked anew for each attempt: who waited out a 429 may have left meanwhile.
+            // Asked anew for each attempt: who waited out a 429 may have left meanwhile, or been revoked.
             if !self.waiters.any() {
                 return Err(Stay::Abandoned);
             }
@@ -214,6 +216,7 @@ impl Departure for LastWord {
             }
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.hold.sent.store(true, Ordering::Release);
+            self.risk.begins();
             match self.hold.ledger.sent(self.hold.id).await {
                 Ok(()) => {
                     // Taken once only: a second attempt, after a 429, comes no further than above.

@@ -12,7 +12,7 @@ use tower::{Layer, Service};
 use tracing::Instrument;
 
 use super::{Purchase, Receipt};
-use crate::problem::{OUTCOME_UNKNOWN, Problem};
+use crate::problem::{INTERNAL, INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem};
 
 /// See the file's documentation.
 #[derive(Clone, Debug)]
@@ -41,13 +41,23 @@ where
 
     fn call(&mut self, purchase: Purchase) -> Self::Future {
         // Goes with this future, that is, with the caller.
-        let waiting = purchase.waiters.wait();
+        let waiting = purchase.waiters.wait(purchase.standing.clone());
+        let risk = purchase.risk.clone();
         let task = self.tasks.spawn(self.inner.call(purchase).in_current_span());
         Box::pin(async move {
-            // A panic or the runtime's end in the middle: nobody knows how far it came.
-            let outcome = task.await.unwrap_or_else(|_stopped| Err(Problem::new(&OUTCOME_UNKNOWN)));
-            drop(waiting);
-            outcome
+            // A panic or the runtime's end in the middle: how far it came, nobody else can say.
+            let outcome = task.await.unwrap_or_else(|_stopped| {
+                Err(Problem::new(if risk.has_begun() { &OUTCOME_UNKNOWN } else { &INTERNAL }))
+            });
+            match outcome {
+                // It was given up for want of anybody who may buy it.
+                Err(given_up) if given_up.kind() == &OVERLOADED && waiting.is_barred() => {
+                    Err(Problem::new(&INVALID_CREDENTIALS).detail(
+                        "the credentials ended while this waited for its turn: nothing was sent",
+                    ))
+                }
+                outcome => outcome,
+            }
         })
     }
 }
@@ -110,10 +120,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_in_the_middle_is_an_unknown_outcome() {
-        let broken = service_fn(|_| async { panic!("a bug") });
-        let problem =
-            layer(TaskTracker::new()).layer(broken).oneshot(purchase()).await.unwrap_err();
-        assert_eq!(problem.kind().code, "outcome_unknown");
+    async fn a_panic_is_an_unknown_outcome_once_money_may_have_been_spent() {
+        for (is_risky, code) in [(false, "internal"), (true, "outcome_unknown")] {
+            let broken = service_fn(move |purchase: Purchase| async move {
+                if is_risky {
+                    purchase.risk.begins();
+                }
+                panic!("a bug")
+            });
+            let outcome = layer(TaskTracker::new()).layer(broken).oneshot(purchase()).await;
+            assert_eq!(outcome.unwrap_err().kind().code, code);
+        }
     }
 }

@@ -138,6 +138,8 @@ where
                 Err(Stop::Known(earlier)) => earlier,
             };
             drop(open);
+            // The one that it repeats may have been sent.
+            purchase.risk.begins();
             match earlier.state {
                 State::Reserved | State::Sent => {
                     if let Some(outcome) = self.join(&purchase, earlier.id, give_up).await {

@@ -10,6 +10,7 @@ mod waiters;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,9 +19,10 @@ use tokio::sync::SetOnce;
 
 pub use waiters::Waiters;
 
+use crate::access::Standing;
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use crate::store::{Caller, Earlier, Ledger, Limits, Own, PurchaseId, Service};
+use crate::store::{Caller, Earlier, Ledger, Limits, PurchaseId, Service};
 use crate::upstream::Departure;
 use crate::validate::{Checked, Order, Paid};
 
@@ -31,8 +33,9 @@ pub struct Purchase {
     pub id: PurchaseId,
     /// Whose purchase it is.
     pub caller: Caller,
-    /// The caller's own budget, besides those of the settings.
-    pub own: Own,
+    /// What its credentials say of it: its own budget, besides those of the settings, and how long it may
+    /// buy.
+    pub standing: Standing,
     /// What is bought, at which toll.
     pub order: Checked<Order>,
     /// How it is told from others.
@@ -41,8 +44,24 @@ pub struct Purchase {
     pub waiters: Waiters,
     /// Set when it is about to be sent; never, where it repeats another.
     pub sent: Arc<SetOnce<()>>,
+    /// Whether money may have been spent on it: it is about to be sent, or repeats one that may have been.
+    risk: Risk,
     /// Who has the last word before the first byte; `budget` sets it.
     departure: Option<Arc<dyn Departure>>,
+}
+
+/// Tells whether money may have been spent. Clones share it; it is never taken back.
+#[derive(Clone, Debug, Default)]
+struct Risk(Arc<AtomicBool>);
+
+impl Risk {
+    fn begins(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// How a purchase is told from others.
@@ -58,23 +77,24 @@ pub enum Claim {
 }
 
 impl Purchase {
-    /// A purchase that nobody waits for yet.
+    /// A purchase that nobody waits for yet, of a caller without credentials.
     pub fn new(caller: Caller, order: Checked<Order>, claim: Claim) -> Self {
         Self {
             id: PurchaseId::new(),
             caller,
-            own: Own::default(),
+            standing: Standing::default(),
             order,
             claim,
             waiters: Waiters::default(),
             sent: Arc::default(),
+            risk: Risk::default(),
             departure: None,
         }
     }
 
-    /// The same, of a caller that has a budget of its own.
-    pub fn within(self, own: Own) -> Self {
-        Self { own, ..self }
+    /// The same, of a caller whose credentials say this.
+    pub fn by(self, standing: Standing) -> Self {
+        Self { standing, ..self }
     }
 
     /// What is bought, as the ledger has it.

@@ -1,11 +1,13 @@
-//! Knows whether anybody still waits for a purchase: until its first byte is sent, it goes with the
-//! last of them.
+//! Knows whether anybody still waits for a purchase who may buy it: until its first byte is sent, it
+//! goes with the last of them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+
+use crate::access::Standing;
 
 /// Everybody who waits, or has waited, for one purchase.
 #[derive(Clone, Default)]
@@ -15,12 +17,20 @@ pub struct Waiters(Arc<Mutex<Vec<Arc<Presence>>>>);
 struct Presence {
     is_gone: AtomicBool,
     going: Notify,
+    standing: Standing,
+}
+
+impl Presence {
+    /// Whose credentials hold no more does not count: nothing more is bought for it.
+    fn counts(&self) -> bool {
+        !self.is_gone.load(Ordering::Acquire) && !self.standing.is_over()
+    }
 }
 
 impl Waiters {
-    /// One more who waits, until the guard is dropped.
-    pub(super) fn wait(&self) -> Waiting {
-        let presence = Arc::new(Presence::default());
+    /// One more who waits, until the guard is dropped or its credentials end.
+    pub(super) fn wait(&self, standing: Standing) -> Waiting {
+        let presence = Arc::new(Presence { standing, ..Presence::default() });
         self.lock().push(Arc::clone(&presence));
         Waiting(presence)
     }
@@ -43,14 +53,17 @@ impl Waiters {
         while let Some(one) = self.first() {
             let going = one.going.notified();
             // Who went before this line is seen here, who goes after it wakes us.
-            if !one.is_gone.load(Ordering::Acquire) {
-                going.await;
+            if one.counts() {
+                tokio::select! {
+                    () = going => {}
+                    () = one.standing.over() => {}
+                }
             }
         }
     }
 
     fn first(&self) -> Option<Arc<Presence>> {
-        self.lock().iter().find(|one| !one.is_gone.load(Ordering::Acquire)).cloned()
+        self.lock().iter().find(|one| one.counts()).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Presence>>> {
@@ -67,6 +80,13 @@ impl fmt::Debug for Waiters {
 /// Somebody who waits.
 pub(super) struct Waiting(Arc<Presence>);
 
+impl Waiting {
+    /// Whether its credentials hold no more.
+    pub(super) fn is_barred(&self) -> bool {
+        self.0.standing.is_over()
+    }
+}
+
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.is_gone.store(true, Ordering::Release);
@@ -80,13 +100,14 @@ mod tests {
     use std::time::Duration;
 
     use tokio::time::timeout;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn somebody_waits_until_the_last_one_is_gone() {
         let (first, second) = (Waiters::default(), Waiters::default());
-        let (one, two) = (first.wait(), second.wait());
+        let (one, two) = (first.wait(Standing::default()), second.wait(Standing::default()));
         first.join(&second);
         drop(one);
         assert!(first.any());
@@ -97,5 +118,25 @@ mod tests {
         drop(two);
         left.await.expect("told");
         assert!(!first.any());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whose_credentials_ended_waits_no_more_and_its_companion_does() {
+        let standings = [(); 2].map(|()| {
+            let ended = Some(CancellationToken::new());
+            Standing { ended, ..Standing::default() }
+        });
+        let end = |which: usize| standings[which].ended.as_ref().unwrap().cancel();
+        let waiters = Waiters::default();
+        let [one, two] = standings.each_ref().map(|standing| waiters.wait(standing.clone()));
+        end(0);
+        assert!((one.is_barred(), two.is_barred(), waiters.any()) == (true, false, true));
+        let alone = waiters.clone();
+        let left = tokio::spawn(async move { alone.none().await });
+        tokio::task::yield_now().await;
+        assert!(!left.is_finished());
+        end(1);
+        left.await.expect("told");
+        assert!(!waiters.any());
     }
 }

@@ -1,6 +1,8 @@
 //! The second listener: what operators and probes ask. It never shares a port with callers.
 
 use std::convert::Infallible;
+use std::future::ready;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,7 +16,9 @@ use crate::account::statement::Statement;
 use crate::answer;
 use crate::answer::Answer;
 use crate::metrics::Metrics;
-use crate::problem::{DRAINING, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
+use crate::problem::{
+    DRAINING, FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem,
+};
 
 /// What the gateway says of the account.
 const BILLING: &str = "/billing";
@@ -25,6 +29,10 @@ pub struct Admin {
     metrics: Arc<Metrics>,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
     books: Option<(Statement, Guard)>,
+    /// This machine's addresses that it listens on.
+    own: Arc<[IpAddr]>,
+    /// Whether this machine asks.
+    is_near: bool,
 }
 
 /// Refuses a request that was meant for another host.
@@ -33,19 +41,28 @@ type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 impl Admin {
     /// `ready` says whether new calls are welcome.
     pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { metrics, ready: Arc::new(ready), books: None }
+        Self { metrics, ready: Arc::new(ready), books: None, own: Arc::new([]), is_near: false }
     }
 
-    /// Answers `/billing`, too, unless `guard` refuses: a page in an operator's browser must not be able
-    /// to take places in the window.
+    /// Answers `/billing`, too, to this machine alone, which has the addresses `own`, and unless `guard`
+    /// refuses: a page in an operator's browser must not be able to take places in the window.
     #[must_use]
     pub fn with_books(
         mut self,
         statement: Statement,
+        own: &[IpAddr],
         guard: impl Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync + 'static,
     ) -> Self {
         self.books = Some((statement, Arc::new(guard)));
+        self.own = own.into();
         self
+    }
+
+    /// The same, for a connection from there.
+    #[must_use]
+    pub fn asked_from(&self, peer: IpAddr) -> Self {
+        let peer = peer.to_canonical();
+        Self { is_near: peer.is_loopback() || self.own.contains(&peer), ..self.clone() }
     }
 
     fn answer(&self, method: &Method, path: &str) -> Result<Answer, Problem> {
@@ -103,6 +120,12 @@ impl<B> Service<Request<B>> for Admin {
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let refused = |problem| answer::refusal(problem, "");
         match (request.uri().path(), &self.books) {
+            // The account's numbers have no password but this; and each question takes a place in the
+            // window from those who buy.
+            (BILLING, Some(_)) if !self.is_near => {
+                let problem = Problem::new(&FORBIDDEN).detail("only this machine may ask this");
+                Box::pin(ready(Ok(refused(problem))))
+            }
             (BILLING, Some(books)) => {
                 let (head, _body) = request.into_parts();
                 let asked = billing(books.clone(), head.method, head.headers);
@@ -112,6 +135,46 @@ impl<B> Service<Request<B>> for Admin {
                 let answer = self.answer(request.method(), path).unwrap_or_else(refused);
                 Box::pin(async move { Ok(answer) })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::upstream::{Ask, Reply};
+
+    #[tokio::test]
+    async fn the_accounts_numbers_are_for_this_machine_alone() {
+        let gateway = service_fn(|_: Ask| async {
+            let body = Bytes::from_static(br#"{"keys":[],"billing":{"balanceCents":4210}}"#);
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+        });
+        let own = ["192.0.2.7".parse().unwrap()];
+        let admin =
+            Admin::new(Arc::default(), || true)
+                .with_books(Statement::new(gateway), &own, |_| Ok(()));
+        for (peer, is_near) in [
+            ("127.0.0.1", true),
+            ("127.9.9.9", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("192.0.2.7", true),
+            ("::ffff:192.0.2.7", true),
+            ("192.0.2.8", false),
+            ("10.0.0.1", false),
+            ("2001:db8::1", false),
+        ] {
+            let asked = |path: &str| {
+                let request = Request::get(path).body(()).unwrap();
+                admin.asked_from(peer.parse().unwrap()).oneshot(request)
+            };
+            let status = asked("/billing").await.unwrap().status();
+            assert_eq!(status == StatusCode::FORBIDDEN, !is_near, "{peer}: {status}");
+            assert_eq!(asked("/metrics").await.unwrap().status(), StatusCode::OK, "{peer}");
         }
     }
 }

@@ -20,6 +20,6 @@ pub(super) async fn buy(
 ) -> Result<Answer, Problem> {
     let order = validate::chat(&call.body, rules)?;
     let claim = claim::of(&call.head.headers)?;
-    let purchase = Purchase::new(call.caller.clone(), order, claim).within(call.standing.own);
+    let purchase = Purchase::new(call.caller.clone(), order, claim).by(call.standing.clone());
     purchases.oneshot(purchase).await.map(receipt::answer)
 }

@@ -21,7 +21,7 @@ pub(super) async fn buy(
     let (path, query) = (call.head.uri.path(), call.head.uri.query());
     let order = validate::passthrough(&call.body, query, path, further.toll(path)?)?;
     let claim = claim::of(&call.head.headers)?;
-    let purchase = Purchase::new(call.caller.clone(), order, claim).within(call.standing.own);
+    let purchase = Purchase::new(call.caller.clone(), order, claim).by(call.standing.clone());
     purchases.oneshot(purchase).await.map(receipt::answer)
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn buy(
 ) -> Result<Answer, Problem> {
     let order = validate::video(&call.body, catalog)?;
     let claim = claim::of(&call.head.headers)?;
-    let purchase = Purchase::new(call.caller.clone(), order, claim).within(call.standing.own);
+    let purchase = Purchase::new(call.caller.clone(), order, claim).by(call.standing.clone());
     purchases.oneshot(purchase).await.map(receipt::answer)
 }
 

@@ -81,10 +81,9 @@ pub async fn run<F, S, B>(
         let service = introduce(peer);
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
-            settings.metrics.connected();
+            // Both are given back however it ends, by a panic too.
+            let _held = (Counted::new(Arc::clone(&settings.metrics)), permit);
             connection::serve(stream, service, &settings, shutdown).await;
-            settings.metrics.disconnected();
-            drop(permit);
         });
     };
     let mut pause = FIRST_PAUSE;
@@ -125,6 +124,22 @@ pub async fn run<F, S, B>(
     drop(listener);
     connections.close();
     connections.wait().await;
+}
+
+/// A connection in the metrics, for as long as it is there.
+struct Counted(Arc<Metrics>);
+
+impl Counted {
+    fn new(metrics: Arc<Metrics>) -> Self {
+        metrics.connected();
+        Self(metrics)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.disconnected();
+    }
 }
 
 fn prepared(stream: TcpStream) -> TcpStream {

@@ -78,7 +78,11 @@ impl Ledger for Broken {
         self.refuse()
     }
 
-    fn spending_of_all(&self, _: Duration) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
+    fn spending_of_all(
+        &self,
+        _: Duration,
+        _: usize,
+    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
         self.refuse()
     }
 
@@ -184,6 +188,14 @@ impl Members for Broken {
     }
 
     fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn key_by(&self, _: Identity) -> Answer<'_, Result<(), Unavailable>> {
         self.refuse()
     }
 

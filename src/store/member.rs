@@ -148,6 +148,13 @@ pub trait Members: Send + Sync + 'static {
     /// The logins that are not over.
     fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>>;
 
+    /// The fingerprint of the secret that tokens are hashed with, where one is noted and a member's token
+    /// depends on it. What ends with the process has none.
+    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>>;
+
+    /// Notes it, in the place of any other.
+    fn key_by(&self, print: Identity) -> Answer<'_, Result<(), Unavailable>>;
+
     /// Another number after any change of members or logins, by whichever process. Cheap: asked several
     /// times a second.
     fn edition(&self) -> Answer<'_, Result<u64, Unavailable>>;

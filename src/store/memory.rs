@@ -133,8 +133,9 @@ impl Ledger for Memory {
     fn spending_of_all(
         &self,
         since: Duration,
+        most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        Box::pin(ready(self.step(|books, _| Ok(books.spending_of_all(since)))))
+        Box::pin(ready(self.step(|books, _| Ok(books.spending_of_all(since, most)))))
     }
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {

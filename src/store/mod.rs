@@ -87,10 +87,11 @@ pub trait Ledger: Send + Sync + 'static {
     ) -> Answer<'_, Result<Vec<Spending>, Unavailable>>;
 
     /// What everybody has spent by caller, UTC day, service and model since a wall-clock time, in this
-    /// order; what was voided counts nothing.
+    /// order, at most `most` rows; what was voided counts nothing.
     fn spending_of_all(
         &self,
         since: Duration,
+        most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>>;
 
     /// Purchases whose outcome nobody knows, the latest first, at most `most`.

@@ -158,6 +158,13 @@ impl Sqlite {
         Self::start(path, clock, books, Access::Read, None)
     }
 
+    /// Whether somebody's token in the ledger at `path` depends on a secret that is noted there, as far as
+    /// that can be read.
+    pub fn is_keyed(path: &Path) -> bool {
+        let opened = open::open(&true_name(path), Purpose::Read, Room::default());
+        opened.is_ok_and(|file| members::keyed_by(&file).is_ok_and(|print| print.is_some()))
+    }
+
     /// Whether a server has this ledger now, in whichever process.
     pub fn is_served(&self) -> bool {
         lock::is_served(&self.path)
@@ -294,8 +301,9 @@ impl Ledger for Sqlite {
     fn spending_of_all(
         &self,
         since: Duration,
+        most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        report::spending_of_all(self.path.clone(), since)
+        report::spending_of_all(self.path.clone(), since, most)
     }
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {

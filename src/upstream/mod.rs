@@ -62,7 +62,7 @@ pub trait Departure: Send + Sync {
 /// Why a purchase is not sent after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// Nobody waits for it any more.
+    /// Nobody waits for it any more who may buy it.
     Abandoned,
     /// It could not be recorded as sent.
     Unrecorded,

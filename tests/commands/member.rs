@@ -215,6 +215,33 @@ fn that_the_secret_was_lost_is_said() {
 }
 
 #[test]
+fn another_secret_than_before_is_refused_until_it_is_meant() {
+    const OTHER: &str = "another secret of 0123456789abcdef0123456789";
+    let desk = Desk::open();
+    let (right, wrong) = ([("TOLLGATE_SECRET", LONG)], [("TOLLGATE_SECRET", OTHER)]);
+    assert_eq!(desk.run(&["member", "add", "ann"], &right).code, Some(0));
+    for change in [["add", "bob"], ["rotate", "ann"]] {
+        let ended = desk.run(&[&["member"], &change[..]].concat(), &wrong);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{}", ended.err);
+        assert!(ended.err.contains("is not the one that the members' tokens"), "{}", ended.err);
+        assert!(!ended.err.contains(OTHER) && !ended.err.contains(LONG), "{}", ended.err);
+    }
+    assert_eq!(desk.members().len(), 1);
+    // What needs no secret goes on.
+    assert_eq!(desk.run(&["member", "list"], &wrong).code, Some(0));
+
+    let meant = desk.run(&["member", "rotate", "ann", "--new-secret"], &wrong);
+    assert_eq!(meant.code, Some(0), "{}", meant.err);
+    assert!(meant.err.contains("tokens of 1 earlier members hold no more"), "{}", meant.err);
+    let secret = Secret::new(OTHER.as_bytes());
+    assert_eq!(desk.members()[0].token, token::hash(&secret, meant.out.trim_end()));
+    assert_eq!(desk.run(&["member", "add", "bob"], &right).code, Some(2));
+    // Where nobody's token depends on it, any other will do.
+    assert_eq!(desk.run(&["member", "revoke", "ann"], &right).code, Some(0));
+    assert_eq!(desk.run(&["member", "add", "bob"], &right).code, Some(0));
+}
+
+#[test]
 fn members_need_a_store_that_lasts() {
     let desk = Desk::open();
     for change in [&["add", "ann"][..], &["list"], &["revoke", "ann"]] {

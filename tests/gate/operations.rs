@@ -2,9 +2,14 @@
 //! sees.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::process::{Signal, run};
+use tempfile::TempDir;
+use tollgate::store::sqlite::Sqlite;
+
+use crate::support::process::{Process, Signal, run};
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 fn slow(millis: u64) -> Upstream {
@@ -121,4 +126,33 @@ fn what_operators_see_is_not_where_callers_call_and_the_other_way_round() {
         assert_eq!(client.answer().status, status, "{method} {path}");
     }
     assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn a_server_that_waits_for_a_command_says_for_which_and_starts_or_stops() {
+    let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+    let environment = [
+        ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0"),
+        ("TOLLGATE_STORE__URL", "sqlite:ledger.db"),
+    ];
+    // What a command has that asks the gateway where no server runs.
+    let ledger = folder.path().join("ledger.db");
+    let command = Sqlite::instead(&ledger, Arc::new(tollgate::clock::wall)).unwrap();
+    let waits = || {
+        let server = Process::start(folder.path(), &environment);
+        until("it says so", || {
+            let printed = server.printed();
+            let waiting = printed.lines().find(|line| line.contains("waiting for a command"));
+            waiting.is_some_and(|line| line.contains(&std::process::id().to_string()))
+        });
+        server
+    };
+    let mut stopped = waits();
+    stopped.signal(Signal::SIGTERM);
+    assert_eq!(stopped.wait().signal(), Some(Signal::SIGTERM as i32));
+    let mut server = waits();
+    drop(command);
+    server.address("page");
+    server.kill();
 }

@@ -30,7 +30,7 @@ fn check(turn: u32) -> Checkpoint {
 
 impl Desk {
     async fn spending_of_all(&self, since: std::time::Duration) -> Vec<CallerSpending> {
-        bounded(self.ledger.spending_of_all(since)).await.expect("added up")
+        bounded(self.ledger.spending_of_all(since, usize::MAX)).await.expect("added up")
     }
 
     async fn end(&self, asked: Reservation, ending: Ending) {
@@ -56,6 +56,10 @@ async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
     let others =
         [row("ann", TODAY, "beta", 1, [5, 0, 0]), row("bob", TODAY, "alpha", 1, [4, 0, 0])];
     let [beta, bob] = others;
+    assert_eq!(
+        bounded(desk.ledger.spending_of_all(START, 2)).await.expect("added up"),
+        [first.clone(), beta.clone()]
+    );
     assert_eq!(desk.spending_of_all(START).await, [first, beta, next.clone(), bob]);
     assert_eq!(desk.spending_of_all(START + SECOND).await, [next]);
 }

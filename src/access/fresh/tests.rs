@@ -1,7 +1,7 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::access::jwt::tests::issuer::{P256, Told};
+use crate::access::jwt::tests::issuer::{ED, P256, Told, document};
 
 fn keys(told: &Told) -> Arc<Keys> {
     Arc::new(Keys::new(Box::new(told.clone())))
@@ -55,7 +55,7 @@ async fn an_operator_is_not_made_to_wait() {
 async fn whoever_waits_is_told_within_seconds_when_nobody_asks() {
     let keys = keys(&Told::new(&[P256.jwk()]));
     let start = clock::now();
-    assert!(keys.newer().await.is_none(), "nobody keeps them");
+    assert!(keys.newer(None).await.is_none(), "nobody keeps them");
     assert_eq!(start.elapsed(), WAIT);
 }
 
@@ -64,14 +64,33 @@ async fn the_same_document_is_not_read_twice() {
     let told = Told::new(&[P256.jwk()]);
     let keys = keys(&told);
     tokio::spawn(keys.keep());
-    let first = keys.newer().await.expect("keys");
+    let first = keys.newer(None).await.expect("keys");
     tokio::time::sleep(Duration::from_secs(1_300)).await;
     assert!(told.asked() >= 3);
     assert!(Arc::ptr_eq(&first, &keys.current().expect("keys")));
     // A short while after it was asked, nobody waits.
     tokio::time::sleep(Duration::from_secs(31)).await;
-    keys.newer().await.expect("keys");
-    assert!(keys.newer().now_or_never().expect("at once").is_none());
+    keys.newer(Some(&first)).await.expect("keys");
+    assert!(keys.newer(Some(&first)).now_or_never().expect("at once").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_came_just_after_one_had_looked_are_the_newer_ones() {
+    let told = Told::new(&[P256.jwk()]);
+    let keys = keys(&told);
+    assert!(keys.current().is_none(), "what a token finds that comes before them");
+    tokio::spawn(keys.keep());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let found = keys.newer(None).now_or_never().expect("at once");
+    let first = found.expect("those that came meanwhile");
+    told.says(Some(document(&[P256.jwk(), ED.jwk()])));
+    keys.look_again();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let found = keys.newer(Some(&first)).now_or_never().expect("at once");
+    let second = found.expect("those that came meanwhile");
+    assert!(!Arc::ptr_eq(&first, &second));
+    assert!(keys.newer(Some(&second)).now_or_never().expect("at once").is_none());
+    assert_eq!(told.asked(), 2);
 }
 
 #[test]

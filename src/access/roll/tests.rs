@@ -67,6 +67,14 @@ impl Members for Store {
         self.inner.sessions()
     }
 
+    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
+        self.inner.keyed_by()
+    }
+
+    fn key_by(&self, print: Identity) -> Answer<'_, Result<(), Unavailable>> {
+        self.inner.key_by(print)
+    }
+
     fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
         if self.is_away.load(Ordering::SeqCst) {
             return Box::pin(std::future::ready(Err(Unavailable("away".into()))));

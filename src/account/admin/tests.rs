@@ -113,6 +113,27 @@ async fn everybodys_spend_is_told_by_caller_day_and_model_with_what_is_unknown_a
 }
 
 #[tokio::test]
+async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
+    let office = office(None);
+    let buy = |number: usize| {
+        let (caller, cost) = (format!("member:m{number}"), Usd::mills(3));
+        let office = &office;
+        async move { office.buy(&caller, "alpha", cost, posted(cost)).await }
+    };
+    for number in 0..usage::MOST_ROWS {
+        buy(number).await;
+    }
+    let told = office.usage("since=1d").await;
+    assert_eq!(told.matches("\"caller\":").count(), usage::MOST_ROWS);
+    buy(usage::MOST_ROWS).await;
+    for query in ["since=1d", "since=1d&format=csv"] {
+        let query = validate::everybody(Some(query)).unwrap();
+        let refused = office.admin.usage(query).await.unwrap_err();
+        assert_eq!(refused.kind().code, "invalid_request");
+    }
+}
+
+#[tokio::test]
 async fn a_spreadsheet_gets_text_and_no_formulas() {
     let office = office(None);
     office.buy("=HYPERLINK(\"x\")", "@alpha,1", Usd::mills(3), posted(Usd::mills(3))).await;

@@ -16,6 +16,9 @@ use crate::contract::money::Usd;
 use crate::store::{CallerSpending, Ledger, Unavailable};
 use crate::validate::{EverybodyQuery, Shape};
 
+/// More are no answer for a page, and memory that one caller can have us fill.
+pub(super) const MOST_ROWS: usize = 20_000;
+
 const HEAD: &str = "caller,day,service,model,count,settled,unknown,held\n";
 
 #[derive(Serialize)]
@@ -47,17 +50,18 @@ struct Figures {
     held_micros: u64,
 }
 
+/// `Ok(None)` where there are more rows than anybody is told at once: a part would not add up.
 pub(super) async fn answer(
     ledger: &dyn Ledger,
     query: EverybodyQuery,
-) -> Result<Answer, Unavailable> {
+) -> Result<Option<Answer>, Unavailable> {
     let today = Date::at(clock::wall()).days();
     let since = Date::on((today + 1).saturating_sub(query.days)).begins();
-    let rows = ledger.spending_of_all(since).await?;
-    Ok(match query.shape {
+    let rows = ledger.spending_of_all(since, MOST_ROWS + 1).await?;
+    Ok((rows.len() <= MOST_ROWS).then(|| match query.shape {
         Shape::Json => answer::json(StatusCode::OK, &document(since, &rows)),
         Shape::Csv => download(csv(&rows)),
-    })
+    }))
 }
 
 fn document(since: Duration, rows: &[CallerSpending]) -> Document<'_> {

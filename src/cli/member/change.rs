@@ -55,6 +55,9 @@ pub enum Change {
         /// Whose
         #[arg(value_parser = name)]
         name: Arc<str>,
+        /// Goes on with the secret as it is now: tokens that were made with another hold no more
+        #[arg(long)]
+        new_secret: bool,
     },
 }
 

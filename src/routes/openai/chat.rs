@@ -34,7 +34,7 @@ pub(super) async fn buy(
         wants_usage: wanted.wants_usage,
     };
     let purchase =
-        Purchase::new(call.caller.clone(), wanted.order, claim).within(call.standing.own);
+        Purchase::new(call.caller.clone(), wanted.order, claim).by(call.standing.clone());
     let answer = match wanted.is_stream {
         true => stream::buy(purchases, purchase, voice).await?,
         false => whole(purchases.oneshot(purchase).await?, &voice)?,

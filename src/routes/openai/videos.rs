@@ -81,7 +81,7 @@ pub(super) async fn buy(
     let claim = claim::of(&call.head.headers)?;
     let sent = wanted.order.get().clone();
     let purchase =
-        Purchase::new(call.caller.clone(), wanted.order, claim).within(call.standing.own);
+        Purchase::new(call.caller.clone(), wanted.order, claim).by(call.standing.clone());
     let receipt = purchases.oneshot(purchase).await?;
     if !receipt.status.is_success() {
         return Ok(naming(&wanted.ignored, refusal::answer(receipt)));

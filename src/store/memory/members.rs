@@ -158,6 +158,14 @@ impl Members for Memory {
         self.look(Roll::logins)
     }
 
+    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
+        Box::pin(ready(Ok(None)))
+    }
+
+    fn key_by(&self, _: Identity) -> Answer<'_, Result<(), Unavailable>> {
+        Box::pin(ready(Ok(())))
+    }
+
     fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
         self.look(|roll, _| roll.edition)
     }

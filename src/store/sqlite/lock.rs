@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use tracing::warn;
+
 use super::OpenError;
 use crate::clock;
 
 const ENDING: &str = ".lock";
 /// A command has the lock for as long as it asks the gateway; whoever comes meanwhile waits so long.
-const COMMANDS_END: Duration = Duration::from_secs(30);
+const COMMANDS_END: Duration = Duration::from_secs(120);
 /// What is written in the lock may be of the last holder for a moment.
 const IS_SIGNED: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -45,6 +47,7 @@ impl Lock {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(unusable)?;
         let since = clock::now();
+        let mut is_told = false;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
@@ -56,6 +59,13 @@ impl Lock {
                     };
                     if since.elapsed() >= patience {
                         return Err(OpenError::Locked { pid, holder: has_it });
+                    }
+                    if has_it == Holder::Command && !std::mem::replace(&mut is_told, true) {
+                        let pid = pid.unwrap_or_default();
+                        warn!(
+                            pid,
+                            "waiting for a command that asks the gateway and has the ledger"
+                        );
                     }
                     thread::sleep(LOOK_AGAIN);
                 }

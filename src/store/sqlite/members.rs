@@ -97,6 +97,18 @@ impl Members for Sqlite {
         self.ask(Weight::Cheap, move |books| sessions(&books.connection, clock()))
     }
 
+    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
+        self.ask(Weight::Cheap, |books| keyed_by(&books.connection))
+    }
+
+    fn key_by(&self, print: Identity) -> Answer<'_, Result<(), Unavailable>> {
+        self.ask(Weight::Dear, move |books| {
+            let note = "INSERT OR REPLACE INTO secret (number, print) VALUES (1, ?)";
+            books.connection.execute(note, [print])?;
+            Ok(())
+        })
+    }
+
     fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
         self.ask(Weight::Cheap, |books| {
             let query = "SELECT edition FROM members_edition";
@@ -104,6 +116,12 @@ impl Members for Sqlite {
             Ok(read.query_row([], |row| row.get(0))?)
         })
     }
+}
+
+pub(super) fn keyed_by(connection: &Connection) -> Result<Option<Identity>, Fault> {
+    let query =
+        "SELECT print FROM secret WHERE EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
+    Ok(connection.query_row(query, [], |row| row.get(0)).optional()?)
 }
 
 fn enlist(connection: &Connection, member: &Member) -> Judged {

@@ -43,7 +43,7 @@ const WRONG_COUNTERS: &str = "
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
     /// Somebody else has it.
-    #[error("{} uses the ledger{}", somebody(.holder), process(.pid))]
+    #[error("{} uses the ledger{}{}", somebody(.holder), process(.pid), advice(.holder))]
     Locked {
         /// Its process, where it said so already.
         pid: Option<u32>,
@@ -59,6 +59,13 @@ fn somebody(holder: &Holder) -> &'static str {
     match holder {
         Holder::Server(_) => "another server",
         Holder::Command => "a command that asks the gateway",
+    }
+}
+
+fn advice(holder: &Holder) -> &'static str {
+    match holder {
+        Holder::Server(_) => "",
+        Holder::Command => "; it has not come to its end: end it, and start again",
     }
 }
 

@@ -39,8 +39,9 @@ pub(super) fn spending(
 pub(super) fn spending_of_all(
     path: PathBuf,
     since: Duration,
+    most: usize,
 ) -> Answer<'static, Result<Vec<CallerSpending>, Unavailable>> {
-    read(path, move |connection| grouped_by_caller(connection, since))
+    read(path, move |connection| grouped_by_caller(connection, since, most))
 }
 
 /// Those of which nobody knows, the latest first.
@@ -101,6 +102,7 @@ fn grouped(
 fn grouped_by_caller(
     connection: &Connection,
     since: Duration,
+    most: usize,
 ) -> rusqlite::Result<Vec<CallerSpending>> {
     let mut find = connection.prepare(
         "SELECT caller, day, service, model, count(*),
@@ -108,9 +110,11 @@ fn grouped_by_caller(
                 sum(iif(state = 'unknown', toll_micros, 0)),
                 sum(iif(state IN ('reserved', 'sent'), toll_micros, 0))
          FROM purchases WHERE at >= ? AND state <> 'voided'
-         GROUP BY caller, day, service, model ORDER BY caller, day, service, model",
+         GROUP BY caller, day, service, model ORDER BY caller, day, service, model
+         LIMIT ?",
     )?;
-    let groups = find.query_map([column::nanos(since)], |row| {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let groups = find.query_map(params![column::nanos(since), most], |row| {
         Ok(CallerSpending {
             caller: row.get(0)?,
             day: row.get(1)?,

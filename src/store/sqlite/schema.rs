@@ -122,6 +122,12 @@ const MIGRATIONS: &[&str] = &["
         edition INTEGER NOT NULL
     ) STRICT;
     INSERT INTO members_edition VALUES (1, 0);
+", "
+    -- The fingerprint of the secret that tokens are hashed with: one row, once it is known.
+    CREATE TABLE secret (
+        number INTEGER PRIMARY KEY CHECK (number = 1),
+        print  BLOB NOT NULL CHECK (length(print) = 32)
+    ) STRICT;
 "];
 
 /// The version that this program writes.
@@ -207,7 +213,7 @@ mod tests {
         let clock = || Arc::new(|| Duration::from_secs(9));
         for opened in [Sqlite::read(&path, clock()), Sqlite::beside(&path, clock())] {
             let why = opened.unwrap_err().to_string();
-            assert!(why.contains("start the server once to bring it to 2"), "{why}");
+            assert!(why.contains("start the server once to bring it to 3"), "{why}");
         }
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
@@ -220,6 +226,38 @@ mod tests {
         drop(ledger);
         let read = Sqlite::read(&path, clock()).unwrap();
         assert_eq!(read.edition().await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let mut file = Connection::open(&path).unwrap();
+        migrate_by(&mut file, &MIGRATIONS[..2]).unwrap();
+        let ann =
+            "INSERT INTO members VALUES ('ann', 'admin', NULL, 5, zeroblob(32), 'tg_a', 6, NULL)";
+        file.execute_batch(ann).unwrap();
+        drop(file);
+        let clock = || Arc::new(|| Duration::from_secs(9));
+        let why = Sqlite::beside(&path, clock()).unwrap_err().to_string();
+        assert!(why.contains("its version is 2; start the server once to bring it to 3"), "{why}");
+
+        let ledger = Sqlite::serve(&path, clock()).unwrap();
+        let members = ledger.members().await.unwrap();
+        assert_eq!((members.len(), &*members[0].name, members[0].token), (1, "ann", [0; 32]));
+        assert_eq!(ledger.keyed_by().await.unwrap(), None);
+        for print in [[7; 32], [8; 32]] {
+            ledger.key_by(print).await.unwrap();
+            assert_eq!(ledger.keyed_by().await.unwrap(), Some(print));
+        }
+        drop(ledger);
+        let read = Sqlite::read(&path, clock()).unwrap();
+        assert_eq!(read.keyed_by().await.unwrap(), Some([8; 32]));
+        drop(read);
+        // No token depends on it any more.
+        let beside = Sqlite::beside(&path, clock()).unwrap();
+        beside.revoke("ann".into()).await.unwrap();
+        assert_eq!(beside.keyed_by().await.unwrap(), None);
     }
 
     #[test]

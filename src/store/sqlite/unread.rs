@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::fs::DirBuilder;
+use std::fs::DirEntry;
 use std::fs::OpenOptions;
 use std::io;
 use std::io::Write;
@@ -12,6 +13,8 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::time::SystemTime;
+
+use tracing::warn;
 
 use super::lock::beside;
 use crate::store::PurchaseId;
@@ -55,10 +58,12 @@ pub(super) fn tidy(ledger: &Path, now: Duration) -> io::Result<()> {
     let mut kept = Vec::new();
     for entry in entries {
         let entry = entry?;
-        let about = entry.metadata()?;
-        let age = SystemTime::UNIX_EPOCH + now;
-        let age = age.duration_since(about.modified()?).unwrap_or_default();
-        kept.push((age, about.len(), entry.path()));
+        match file(&entry, now) {
+            Ok(Some(file)) => kept.push(file),
+            // Somebody else put it there, and may want it back.
+            Ok(None) => {}
+            Err(error) => left(&entry.path(), &error),
+        }
     }
     kept.sort_unstable();
     let (mut count, mut bytes) = (0, 0);
@@ -66,10 +71,29 @@ pub(super) fn tidy(ledger: &Path, now: Duration) -> io::Result<()> {
         count += 1;
         bytes += length;
         if age >= KEEP || count > MOST || bytes > MOST_BYTES {
-            fs::remove_file(path)?;
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => left(&path, &error),
+                Ok(()) | Err(_) => {}
+            }
         }
     }
     Ok(())
+}
+
+/// Its age, its size and where it is; none for what no file of ours can be.
+fn file(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
+    let about = match entry.metadata() {
+        // It went meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        about => about?,
+    };
+    let age = (SystemTime::UNIX_EPOCH + now).duration_since(about.modified()?).unwrap_or_default();
+    Ok(about.is_file().then(|| (age, about.len(), entry.path())))
+}
+
+/// One is no reason to keep the others.
+fn left(path: &Path, error: &io::Error) {
+    warn!(file = %path.display(), %error, "a reply that could not be read could not be forgotten");
 }
 
 #[cfg(test)]
@@ -101,6 +125,19 @@ mod tests {
         assert_eq!(names(&ledger).len(), 2);
         tidy(&ledger, KEEP * 2).unwrap();
         assert_eq!(names(&ledger), [second.to_string()]);
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_keeps_none_of_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = folder.path().join("ledger.db");
+        keep(&ledger, PurchaseId::new(), b"x", Duration::ZERO).unwrap();
+        let within = beside(&ledger, ENDING);
+        fs::create_dir(within.join("a folder")).unwrap();
+        std::os::unix::fs::symlink("nowhere", within.join("a link")).unwrap();
+        // Removing the first fails; that must not keep the second.
+        tidy(&ledger, KEEP * 20_000 * 2).unwrap();
+        assert_eq!(names(&ledger), ["a folder", "a link"]);
     }
 
     #[test]

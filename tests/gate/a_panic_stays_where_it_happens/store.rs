@@ -103,8 +103,9 @@ impl Ledger for Brittle {
     fn spending_of_all(
         &self,
         since: Duration,
+        most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        self.0.ledger.spending_of_all(since)
+        self.0.ledger.spending_of_all(since, most)
     }
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {

@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use tempfile::TempDir;
+
 use super::MEMBERS;
 use crate::support::members::SECRET;
-use crate::support::process::{Ended, Signal, run};
+use crate::support::process::{Ended, Process, Signal, run};
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 fn command(gate: &Gate, arguments: &[&str]) -> Ended {
@@ -66,4 +68,33 @@ fn a_list_that_cannot_be_read_at_the_start_lets_nobody_in_and_the_rest_goes_on()
     assert_eq!(gate.get("/bff/me").code(), "missing_credentials");
     assert_eq!((gate.get("/").status, gate.get("/bff/catalog").status), (200, 200));
     assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn with_another_secret_than_the_tokens_were_made_with_no_server_starts() {
+    const OTHER: &str = "another secret of 0123456789abcdef0123456789";
+    let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+    let settings = format!(
+        "store.url = \"sqlite:ledger.db\"\nserver.listen = \"127.0.0.1:0\"\n\
+         admin.listen = \"127.0.0.1:0\"\n{MEMBERS}"
+    );
+    fs::write(folder.path().join("proxy.toml"), settings).unwrap();
+    let right = [("TOLLGATE_SECRET", SECRET)];
+    let added = run(folder.path(), &["member", "add", "ann"], &right);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let another = ([("TOLLGATE_SECRET", OTHER)], "is not the one that the members' tokens");
+    let none = ([("TOLLGATE_LOG__LEVEL", "info")], "is gone");
+    for (environment, why) in [another, none] {
+        let checked = run(folder.path(), &["check"], &environment);
+        assert_eq!(checked.code, Some(2), "{checked:?}");
+        assert!(checked.stderr.contains(why), "{checked:?}");
+        let mut server = Process::start(folder.path(), &environment);
+        assert_eq!(server.wait().code(), Some(2), "{}", server.printed());
+        let printed = server.printed();
+        assert!(printed.contains(why) && !printed.contains(OTHER), "{printed}");
+        assert!(!folder.path().join("tollgate.secret").exists(), "one that would be no help");
+    }
+    let mut server = Process::start(folder.path(), &right);
+    server.address("page");
+    server.kill();
 }

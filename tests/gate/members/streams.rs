@@ -1,8 +1,12 @@
-//! What is open ends when the credentials do that opened it.
+//! What is open, or waits, ends when the credentials do that opened it.
+
+use serde_json::json;
+use tollgate::store::{Own, Role};
 
 use super::MEMBERS;
 use crate::support::client::Client;
-use crate::support::{Ending, Gate, Reply, Upstream, VIDEO, until};
+use crate::support::members::Holder;
+use crate::support::{CHAT, Ending, Gate, Reply, Upstream, VIDEO, until};
 
 const EVENTS: &str = "/bff/events?request_id=job-1";
 
@@ -65,4 +69,43 @@ fn a_revoked_member_does_not_get_the_rest_of_a_video() {
     // A gigabyte was announced. What is left in the buffers comes, and then the end.
     let rest = client.rest();
     assert!(rest.starts_with(b"HTTP/1.1 200") && rest.len() < 500_000_000, "{}", rest.len());
+}
+
+#[test]
+fn what_a_revoked_member_has_in_the_queue_is_not_bought() {
+    let upstream = Upstream::start(|heard| match heard.target.as_str() {
+        "/api/v1/chat" => Reply::chat("hello"),
+        _ => Reply::video("job-1"),
+    });
+    let window = "gateway.window = { requests = 1, seconds = 20 }\ngateway.max_wait = \"120s\"\n";
+    let gate = Gate::start(&upstream, &format!("{window}{MEMBERS}"));
+    let (ann, bob) = (gate.member("ann"), gate.member("bob"));
+    let root = gate.member_with("root", Role::Admin, Own::default());
+    let buy = |holder: &Holder, target, key, what| {
+        let mut client = gate.client();
+        client.send("POST", target, &[holder.bearer(), ("idempotency-key", key)], what);
+        client
+    };
+    assert_eq!(buy(&bob, "/api/v1/chat", "first", CHAT).answer().status, 200);
+    let mut queue = [
+        buy(&ann, "/api/v1/chat", "chat", CHAT),
+        buy(&ann, "/api/v1/chat", "chat", CHAT),
+        buy(&ann, "/api/v1/video", "video", VIDEO),
+    ];
+    // The repeat of the chat waits with the first.
+    until("two of hers wait", || {
+        gate.metrics().lines().any(|line| line == "tollgate_window_waiting 2")
+    });
+    ann.revoke();
+    for client in &mut queue {
+        let told = client.answer();
+        assert_eq!((told.status, told.code().as_str()), (401, "invalid_credentials"));
+        assert_eq!(told.charged().as_deref(), Some("no"));
+        assert!(told.text().contains("nothing was sent"), "{}", told.text());
+    }
+    assert_eq!(upstream.requests(), 1, "nobody else's turn has come");
+    let usage = gate.ask("GET", "/bff/admin/usage", &[root.bearer()], "").json();
+    let [row] = &usage["rows"].as_array().unwrap()[..] else { panic!("bob's alone: {usage}") };
+    assert_eq!((&row["caller"], &row["held_micros"]), (&json!("member:bob"), &json!(0)));
+    assert_eq!(upstream.charges(), [6_000]);
 }

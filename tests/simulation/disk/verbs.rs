@@ -138,8 +138,9 @@ impl Ledger for Disk {
     fn spending_of_all(
         &self,
         since: Duration,
+        most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        self.store().spending_of_all(since)
+        self.store().spending_of_all(since, most)
     }
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {

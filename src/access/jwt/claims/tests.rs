@@ -105,3 +105,20 @@ fn a_claim_may_lie_within_others() {
         assert_eq!(claims.role, Role::Member);
     }
 }
+
+#[test]
+fn no_two_names_look_the_same_for_what_nobody_sees_in_one() {
+    for (name, shown) in [
+        ("ada", "ada"),
+        ("CORP\\ada", "CORP\\ada"),
+        ("zo\u{eb} \u{627}\u{62f}\u{627} \u{1f99c}", "zo\u{eb} \u{627}\u{62f}\u{627} \u{1f99c}"),
+        ("ada\u{200b}", "ada\\u{200b}"),
+        ("a\u{ad}d\u{2060}a\u{e0041}", "a\\u{ad}d\\u{2060}a\\u{e0041}"),
+        ("\u{61c}ada\u{fe0f}", "\\u{61c}ada\\u{fe0f}"),
+        ("ada\\u{200b}", "ada\\u{5c}u{200b}"),
+        ("ada\\u200b", "ada\\u200b"),
+    ] {
+        assert_eq!(visible(name), shown);
+        assert_eq!(subject(name.to_owned()).as_deref(), Ok(shown));
+    }
+}

@@ -41,7 +41,11 @@ impl Books {
         rows
     }
 
-    pub(in crate::store::memory) fn spending_of_all(&self, since: Duration) -> Vec<CallerSpending> {
+    pub(in crate::store::memory) fn spending_of_all(
+        &self,
+        since: Duration,
+        most: usize,
+    ) -> Vec<CallerSpending> {
         let mut groups: BTreeMap<_, CallerSpending> = BTreeMap::new();
         let counted = |entry: &&Entry| entry.row.at >= since && entry.row.state != State::Voided;
         for Entry { row, today, .. } in self.entries.values().filter(counted) {
@@ -64,7 +68,7 @@ impl Books {
             };
             *amount = amount.checked_add(row.toll).unwrap_or(Usd::micros(u64::MAX));
         }
-        groups.into_values().collect()
+        groups.into_values().take(most).collect()
     }
 
     pub(in crate::store::memory) fn unknown(&self, most: usize) -> Vec<Row> {
