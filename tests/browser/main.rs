@@ -9,6 +9,7 @@ mod element;
 mod embedding;
 mod gate;
 mod looks;
+mod openai_sdk;
 mod page;
 mod people;
 mod purchases;
