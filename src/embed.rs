@@ -107,14 +107,21 @@ struct Behind {
 
 impl Tollgate {
     /// Opens the store and builds the gate. Purchases, polls and the sandbox run on the tokio runtime
-    /// that this is called in; it blocks for as long as the store takes to open.
+    /// that this is called in; it blocks for as long as the store takes to open. What deserves a second
+    /// look in the settings is said once, as a warning of [`tracing`]. Where it fails, nothing goes on.
     ///
     /// # Errors
     /// [`StartError::NoRuntime`], or [`StartError::System`].
     pub fn new(config: Config) -> Result<Self, StartError> {
         let Config(config) = config;
         let host = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        // There is no second listener here.
+        for warning in config.warnings().iter().filter(|text| !text.starts_with("admin.")) {
+            tracing::warn!("{warning}");
+        }
         let ends = Ends::default();
+        // What was begun ends again with a start that fails.
+        let (begun, served) = (ends.shutdown.clone().drop_guard(), ends.over.clone().drop_guard());
         let lasting = {
             let secret = || cli::secret(&config).map_err(io::Error::other);
             waited_for(app::begin(&config, None, &host, &ends, secret))?
@@ -123,6 +130,8 @@ impl Tollgate {
         let app = App::new(config, own, &lasting)?;
         let tasks = TaskTracker::new();
         let stack = app.core(tasks.clone())?;
+        begun.disarm();
+        served.disarm();
         Ok(Self { stack, behind: Arc::new(Behind { app, access: lasting.access, tasks, ends }) })
     }
 

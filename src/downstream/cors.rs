@@ -28,6 +28,12 @@ const MAY_SEND: &[&str] = &[
     "last-event-id",
     "x-request-id",
     "x-tollgate",
+    // The stock SDKs name themselves by it; browsers other than Chromium let them, and ask first.
+    "user-agent",
+    // What they send where their settings say so. It is read by nobody here.
+    "openai-organization",
+    "openai-project",
+    "openai-beta",
 ];
 /// A family of headers that stock SDKs add to every call.
 const SDK_FAMILY: &str = "x-stainless-";

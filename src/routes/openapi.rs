@@ -166,8 +166,8 @@ fn content(schema: &str) -> utoipa::openapi::Content {
 
 fn success(reply: &Reply, is_paid: bool) -> utoipa::openapi::Response {
     let mut builder = ResponseBuilder::new().description(reply.about);
-    if let Some((media_type, schema)) = reply.body {
-        builder = builder.content(media_type, content(schema));
+    for (media_type, schema) in reply.bodies {
+        builder = builder.content(*media_type, content(schema));
     }
     if is_paid {
         for (name, about) in replies::OF_PURCHASES {
@@ -227,6 +227,18 @@ mod tests {
                 operation.path
             );
         }
+    }
+
+    #[test]
+    fn a_chat_in_the_dialect_is_answered_whole_or_as_events() {
+        let document = document(&Catalog::published());
+        let json: serde_json::Value = serde_json::from_slice(&document).unwrap();
+        let chat = &json["paths"]["/v1/chat/completions"]["post"];
+        let content = chat["responses"]["200"]["content"].as_object().unwrap();
+        let kinds: Vec<_> = content.keys().collect();
+        assert_eq!(kinds, ["application/json", "text/event-stream"]);
+        let asked = &json["components"]["schemas"]["OpenAiChatRequest"]["properties"]["stream"];
+        assert_eq!(asked["type"], "boolean");
     }
 
     #[test]

@@ -12,6 +12,8 @@ export interface Fault {
 
 /** A refusal, or a call whose outcome nobody here knows. */
 export class TollgateError extends Error {
+  constructor(facts: Pick<TollgateError, 'code' | 'charged'> & Partial<TollgateError>);
+  name: 'TollgateError';
   /** The problem's code, or `connection_lost`, `unreadable`, `refused`. */
   code: string;
   /** HTTP status; 0 where no answer came. */
@@ -31,21 +33,22 @@ export class TollgateError extends Error {
 export interface ClientOptions {
   /** Where tollgate is; where the module came from by default. */
   baseUrl?: string | URL;
-  /** A member's token or a JWT, or what gives one. */
+  /** A member's token or a JWT, or what gives one: it is asked before each attempt. */
   token?: string | null | (() => string | null | Promise<string | null>);
   /** How often a call is sent at most; 5 when nothing is said. */
   attempts?: number;
-  fetch?: typeof fetch;
+  /** Another `fetch` than the platform's. */
+  fetch?: typeof globalThis.fetch;
 }
 
 export interface ReadOptions {
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
 }
 
 export interface BuyOptions extends ReadOptions {
   /** Names the purchase; made anew for each call when nothing is said. */
-  idempotencyKey?: string;
-  /** Told before each repeat: why, and after how many seconds. */
+  idempotencyKey?: string | undefined;
+  /** Told before each repeat: why, and after how many seconds it comes. */
   onRetry?: (reason: TollgateError, seconds: number) => void;
 }
 
@@ -95,6 +98,90 @@ export interface JobNews {
   at: string | null;
 }
 
+/** US dollars with six places (`0.006000`), and the same in micro-dollars. */
+export interface Priced {
+  toll: string;
+  toll_micros: number;
+}
+
+export interface ChatModel extends Priced {
+  id: string;
+  tier: string;
+  best_for: string;
+}
+
+export interface VideoModel extends Priced {
+  id: string;
+  /** Which lengths it makes, in seconds. `unstated`: the gateway does not say; these are the bounds of all. */
+  durations: { kind: 'one_of'; values: number[] } | { kind: 'range' | 'unstated'; min: number; max: number };
+  image: 'required' | 'optional';
+  aspect_ratio: 'ignored' | 'unstated';
+  remarks: string;
+}
+
+export interface Catalog {
+  mode: 'sandbox' | 'live';
+  chat: ChatModel[];
+  video: VideoModel[];
+  defaults: { video_model: string; duration: number; aspect_ratio: string };
+  limits: { prompt_characters: number; chat_body_bytes: number; video_body_bytes: number };
+  aspect_ratios: string[];
+  roles: string[];
+  /** Which words of a status body mean what, and where finished videos may be played from. */
+  jobs: { finished: string[]; failed: string[]; result: string[]; media_origins: string[] };
+  /** Words in a prompt that make the sandbox misbehave; none where the gateway is live. */
+  sandbox_moods: { word: string; does: string }[];
+  /** For how long a key is known, and the name of the memory that knows it. */
+  replay: { chat_seconds: number; video_seconds: number; ledger: string };
+}
+
+export interface Budget {
+  scope: 'total' | 'caller';
+  period: 'day' | 'month';
+  limit: string;
+  limit_micros: number;
+  spent: string;
+  spent_micros: number;
+  left: string;
+  left_micros: number;
+  /** When it begins anew (ISO 8601). */
+  renews: string;
+}
+
+export interface Me {
+  caller: { kind: 'address' | 'member' | 'subject'; name?: string; role?: 'member' | 'admin' };
+  mode: 'sandbox' | 'live';
+  access: 'open' | 'members' | 'jwt';
+  limits: { requests: number; seconds: number; burst: number; left: number; reset_seconds: number };
+  budgets: Budget[];
+  /** The account's, for who may see it. */
+  balance?: { amount: string; amount_micros: number; as_of: string; stale: boolean };
+  /** How long a purchase would queue for the account's rate limit now. */
+  window: { wait_seconds: number };
+}
+
+export interface Job extends Priced {
+  request_id: string;
+  model: string;
+  state: 'open' | 'finished' | 'failed';
+  ordered_at: string;
+  /** When the gateway last said something. */
+  at: string | null;
+  /** The gateway's status body, unchanged; `null` before it said anything. */
+  status: unknown;
+}
+
+export interface Jobs {
+  jobs: Job[];
+}
+
+export interface Usage {
+  since: string;
+  total: string;
+  total_micros: number;
+  rows: { day: string; service: 'chat' | 'video'; model: string; count: number; spent: string; spent_micros: number }[];
+}
+
 export interface Client {
   /** Buys one reply. */
   chat(request: ChatRequest, options?: BuyOptions): Promise<ChatReply>;
@@ -109,12 +196,13 @@ export interface Client {
     content(requestId: string, options?: ReadOptions): Promise<Blob>;
   };
   /** The price list (`GET /bff/catalog`). */
-  catalog(options?: ReadOptions): Promise<unknown>;
-  /** What is left (`GET /bff/me`). */
-  me(options?: ReadOptions): Promise<unknown>;
-  jobs(options?: ReadOptions): Promise<unknown>;
-  /** What was spent, such as since `7d`. */
-  usage(since?: string, options?: ReadOptions): Promise<unknown>;
+  catalog(options?: ReadOptions): Promise<Catalog>;
+  /** Who is calling, and what is left to it (`GET /bff/me`). */
+  me(options?: ReadOptions): Promise<Me>;
+  /** The caller's videos, the latest first (`GET /bff/jobs`). */
+  jobs(options?: ReadOptions): Promise<Jobs>;
+  /** What was spent, such as since `24h`; `7d` when nothing is said (`GET /bff/usage`). */
+  usage(since?: string, options?: ReadOptions): Promise<Usage>;
 }
 
 /** A name that no other purchase has: an Idempotency-Key. */

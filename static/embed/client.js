@@ -11,7 +11,7 @@ const HOME = new URL('/', import.meta.url).href;
 const ATTEMPTS = 5;
 /** How long a server may make us wait before we say so instead, in seconds. */
 const LONGEST_WAIT = 60;
-/** Refusals that cost nothing, or that the same key answers later. */
+/** Refusals that cost nothing, or that the same key answers later: sent again where they say when. */
 const SENT_AGAIN = [409, 429, 503];
 
 /** A refusal, or a call whose outcome nobody here knows. */
@@ -34,7 +34,7 @@ export class TollgateError extends Error {
  *   gives one (it may be async). attempts: how often a call is sent at most. fetch: another one.
  */
 export function createClient({ baseUrl = HOME, token = null, attempts = ATTEMPTS, fetch = globalThis.fetch.bind(globalThis) } = {}) {
-  const wire = { base: new URL(baseUrl, HOME), token, attempts: Math.max(1, attempts), fetch };
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, fetch };
   const read = async (path, options) => (await call(wire, path, options)).body;
   return Object.freeze({
     chat: async (request, options = {}) => {
@@ -49,9 +49,8 @@ export function createClient({ baseUrl = HOME, token = null, attempts = ATTEMPTS
       status: (requestId, options) => read(`/api/v1/video/status?${named([requestId])}`, options),
       watch: (requestId, options = {}) => watch(wire, requestId, options),
       content: async (requestId, options) => {
-        const response = await send(wire, `/bff/video/content?${named([requestId])}`, options);
-        if (!response.ok) throw refusal(response, await response.text());
-        return response.blob();
+        const path = `/bff/video/content?${named([requestId])}`;
+        return (await call(wire, path, options, (response) => response.blob())).body;
       },
     }),
     catalog: (options) => read('/bff/catalog', options),
@@ -86,20 +85,21 @@ async function buy(wire, path, request, { idempotencyKey = newKey(), signal, onR
   }
 }
 
-/** Sends until there is an answer that another attempt would not change. */
-async function call(wire, path, { onRetry, ...request } = {}) {
+/** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */
+async function call(wire, path, { onRetry, ...request } = {}, take = asJson) {
   let doubt = false;
   for (let attempt = 1; ; attempt += 1) {
     try {
       const response = await send(wire, path, request);
-      return { body: await parsed(response, request), response };
+      return { body: await whole(response, request, take), response };
     } catch (error) {
       if (!(error instanceof TollgateError)) throw error;
       // A refusal of a repeat speaks of the repeat: of an earlier attempt that was lost, it says nothing.
       if (doubt && error.charged === 'no' && !SPEAKS_OF_THE_KEY.includes(error.code)) error.charged = 'unknown';
-      const wait = error.code === 'connection_lost' ? 2 ** (attempt - 1) : error.retryAfter;
-      const isAgain = error.code === 'connection_lost' || SENT_AGAIN.includes(error.status);
-      if (!isAgain || attempt >= wire.attempts || !(wait <= LONGEST_WAIT)) throw error;
+      const isLost = error.code === 'connection_lost';
+      const wait = isLost ? Math.min(2 ** (attempt - 1), LONGEST_WAIT) : error.retryAfter;
+      const isAgain = isLost || (SENT_AGAIN.includes(error.status) && wait !== null);
+      if (!isAgain || attempt >= wire.attempts || wait > LONGEST_WAIT) throw error;
       doubt ||= error.charged !== 'no';
       onRetry?.(error, wait);
       await pause(wait, request.signal);
@@ -127,47 +127,61 @@ const lost = ({ method = 'GET' }) => new TollgateError({
   code: 'connection_lost', charged: method === 'POST' ? 'unknown' : 'no', detail: 'The connection was lost before an answer came',
 });
 
-async function parsed(response, request) {
-  let text;
+/** The body of a success, as `take` reads it; a refusal is thrown. */
+async function whole(response, request, take) {
   try {
-    text = await response.text();
-  } catch {
+    if (response.ok) return await take(response, request);
+    throw refusal(response, await response.text(), request);
+  } catch (error) {
+    if (error instanceof TollgateError || request.signal?.aborted) throw error;
     throw lost(request);
-  }
-  if (!response.ok) throw refusal(response, text);
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new TollgateError({ code: 'unreadable', status: response.status, charged: request.method === 'POST' ? 'unknown' : 'no', detail: 'The answer is not JSON' });
   }
 }
 
-function refusal(response, text) {
+async function asJson(response, { method }) {
+  const text = await response.text();
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new TollgateError({ code: 'unreadable', status: response.status, charged: method === 'POST' ? 'unknown' : 'no', detail: 'The answer is not JSON' });
+  }
+}
+
+function refusal(response, text, { method } = {}) {
   let problem = null;
   try {
     problem = JSON.parse(text);
   } catch { /* Whoever answered, it was not tollgate. */ }
   const isOurs = typeof problem?.code === 'string' && typeof problem?.charged === 'string';
-  // The gateway's own refusal comes unchanged, with its toll beside it: nothing.
-  const isGateways = !isOurs && response.headers.has('tollgate-toll');
+  // Reading costs nothing. The gateway's own refusal comes unchanged, with its toll beside it: nothing.
+  const isFree = method !== 'POST' || response.headers.has('tollgate-toll');
   const after = response.headers.get('retry-after') ?? '';
   return new TollgateError({
     status: response.status,
     code: isOurs ? problem.code : 'refused',
     title: isOurs ? problem.title : `It was refused (${response.status})`,
     detail: isOurs ? problem.detail : text.slice(0, 500),
-    charged: isOurs ? problem.charged : isGateways ? 'no' : 'unknown',
+    charged: isOurs ? problem.charged : isFree ? 'no' : 'unknown',
     errors: isOurs ? problem.errors ?? [] : [],
     retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,
     requestId: response.headers.get('x-request-id'),
   });
 }
 
-function pause(seconds, signal) {
-  return new Promise((done, stop) => {
-    const timer = setTimeout(done, seconds * 1000);
-    signal?.addEventListener('abort', () => { clearTimeout(timer); stop(signal.reason); }, { once: true });
-  });
+async function pause(seconds, signal) {
+  signal?.throwIfAborted();
+  let timer;
+  let stop;
+  try {
+    await new Promise((done, fail) => {
+      timer = setTimeout(done, seconds * 1000);
+      stop = () => fail(signal.reason);
+      signal?.addEventListener('abort', stop);
+    });
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener('abort', stop);
+  }
 }
 
 /**
@@ -182,26 +196,30 @@ async function* watch(wire, requestId, { signal } = {}) {
       const headers = { accept: 'text/event-stream', ...(lastId && { 'last-event-id': lastId }) };
       const response = await send(wire, path, { headers, signal });
       if (response.status === 204) return;
-      if (!response.ok) throw refusal(response, await response.text());
+      if (!response.ok) throw refusal(response, await response.text().catch(() => ''));
       for await (const { id, event, data } of events(response.body)) {
         lastId = id || lastId;
         failures = 0;
         const word = JSON.parse(data);
-        if (event === 'problem' && word.request_id) throw new TollgateError({ ...word, requestId: null });
+        if (event === 'problem' && word.request_id) throw told(word);
         if (event !== 'job') continue;
         yield { requestId: word.request_id, state: word.state, status: word.status, at: word.at };
         if (word.state !== 'open') return;
       }
     } catch (error) {
-      if (signal?.aborted) throw error;
-      const isFinal = error instanceof TollgateError && error.status && !SENT_AGAIN.includes(error.status) && error.status < 500;
+      if (signal?.aborted) throw signal.reason;
+      if (!(error instanceof TollgateError)) throw error;
+      const isFinal = error.status && !SENT_AGAIN.includes(error.status) && error.status < 500;
       failures += 1;
-      if (isFinal || failures > wire.attempts) throw error;
+      if (isFinal || failures >= wire.attempts) throw error;
       wait = error.retryAfter ?? Math.min(30, 2 ** failures);
     }
     await pause(wait, signal);
   }
 }
+
+/** A problem that came as an event. */
+const told = ({ code, status, title, detail = '', charged }) => new TollgateError({ code, status, title, detail, charged });
 
 /** Server-sent events of a body, as the standard reads them. */
 async function* events(body) {
@@ -210,7 +228,7 @@ async function* events(body) {
   let event = { id: '', event: 'message', data: [] };
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch(() => { throw lost({}); });
       if (done) return;
       const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
       rest = lines.pop();

@@ -4,28 +4,29 @@
  *
  * Attributes: `base-url` (where tollgate is; where this file came from by default), `model` (no picker then), and of a chat `system` (its
  * first message). Properties: `token` (a member's token or a JWT, or a function that gives one). Each tells what it bought by an event,
- * `tollgate-reply` or `tollgate-video`, with the client's answer as `detail`. Colours follow the page's: `--tollgate-accent`, `color`.
+ * `tollgate-reply` or `tollgate-video`, with the client's answer as `detail`. Font, colour and scheme are the page's own; these are theirs:
+ * `--tollgate-accent`, `--tollgate-on-accent` (text on it), `--tollgate-trouble`, `--tollgate-radius`.
  */
 
 import { TollgateError, createClient, newKey } from './client.js';
 
 const STYLE = `
-:host { display: block; font: inherit; color-scheme: light dark; --accent: var(--tollgate-accent, #2f6f4f); }
+:host { display: block; font: inherit; --accent: var(--tollgate-accent, #2f6f4f); --radius: var(--tollgate-radius, .5rem); }
 :host([hidden]) { display: none; }
 form { display: grid; gap: .6rem; }
 label { display: grid; gap: .2rem; font-size: .9em; }
-textarea, select, input, button { font: inherit; color: inherit; padding: .5rem .6rem; border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: .5rem; background: transparent; }
+textarea, select, input, button { font: inherit; color: inherit; padding: .5rem .6rem; border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: var(--radius); background: transparent; }
 textarea { resize: vertical; min-height: 4.5rem; }
 button { min-height: 2.4rem; cursor: pointer; justify-self: start; }
-button.main { background: var(--accent); border-color: var(--accent); color: #fff; }
+button.main { background: var(--accent); border-color: var(--accent); color: var(--tollgate-on-accent, #fff); }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 ol { list-style: none; margin: 0 0 .8rem; padding: 0; display: grid; gap: .6rem; }
-article { padding: .6rem .8rem; border-radius: .6rem; white-space: pre-wrap; overflow-wrap: anywhere; background: color-mix(in srgb, currentColor 7%, transparent); }
+article { padding: .6rem .8rem; border-radius: var(--radius); white-space: pre-wrap; overflow-wrap: anywhere; background: color-mix(in srgb, currentColor 7%, transparent); }
 article.mine { background: color-mix(in srgb, var(--accent) 16%, transparent); }
-article.trouble { border: 1px solid #b3261e; }
+article.trouble { border: 1px solid var(--tollgate-trouble, #b3261e); }
 .row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
 .small { font-size: .85em; opacity: .85; margin: 0; }
-video { width: 100%; border-radius: .6rem; background: #000; }
+video { width: 100%; border-radius: var(--radius); background: #000; }
 @media (forced-colors: active) { button.main { forced-color-adjust: auto; } }
 `;
 
@@ -50,28 +51,32 @@ const choice = (model, remark) => make('option', { value: model.id, text: `${mod
 
 /** What both elements share: the client, the price list, one purchase at a time, its words. */
 class Purchasing extends HTMLElement {
-  /** A token, or a function that gives one. Set it before the element is used. */
-  token = null;
-
   #style = new CSSStyleSheet();
 
   constructor() {
     super();
+    /** A token, or a function that gives one. The page may have set it before this file was there. */
+    this.token ??= null;
     this.#style.replaceSync(STYLE);
     this.attachShadow({ mode: 'open', delegatesFocus: true }).adoptedStyleSheets = [this.#style];
     this.said = make('p', { class: 'small', role: 'status' });
   }
 
   async connectedCallback() {
-    if (this.catalog) return;
+    if (this.client) return;
     this.client = createClient({
       baseUrl: this.getAttribute('base-url') ?? undefined,
       token: async () => (typeof this.token === 'function' ? this.token() : this.token),
     });
+    await this.begin();
+  }
+
+  /** Asks for the price list, and draws what it says. */
+  async begin() {
     try {
       this.catalog = await this.client.catalog();
     } catch (error) {
-      this.shadowRoot.replaceChildren(this.trouble(error, 'Try again', () => { this.shadowRoot.replaceChildren(); void this.connectedCallback(); }));
+      this.shadowRoot.replaceChildren(this.trouble(error, 'Try again', () => { this.shadowRoot.replaceChildren(); void this.begin(); }));
       return;
     }
     this.draw();
@@ -99,7 +104,7 @@ class Purchasing extends HTMLElement {
     try {
       const answer = await buy(record.request, { idempotencyKey: record.key, onRetry: () => { this.said.textContent = 'Asking again; it is not bought twice.'; } });
       this.pending(null);
-      this.said.textContent = `Received for $${answer.toll}.`;
+      this.said.textContent = `Received for ${price(answer)}.`;
       bought(answer);
     } catch (error) {
       const isOpen = !(error instanceof TollgateError) || error.charged === 'unknown';
@@ -141,7 +146,7 @@ class TollgateChat extends Purchasing {
     const label = () => { send.textContent = `Send · ${price(picked())}`; };
     select.addEventListener('change', label);
     label();
-    this.list = make('ol', { 'aria-label': 'Conversation' });
+    this.list = make('ol', { 'aria-label': 'Conversation', 'aria-live': 'polite' });
     const text = make('textarea', { rows: 3, on: { keydown: (event) => {
       if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -196,6 +201,10 @@ class TollgateVideo extends Purchasing {
     const [lengths, shapes, pictures] = [labelled('Seconds', length), labelled('Shape', shape), labelled('Picture to start from', picture)];
     const order = make('button', { class: 'main', type: 'button' });
     const sure = make('div', { class: 'row', hidden: true });
+    const begin = () => {
+      sure.hidden = true;
+      order.hidden = false;
+    };
     const follow = () => {
       const { durations, image, aspect_ratio: ratio } = picked();
       const values = durations.values ?? Array.from({ length: durations.max - durations.min + 1 }, (_, step) => durations.min + step);
@@ -204,8 +213,7 @@ class TollgateVideo extends Purchasing {
       shapes.hidden = ratio === 'ignored';
       picture.required = image === 'required';
       order.textContent = `Generate · ${price(picked())}`;
-      sure.hidden = true;
-      order.hidden = false;
+      begin();
     };
     select.addEventListener('change', follow);
     order.addEventListener('click', () => {
@@ -213,14 +221,15 @@ class TollgateVideo extends Purchasing {
       if (!prompt.value.trim()) { this.said.textContent = 'Say what the video should show.'; prompt.focus(); return; }
       if (!picture.reportValidity()) return;
       const yes = make('button', { class: 'main', type: 'button', text: `Yes, spend ${price(picked())}`, on: { click: () => {
-        follow();
+        begin();
+        order.focus();
         const request = {
           prompt: prompt.value, model: picked().id, duration: Number(length.value),
           ...(!shapes.hidden && { aspect_ratio: shape.value }), ...(picture.value && { image_url: picture.value }),
         };
         this.go({ key: newKey(), request });
       }, keydown: (event) => event.repeat && event.preventDefault() } });
-      const no = make('button', { type: 'button', text: 'Keep editing', on: { click: () => { follow(); order.focus(); } } });
+      const no = make('button', { type: 'button', text: 'Keep editing', on: { click: () => { begin(); order.focus(); } } });
       sure.replaceChildren('It cannot be cancelled once it is ordered.', no, yes);
       sure.hidden = false;
       order.hidden = true;

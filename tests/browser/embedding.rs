@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::shop::Shop;
+use crate::support::{Gate as Scripted, Reply, Upstream};
 use crate::watch::Tamper;
 
 /// Where the example says that tollgate is.
@@ -142,4 +144,42 @@ fn a_site_that_is_not_listed_can_load_the_client_and_buy_nothing() {
     page.find(ASK).click();
     page.wait_until("document.getElementById('answer').textContent.length > 20");
     assert_eq!(gate.sold(), 0);
+}
+
+#[test]
+fn a_video_is_ordered_as_the_form_says_through_a_change_of_mind() {
+    let shop = Shop::open(None);
+    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+        "POST" => Reply::video("job-1"),
+        _ => Reply::new(200, r#"{"status":"rendering"}"#),
+    });
+    let settings = format!("access.allowed_origins = {}\n", shop.listed());
+    let gate = Scripted::start(&upstream, &settings);
+    let origin = format!("http://{}", gate.address());
+    shop.show("/index.html", &format!(
+        "<!doctype html><html lang=\"en\"><title>Shop</title><link rel=\"icon\" href=\"data:,\">\
+         <script type=\"module\" src=\"{origin}/bff/elements.js\"></script><tollgate-video></tollgate-video></html>"
+    ));
+    let page = shop.visit("/index.html", &origin);
+    page.find(PROMPT).fill("A lighthouse at dusk");
+    page.find(("combobox", "Model")).choose("video-c-2");
+    page.find(("combobox", "Seconds")).choose("5");
+    let generate = ("button", "Generate · $3.00");
+    page.find(generate).click();
+    page.find(("button", "Keep editing")).click();
+    assert_eq!(page.find(("combobox", "Seconds")).value(), "5");
+    page.find(generate).click();
+    page.find(("button", "Yes, spend $3.00")).click();
+    page.find(generate);
+    let orders = || upstream.heard().into_iter().filter(|heard| heard.method == "POST");
+    page.patiently(|| orders().next()).expect("an order");
+    let shadow = "document.querySelector('tollgate-video').shadowRoot";
+    page.wait_until(&format!("{shadow}.textContent.includes('It is being made')"));
+    let focus = page.evaluate(&format!("{shadow}.activeElement?.textContent"));
+    assert_eq!(focus, generate.1, "who confirms is not thrown out of the form");
+    gate.told_elsewhere(upstream.charges().iter().sum());
+    let bodies: Vec<_> =
+        orders().map(|heard| String::from_utf8_lossy(&heard.body).into_owned()).collect();
+    assert_eq!(bodies.len(), 1);
+    assert!(bodies[0].contains("\"duration\":5"), "{bodies:?}");
 }

@@ -9,11 +9,20 @@ mod element;
 mod embedding;
 mod gate;
 mod looks;
+#[path = "../documents/markdown.rs"]
+#[expect(dead_code, reason = "blocks are all that is read here")]
+mod markdown;
+mod openai_sdk;
 mod page;
+mod pasted;
 mod people;
 mod purchases;
 mod scenarios;
+mod shop;
 mod site;
+#[expect(dead_code, reason = "shared with the gate's tests, which use all of it")]
+#[path = "../gate/support/mod.rs"]
+mod support;
 mod tabs;
 mod usage;
 mod video_form;

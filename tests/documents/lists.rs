@@ -152,3 +152,22 @@ fn the_map_of_modules_is_the_one_that_is_tested() {
     assert!(tested.len() > 15, "{tested:?}");
     assert_eq!(drawn, tested);
 }
+
+#[test]
+fn the_headers_of_pages_of_other_origins_are_those_of_the_code() {
+    let text = read("docs/openai.md");
+    let prose = section(&text, "In a browser");
+    let prose = prose.split("A script of a listed origin may send").nth(1).expect("a list");
+    let (sent, readable) = prose.split_once("It can read").expect("two lists");
+    let code = read("src/downstream/cors.rs");
+    for (told, constant) in [(sent, "const MAY_SEND"), (readable, "const MAY_READ")] {
+        let list = code.split(constant).nth(1).and_then(|rest| rest.split("];").next());
+        let list = list.expect("a list in src/downstream/cors.rs").lines();
+        let known: Vec<_> =
+            list.filter_map(|line| line.trim().strip_prefix('"')?.split('"').next()).collect();
+        let mut told = spans(told);
+        told.retain(|name| *name != "x-stainless-");
+        assert_eq!(told, known, "{constant}");
+    }
+    assert!(code.contains("const SDK_FAMILY: &str = \"x-stainless-\""));
+}

@@ -35,6 +35,9 @@ fn sorted(list: &str) -> Vec<String> {
     items
 }
 
+/// What OpenAI's SDKs send besides, some of it where their settings say so.
+const OF_SDKS: &str = "openai-beta,openai-organization,openai-project,user-agent";
+
 fn preflight(gate: &Gate, origin: &str, path: &str, asked: &str) -> Answer {
     let headers = [
         ("Origin", origin),
@@ -52,6 +55,7 @@ fn a_preflight_is_answered_here_with_what_may_be_sent_and_nothing_else() {
     for (asked, granted) in [
         (known, known),
         ("Content-Type, X-Stainless-OS", "content-type,x-stainless-os"),
+        ("User-Agent, OpenAI-Organization, OpenAI-Project, OpenAI-Beta", OF_SDKS),
         ("content-type,cookie,x-evil,x-forwarded-for", "content-type"),
         ("x-stainles", ""),
     ] {

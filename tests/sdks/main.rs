@@ -4,8 +4,12 @@
 
 mod calls;
 mod faults;
+#[path = "../documents/markdown.rs"]
+#[expect(dead_code, reason = "blocks are all that is read here")]
+mod markdown;
 mod program;
 mod sandbox;
+mod snippets;
 #[expect(dead_code, reason = "shared with the gate's tests, which use all of it")]
 #[path = "../gate/support/mod.rs"]
 mod support;

@@ -24,35 +24,50 @@ const ADVICE: &str = "run tests/sdks/install (it needs: apt-get install python3-
 impl Sdk {
     /// Lets the SDK do `errand` at this address, and says what came of it.
     pub(crate) fn run(self, address: &str, errand: &str) -> Value {
-        let base = format!("http://{address}/v1");
-        let home = home();
-        let mut command = match self {
-            Self::Python => {
-                let mut command = Command::new(home.join("python/bin/python"));
-                command.args(["-W", "ignore", "tests/sdks/python.py"]);
-                command
-            }
-            Self::Node | Self::Vercel => {
-                let mut command = Command::new("node");
-                let script = if self == Self::Node { "node.mjs" } else { "vercel.mjs" };
-                command.arg(beside_its_modules(&home, script));
-                command
-            }
+        let script = match self {
+            Self::Python => "tests/sdks/python.py".into(),
+            Self::Node => beside_its_modules("node.mjs"),
+            Self::Vercel => beside_its_modules("vercel.mjs"),
         };
-        let installed =
-            home.join(if self == Self::Python { "python" } else { "node" }).join("installed");
-        assert!(installed.exists(), "{self:?}'s SDK is not installed: {ADVICE}");
-        let ran = command
-            .args([&base, errand])
-            .stdin(Stdio::null())
-            .output()
-            .unwrap_or_else(|error| panic!("{self:?} cannot be run ({error}): {ADVICE}"));
-        let (said, complained) =
-            (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-        assert!(ran.status.success(), "{self:?} {errand}: {said}\n{complained}");
+        let said = said(self.program().arg(script).args([&format!("http://{address}/v1"), errand]));
         let last = said.lines().last().unwrap_or_default();
         serde_json::from_str(last).unwrap_or_else(|_| panic!("{self:?} {errand}: {said}"))
     }
+
+    /// Runs `script` in `folder`, and says what it prints.
+    pub(crate) fn run_script(self, script: &str, folder: &Path) -> String {
+        let path = match self {
+            Self::Python => folder.join("script.py"),
+            Self::Node | Self::Vercel => home().join(format!("node/{self:?}-script.mjs")),
+        };
+        fs::write(&path, script).unwrap_or_else(|_| panic!("{ADVICE}"));
+        said(self.program().arg(path).current_dir(folder))
+    }
+
+    fn program(self) -> Command {
+        let home = home();
+        let (folder, mut command) = match self {
+            Self::Python => {
+                let mut command = Command::new(home.join("python/bin/python"));
+                command.args(["-W", "ignore"]);
+                ("python", command)
+            }
+            Self::Node | Self::Vercel => ("node", Command::new("node")),
+        };
+        let is_installed = home.join(folder).join("installed").exists();
+        assert!(is_installed, "{self:?}'s SDK is not installed: {ADVICE}");
+        command
+    }
+}
+
+/// What it prints, once it has ended well.
+fn said(command: &mut Command) -> String {
+    let ran = command.stdin(Stdio::null()).output();
+    let ran = ran.unwrap_or_else(|error| panic!("{command:?} cannot be run ({error}): {ADVICE}"));
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{command:?}: {said}\n{complained}");
+    said
 }
 
 fn home() -> PathBuf {
@@ -60,8 +75,9 @@ fn home() -> PathBuf {
 }
 
 /// A module finds others from where it is.
-fn beside_its_modules(home: &Path, script: &str) -> PathBuf {
+fn beside_its_modules(script: &str) -> PathBuf {
     static COPIED: Once = Once::new();
+    let home = home();
     COPIED.call_once(|| {
         for script in ["node.mjs", "vercel.mjs"] {
             let source = Path::new("tests/sdks").join(script);

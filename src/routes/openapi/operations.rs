@@ -48,8 +48,8 @@ pub(super) struct Query {
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) about: &'static str,
-    /// Media type and schema.
-    pub(super) body: Option<(&'static str, &'static str)>,
+    /// Media type and schema, one for each that it can have.
+    pub(super) bodies: &'static [(&'static str, &'static str)],
 }
 
 /// In which shape an operation refuses.
@@ -113,6 +113,7 @@ pub(super) const OF_JOBS: &[&Kind] = &[
 ];
 
 pub(super) const JSON: &str = "application/json";
+pub(super) const EVENTS: &str = "text/event-stream";
 const ONE_JOB: Query = Query {
     name: "request_id",
     is_required: true,
@@ -151,7 +152,7 @@ pub(super) const NATIVE: &[Operation] = &[
         summary: "Buy one chat reply",
         is_paid: true,
         takes: &[(JSON, "ChatRequest")],
-        replies: &[ok("The gateway's reply, unchanged.", JSON, "ChatReply")],
+        replies: &[ok("The gateway's reply, unchanged.", &[(JSON, "ChatReply")])],
         problems: PURCHASE,
         ..BASE
     },
@@ -164,7 +165,7 @@ pub(super) const NATIVE: &[Operation] = &[
         about: "It is charged when it is accepted, and cannot be cancelled. Follow it by its request_id.",
         is_paid: true,
         takes: &[(JSON, "VideoRequest")],
-        replies: &[ok("The gateway's acceptance, unchanged.", JSON, "VideoAccepted")],
+        replies: &[ok("The gateway's acceptance, unchanged.", &[(JSON, "VideoAccepted")])],
         problems: PURCHASE,
         ..BASE
     },
@@ -174,7 +175,7 @@ pub(super) const NATIVE: &[Operation] = &[
         tag: "jobs",
         summary: "How far a job is",
         query: &[ONE_JOB],
-        replies: &[ok("The gateway's latest status body, unchanged.", JSON, "Anything")],
+        replies: &[ok("The gateway's latest status body, unchanged.", &[(JSON, "Anything")])],
         problems: OF_JOBS,
         ..BASE
     },
@@ -186,11 +187,11 @@ pub(super) const NATIVE: &[Operation] = &[
         about: "Ranges are answered. Only videos on page.media_origins, or the sandbox's, are fetched.",
         query: &[ONE_JOB],
         replies: &[
-            ok("The video.", "video/mp4", "Anything"),
+            ok("The video.", &[("video/mp4", "Anything")]),
             Reply {
                 status: StatusCode::PARTIAL_CONTENT,
                 about: "A part of the video.",
-                body: Some(("video/mp4", "Anything")),
+                bodies: &[("video/mp4", "Anything")],
             },
         ],
         problems: OF_VIDEO,
@@ -201,15 +202,15 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "events",
         tag: "jobs",
         summary: "What becomes of jobs, as it happens",
-        about: "Server-sent events: `status` for each change of a job, `problem` for what goes wrong. At least one job has \
+        about: "Server-sent events: `job` for each change of a job, `problem` for what goes wrong. At least one job has \
                 to be named where an address is no identity.",
         query: &[SOME_JOBS],
         replies: &[
-            ok("Events.", "text/event-stream", "Text"),
+            ok("Events.", &[(EVENTS, "Text")]),
             Reply {
                 status: StatusCode::NO_CONTENT,
                 about: "All of them have ended, and Last-Event-ID knows it.",
-                body: None,
+                bodies: &[],
             },
         ],
         problems: OF_JOBS,
@@ -221,7 +222,7 @@ pub(super) const NATIVE: &[Operation] = &[
         tag: "jobs",
         summary: "The caller's jobs",
         query: &[SOME_JOBS],
-        replies: &[ok("The latest first, at most 200.", JSON, "Jobs")],
+        replies: &[ok("The latest first, at most 200.", &[(JSON, "Jobs")])],
         problems: OF_JOBS,
         ..BASE
     },
@@ -231,7 +232,7 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "catalog",
         tag: "facts",
         summary: "The price list",
-        replies: &[ok("Models, tolls and the rules of forms.", JSON, "Catalog")],
+        replies: &[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])],
         ..BASE
     },
     Operation {
@@ -239,7 +240,7 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "me",
         tag: "facts",
         summary: "Who is calling, and what is left to it",
-        replies: &[ok("Limits, budgets and, where it may be seen, the balance.", JSON, "Me")],
+        replies: &[ok("Limits, budgets and, where it may be seen, the balance.", &[(JSON, "Me")])],
         problems: &[&LEDGER_UNAVAILABLE],
         ..BASE
     },
@@ -254,7 +255,7 @@ pub(super) const NATIVE: &[Operation] = &[
             about: "How far back: 7d, or 24h; 7d when nothing is said.",
             schema: schemas::since,
         }],
-        replies: &[ok("By UTC day and model.", JSON, "Usage")],
+        replies: &[ok("By UTC day and model.", &[(JSON, "Usage")])],
         problems: &[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE],
         ..BASE
     },
@@ -264,7 +265,7 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "openapi",
         tag: "facts",
         summary: "This document",
-        replies: &[ok("OpenAPI 3.1.", JSON, "Anything")],
+        replies: &[ok("OpenAPI 3.1.", &[(JSON, "Anything")])],
         ..BASE
     },
     Operation {
@@ -273,7 +274,7 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "client",
         tag: "embedding",
         summary: "A client for web pages: one module without imports",
-        replies: &[ok("The module.", "text/javascript", "Text")],
+        replies: &[ok("The module.", &[("text/javascript", "Text")])],
         ..BASE
     },
     Operation {
@@ -282,7 +283,7 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "clientTypes",
         tag: "embedding",
         summary: "The client's types, for TypeScript",
-        replies: &[ok("The types.", "text/plain", "Text")],
+        replies: &[ok("The types.", &[("text/plain", "Text")])],
         ..BASE
     },
     Operation {
@@ -291,7 +292,7 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "elements",
         tag: "embedding",
         summary: "The elements tollgate-chat and tollgate-video",
-        replies: &[ok("The module.", "text/javascript", "Text")],
+        replies: &[ok("The module.", &[("text/javascript", "Text")])],
         ..BASE
     },
     Operation {
@@ -300,7 +301,7 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "healthz",
         tag: "facts",
         summary: "Alive",
-        replies: &[ok("It is.", "text/plain", "Text")],
+        replies: &[ok("It is.", &[("text/plain", "Text")])],
         ..BASE
     },
     Operation {
@@ -309,7 +310,7 @@ pub(super) const NATIVE: &[Operation] = &[
         id: "problem",
         tag: "facts",
         summary: "A kind of problem, explained",
-        replies: &[ok("A page for people.", "text/html", "Text")],
+        replies: &[ok("A page for people.", &[("text/html", "Text")])],
         problems: &[&NOT_FOUND],
         ..BASE
     },
@@ -330,10 +331,9 @@ pub(super) const OF_VIDEO: &[&Kind] = &[
 
 pub(super) const fn ok(
     about: &'static str,
-    media_type: &'static str,
-    schema: &'static str,
+    bodies: &'static [(&'static str, &'static str)],
 ) -> Reply {
-    Reply { status: StatusCode::OK, about, body: Some((media_type, schema)) }
+    Reply { status: StatusCode::OK, about, bodies }
 }
 
 /// Every row.

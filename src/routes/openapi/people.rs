@@ -9,7 +9,7 @@ use crate::problem::{
     NOT_FOUND, ORIGIN_NOT_ALLOWED, PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
 };
 
-const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, about: "Done.", body: None };
+const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, about: "Done.", bodies: &[] };
 const LOGIN: &[&Kind] = &[
     &MALFORMED_JSON,
     &INVALID_CREDENTIALS,
@@ -68,7 +68,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
                 schema: schemas::shape,
             },
         ],
-        replies: &[ok("By caller, UTC day and model.", JSON, "Anything")],
+        replies: &[ok("By caller, UTC day and model.", &[(JSON, "Anything")])],
         problems: &[&INVALID_REQUEST],
         ..ADMINS
     },
@@ -76,21 +76,24 @@ pub(super) const OPERATIONS: &[Operation] = &[
         path: "/bff/admin/members",
         id: "adminMembers",
         summary: "Who may call",
-        replies: &[ok("Names, roles, budgets, and what was spent.", JSON, "Anything")],
+        replies: &[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])],
         ..ADMINS
     },
     Operation {
         path: "/bff/admin/jobs",
         id: "adminJobs",
         summary: "Everybody's latest jobs",
-        replies: &[ok("The latest first.", JSON, "Anything")],
+        replies: &[ok("The latest first.", &[(JSON, "Anything")])],
         ..ADMINS
     },
     Operation {
         path: "/bff/admin/billing",
         id: "adminBilling",
         summary: "The account, as the gateway tells it",
-        replies: &[ok("Balance and its course, keys by name, unknown outcomes.", JSON, "Anything")],
+        replies: &[ok(
+            "Balance and its course, keys by name, unknown outcomes.",
+            &[(JSON, "Anything")],
+        )],
         ..ADMINS
     },
 ];

@@ -1,0 +1,54 @@
+//! What the documents show of each SDK works as it is written, but for the address.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::markdown::{blocks, read, section};
+use crate::program::Sdk;
+use crate::sandbox::Sandbox;
+
+/// Where the documents say that tollgate is.
+const DOCUMENTED: &str = "127.0.0.1:8080";
+
+/// What the blocks of this section print, one after another.
+fn printed(sdk: Sdk, document: &str, heading: &str, folder: &TempDir) -> String {
+    let sandbox = Sandbox::start();
+    let text = read(document);
+    let language = if sdk == Sdk::Python { "python" } else { "js" };
+    let shown = blocks(section(&text, heading), language).concat();
+    assert!(shown.contains(DOCUMENTED), "{document}, {heading}: {shown}");
+    sdk.run_script(&shown.replace(DOCUMENTED, &sandbox.address), folder.path())
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+#[test]
+fn the_readmes_lines_for_python_buy_a_chat() {
+    let printed = printed(Sdk::Python, "README.md", "OpenAI's SDKs", &folder());
+    assert!(printed.contains("Hello from the sandbox"), "{printed}");
+}
+
+#[test]
+fn what_is_shown_for_python_streams_a_chat_and_saves_a_video() {
+    let folder = folder();
+    let printed = printed(Sdk::Python, "docs/openai.md", "From Python", &folder);
+    assert!(printed.contains("Hello from the sandbox"), "{printed}");
+    let clip = fs::read(folder.path().join("lighthouse.mp4")).expect("a clip");
+    assert_eq!(&clip[4..8], b"ftyp");
+}
+
+#[test]
+fn what_is_shown_for_node_buys_a_chat_and_tells_its_toll() {
+    let printed = printed(Sdk::Node, "docs/openai.md", "From Node", &folder());
+    assert!(printed.contains("Hello from the sandbox"), "{printed}");
+    assert!(printed.trim_end().ends_with("0.003000"), "{printed}");
+}
+
+#[test]
+fn what_is_shown_for_vercels_sdk_buys_a_chat() {
+    let printed = printed(Sdk::Vercel, "docs/openai.md", "With Vercel's AI SDK", &folder());
+    assert!(printed.contains("Hello from the sandbox"), "{printed}");
+}
