@@ -14,6 +14,7 @@ mod people;
 mod purchases;
 mod scenarios;
 mod site;
+mod start;
 mod tabs;
 mod usage;
 mod video_form;
