@@ -2,7 +2,7 @@
 
 import { read } from './api.js';
 import { price } from './catalog.js';
-import { announce, button, byId, element } from './dom.js';
+import { announce, button, byId, dress, element } from './dom.js';
 import { byDay, dayName, figure, lastDays, picture, ranking, roomFor, shape, SERVICES, table, words } from './pictures.js';
 import { sentence } from './problems.js';
 import { saveFile } from './transfer.js';
@@ -14,7 +14,8 @@ const JOBS = 20;
 let shownAs = null, jobsShown = JOBS;
 
 /** Fills the view in. */
-export function start() {
+export async function start() {
+  await dress('usage.css');
   const choice = (days) => element('label', { class: 'choice' },
     element('input', { type: 'radio', name: 'admin-range', value: days, checked: days === RANGES[0] }), ` ${days} days`);
   byId('view-admin').replaceChildren(

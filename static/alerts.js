@@ -1,4 +1,4 @@
-/** Says that a video is finished to somebody who looks elsewhere: in the tab's title and, where they asked for it, by a notification. */
+/** Says that a video is finished to who looks elsewhere: in the title and, where they asked for it, by a notification. */
 
 import { announce, byId } from './dom.js';
 import { choice } from './store.js';
@@ -18,7 +18,7 @@ export function startAlerts() {
   showToggle();
 }
 
-/** A video has just ended. `first`: this tab heard it first, so that of several only one notifies. */
+/** A video has just ended. `first`: of several tabs, this one notifies. */
 export function alertOfEnd(job, text, first) {
   if (isSeen()) return;
   unseen += 1;

@@ -61,7 +61,7 @@ export async function read(path) {
 
 const ATTEMPTS = 3;
 const PATIENCE = 60;
-/** What is decided only after a key was looked up, so that a "no" also speaks of earlier attempts. */
+/** Decided only after a key was looked up, so that a "no" also speaks of earlier attempts. */
 const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
 
 /**
@@ -73,7 +73,7 @@ const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exh
  * @param {object} options
  *   remembered: resolves whether the server still knows the key; asked before every attempt but the first.
  *   sentBefore: an earlier page or click may have sent it. forgotten: and under a memory that is gone.
- * @returns {Promise<{body: any, tollMicros: number | null, replayed: boolean, requestId: string | null}>}
+ * @returns {Promise<{body: any, tollMicros?: number, replayed: boolean, requestId?: string}>}
  */
 export async function buy(path, payload, key, { remembered, sentBefore = false, forgotten = false }) {
   const request = {

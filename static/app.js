@@ -3,7 +3,6 @@
 import { post, read, whenSignedOut } from './api.js';
 import { nameOfBudget, price } from './catalog.js';
 import { announce, button, byId, element, notice } from './dom.js';
-import { sentence } from './problems.js';
 import { open, serverRemembers, settleOpen, spent, whenChanged } from './purchase.js';
 import { choice, jobs, keepFor } from './store.js';
 
@@ -36,15 +35,16 @@ async function start() {
   });
   byId('title').textContent = service;
   showLinks();
+  const asked = read('/bff/me').catch((problem) => problem);
   try {
-    const answers = await Promise.all([read('/bff/catalog'), read('/bff/me').catch((problem) => problem)]);
-    catalog = answers[0];
-    if (answers[1].status === 401) await signIn();
-    else if (answers[1].caller) me = answers[1];
+    catalog = await read('/bff/catalog');
   } catch (problem) {
-    notice(`The price list could not be loaded. ${sentence(problem)}`, button('Reload the page', () => location.reload()));
+    notice(`The price list could not be loaded. ${problem.message}.`, button('Reload the page', () => location.reload()));
     return;
   }
+  // Where nobody signs in, nothing waits to hear who it is, which can take as long as the account takes.
+  const isOpen = choice.get('access') === 'open';
+  if (!isOpen) await meet(await asked);
   // As long as nobody can say who it is, it is whom this browser saw last.
   owner = me ? ownerOf(me) : choice.get('owner') ?? '';
   choice.set('owner', owner);
@@ -58,9 +58,23 @@ async function start() {
   addEventListener('hashchange', () => show(true));
   await show(false);
   whenChanged(soonShowLeft);
+  // What was left open is settled for whoever bought it, and for nobody else.
+  if (isOpen) {
+    const answer = await asked;
+    if (!me) await meet(answer);
+    if (me && ownerOf(me) !== owner) return location.reload();
+  }
   if (me) showMe();
   else void showLeft();
   await resume();
+}
+
+/** Takes in what `GET /bff/me` said. */
+async function meet(answer) {
+  if (answer.status === 401) return signIn();
+  if (!answer.caller) return;
+  me = answer;
+  choice.set('access', me.access);
 }
 
 /** Links to the views that this caller is offered. */
@@ -117,7 +131,7 @@ function signIn(why = '') {
     for (const id of ['views', 'person', 'money']) byId(id).hidden = true;
     document.title = `Sign in · ${service}`;
     const { askWho } = await import('./sign-in.js');
-    me = await askWho(why);
+    await meet(await askWho(why));
     people?.postMessage(ownerOf(me));
     // The same person goes on; anybody else begins with a page of their own.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
@@ -139,7 +153,7 @@ async function signOut() {
   try {
     await post('/bff/logout', {});
   } catch (problem) {
-    notice(`You are still signed in. ${sentence(problem)}`);
+    notice(`You are still signed in. ${problem.message}.`);
     return;
   }
   choice.set('owner', '');
@@ -166,7 +180,7 @@ async function resume() {
   await settleOpen();
 }
 
-/** Light or dark: the person's choice, else the system's. */
+/** Light or dark: the person's choice, which theme.js has put on already, else the system's. */
 function followTheme() {
   const apply = () => {
     const { value } = byId('theme');
@@ -218,7 +232,7 @@ async function showSpent() {
 /** What is left in the account and of the tightest budgets; the usage view has all of them. */
 async function showLeft() {
   try {
-    me = await read('/bff/me');
+    await meet(await read('/bff/me'));
   } catch {
     return; // What is shown stays; whatever is bought says itself what is wrong.
   }
@@ -258,13 +272,13 @@ function soonShowLeft() {
 /** Sandbox or live, unmistakably; in the sandbox, the words that change how it answers. */
 function showMode() {
   if (catalog.mode !== 'sandbox') {
-    byId('mode').replaceChildren(element('p', { class: 'badge live', text: 'Live: real money' }));
+    byId('mode').replaceChildren(element('p', { class: 'badge live' }, 'Live', element('span', { text: ': real money' })));
     return;
   }
   const moods = element('dl', {}, ...catalog.sandbox_moods.flatMap(({ word, does }) =>
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
   byId('mode').replaceChildren(element('details', { class: 'menu moods' },
-    element('summary', { class: 'badge', text: 'Sandbox: play money' }),
+    element('summary', { class: 'badge' }, 'Sandbox', element('span', { text: ': play money' })),
     element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': 'Words for the sandbox' },
       element('p', { text: 'Nothing here costs real money. These words in a message or prompt make the sandbox misbehave:' }),
       moods)));

@@ -1,4 +1,4 @@
-/** Shows one video as a card: how far it is while it is being made, the clip and its file when it is finished. */
+/** Shows one video as a card: how far it is, then the clip and its file. */
 
 import { price } from './catalog.js';
 import { button, clock, element } from './dom.js';

@@ -21,7 +21,7 @@ export function start(view) {
       announce(`${found().length} of ${all.length} conversations`);
     }, 150);
   });
-  const transfer = (act) => () => import('./transfer.js').then(act).catch(() => notice('This part of the page could not be loaded. Try again when the service can be reached.'));
+  const transfer = (act) => () => import('./transfer.js').then(act).catch(() => notice('This could not be loaded. Try again when the service can be reached.'));
   byId('export-all').addEventListener('click', transfer(async ({ saveJson }) => saveJson(await sorted(), 'conversations')));
   byId('export-json').addEventListener('click', transfer(({ saveJson }) => saveJson([chat.current()], chat.current().title)));
   byId('import-file').addEventListener('change', transfer(async ({ importFile }) => {

@@ -5,7 +5,7 @@
  * `false`, `null` and `undefined` nothing; anything else is an attribute.
  * @param {string} tag
  * @param {Record<string, any>} [properties]
- * @param {...(Node | string | null | undefined | Array<Node | string>)} children
+ * @param {...any} children nodes, texts, lists of them, or nothing
  */
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -31,6 +31,13 @@ export function button(text, act, kind = 'quiet') {
 
 /** The element with this id; the page's markup has it. */
 export const byId = (id) => document.getElementById(id);
+
+/** Loads a view's own look. */
+export function dress(sheet) {
+  return new Promise((done) => {
+    document.head.append(element('link', { rel: 'stylesheet', href: new URL(sheet, import.meta.url), load: done, error: done }));
+  });
+}
 
 /** Says it once to a screen reader: sent, waiting, received with its cost. */
 export function announce(text) {

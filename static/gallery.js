@@ -1,4 +1,4 @@
-/** The list of videos: what is under way first, then the newest; searched and shown in parts when there are many. */
+/** The list of videos: what is under way first, then the newest; searched and shown in parts. */
 
 import { byId } from './dom.js';
 

@@ -1,4 +1,4 @@
-/** Colours code by ranges over its text (CSS Custom Highlight API): no element is added, nothing is parsed as markup. */
+/** Colours code by ranges over its text (CSS Custom Highlight API): no element is added. */
 
 /** Longer code stays plain: colouring must never be felt. */
 const LONGEST = 50_000;
@@ -41,7 +41,7 @@ function kind(comment, strings, words, flags = '') {
   return new RegExp(parts.join('|'), `g${flags}`);
 }
 
-/** What of `text` is what: `[{kind, start, end}]`, in order and without overlap; empty for a language not known here. */
+/** What of `text` is what: `[{kind, start, end}]`, in order; empty for a language not known here. */
 export function tokens(text, language) {
   const reads = KIND_OF.get(language.toLowerCase());
   if (!reads || text.length > LONGEST) return [];

@@ -16,6 +16,8 @@ const unkept = new Set();
 
 let words, tell, whenConnected;
 let leads = false;
+/** Counts what this tab has changed: what was read before is older. */
+let changes = 0;
 
 /**
  * Takes up all jobs that are kept and goes on watching the open ones.
@@ -54,6 +56,7 @@ export async function takeIn({ reply, payload, tollMicros, at }) {
 /** Forgets a job; what it cost stays spent. */
 export async function remove(id) {
   const job = known.get(id);
+  changes += 1;
   known.delete(id);
   tell(job, { removed: true });
   watchOpen();
@@ -66,7 +69,7 @@ export async function watchJob(id, wanted) {
   watchOpen();
 }
 
-/** What the job's status body says. `phase` is also `left`, and `gone` where there is nobody to ask any more. */
+/** What the job's status body says. `phase` is also `left`, and `gone` where nobody is to be asked any more. */
 export function standing(job) {
   const said = understand(job.body, words);
   if (said.phase !== 'open' || job.open) return said;
@@ -82,17 +85,19 @@ export function usualTime(model) {
 
 /** Takes in what other tabs wrote. */
 async function refresh() {
+  const before = changes;
   const latest = new Map((await shelf.all()).map((job) => [job.id, job]));
+  if (changes !== before) return refresh();
   for (const [id, job] of known) {
     if (latest.has(id)) continue;
     known.delete(id);
     tell(job, { removed: true });
   }
   for (const job of [...latest.values()].sort((one, other) => one.at - other.at)) {
-    const before = known.get(job.id);
-    if (before && JSON.stringify(before) === JSON.stringify(job)) continue;
+    const older = known.get(job.id);
+    if (older && JSON.stringify(older) === JSON.stringify(job)) continue;
     known.set(job.id, job);
-    tell(job, { ended: Boolean(before?.open) && !job.open && !job.left });
+    tell(job, { ended: Boolean(older?.open) && !job.open && !job.left });
   }
   watchOpen();
 }
@@ -136,6 +141,7 @@ async function measure(id) {
 }
 
 async function keep(job, news) {
+  changes += 1;
   known.set(job.id, job);
   tell(job, news);
   if (await shelf.put(job)) unkept.delete(job.id);

@@ -140,7 +140,7 @@ function itemLines(lines, at, start) {
     const indent = /^ */.exec(line)[0].length;
     if (!line.trim()) {
       const after = skipBlank(lines, next);
-      // Models often indent by two where the mark is three wide; that is meant as nested, too.
+      // Models often indent by two where the mark is three wide.
       if (after >= lines.length || /^ */.exec(lines[after])[0].length < start[1].length + 2) break;
       for (; next < after; next += 1) inner.push('');
       next -= 1;

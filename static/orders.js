@@ -1,4 +1,4 @@
-/** Orders that are not jobs yet: on their way, refused, or of unknown outcome; each stays in sight until it is settled. */
+/** Orders that are not jobs yet: on their way, refused, or of unknown outcome. */
 
 import { price } from './catalog.js';
 import { announce, button, element } from './dom.js';
@@ -15,7 +15,7 @@ const left = new Set();
 
 let putBack, askAnew;
 
-/** Takes up the orders that are kept. `reuse(payload)` puts wishes back into the form, `again(payload)` also asks whether to buy. */
+/** Takes up the orders that are kept. `reuse(payload)` fills the form in, `again(payload)` also asks whether to buy. */
 export async function startOrders({ reuse, again }) {
   [putBack, askAnew] = [reuse, again];
   whenSettled('video', settle, (record) => wait(record, 'Another tab is waiting for this order'));
@@ -28,7 +28,7 @@ export async function startOrders({ reuse, again }) {
 }
 
 const NAMES = { refused: 'Not ordered', charged: 'Charged, without a video', unknown: 'Outcome unknown' };
-const UNKNOWN = 'Do not order it anew before this is known. Asking is safe, and this page also asks by itself when it is opened or back online soon enough. '
+const UNKNOWN = 'Do not order it anew before this is known. Asking is safe; this page also asks by itself when it is opened or back online. '
   + 'If it was accepted, it becomes a video here.';
 const OVER = ['done', 'forgotten'];
 

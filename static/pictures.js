@@ -52,7 +52,8 @@ export function byDay(rows, count, width) {
     }
     const every = Math.ceil(70 / step);
     const middle = step * (place + 0.5);
-    const anchor = middle + 24 > width ? { x: width, 'text-anchor': 'end' } : { x: middle, 'text-anchor': 'middle' };
+    // No name runs over the edge.
+    const anchor = middle + 24 > width ? { x: width, 'text-anchor': 'end' } : middle < 24 ? { x: 0 } : { x: middle, 'text-anchor': 'middle' };
     if ((count - 1 - place) % every === 0) parts.push(words(dayName(day), { ...anchor, y: height - 6 }));
   });
   const said = days.filter((one) => one.rows.length).map((one) => `${dayName(one.day)} ${price(sumOf(one.rows))}`).join(', ');

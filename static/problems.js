@@ -3,8 +3,8 @@
 import { announce, button, element } from './dom.js';
 
 /**
- * What to offer: `again` buys anew with a new key, `same` asks for the first purchase's answer with its
- * own key, `atRisk` sends that key again although it may be forgotten, `edit` puts the text back to be mended, `reload` loads the page anew, `drop` takes it out of sight.
+ * What to offer: `again` buys anew with a new key, `same` asks for the first purchase's answer with its own key,
+ * `atRisk` sends that although it may be forgotten, `edit` puts the text back, `drop` takes it out of sight.
  */
 const PROBLEMS = {
   offline: ['You are offline, so it was not sent.', 'again'],
@@ -65,8 +65,8 @@ export function sentence(problem) {
 /**
  * What a problem looks like, with a button for each of `offers` that makes sense for it.
  * @param {object} problem as thrown by api.js or kept by purchase.js
- * @param {Partial<Record<'again' | 'same' | 'atRisk' | 'edit' | 'drop', () => void>>} offers
- * @param {{fresh?: boolean, priceText?: string, cost?: string}} options `fresh`: it happened just now and is to be announced;
+ * @param {Record<string, () => void>} offers
+ * @param {{fresh?: boolean, priceText?: string, cost?: string}} options `fresh`: it is to be announced;
  *   `priceText`: what buying anew costs at once; `cost`: what the purchase itself costs
  */
 export function problemCard(problem, offers = {}, { fresh = false, priceText = '', cost = priceText } = {}) {

@@ -4,7 +4,7 @@ import { post, read } from './api.js';
 import { announce, byId, element } from './dom.js';
 import { sentence } from './problems.js';
 
-/** Asks until somebody has signed in; resolves with what `GET /bff/me` says of them. `why`: what ended the last sign-in. */
+/** Asks until somebody has signed in; resolves with what `GET /bff/me` says. `why`: what ended the last one. */
 export async function askWho(why) {
   const place = byId('sign-in');
   const isOffered = await offersLogins();

@@ -46,7 +46,7 @@ function at(body, pointer) {
     .reduce((value, part) => (isObject(value) && Object.hasOwn(value, part) ? value[part] : undefined), body);
 }
 
-/** An address that stands on its own: a relative one is the gateway's, and would lead to this page's own host. */
+/** A whole address: a relative one would lead to this page's own host. */
 function webAddress(value) {
   if (typeof value !== 'string' || !URL.canParse(value)) return null;
   const { protocol, href } = new URL(value);

@@ -7,14 +7,14 @@ import { own } from './store.js';
 const MOST = 50;
 /** Seconds between two rounds of looks: soon at first, then patiently. */
 const FIRST = 2, LONGEST = 15, GROWTH = 1.4;
-/** Seconds of looks before a stream is tried again: longer than what a refusal asks for, and doubled by each further one. */
+/** Seconds of looks before a stream is tried again, doubled by each further refusal. */
 const AGAIN = 60, AGAIN_AT_MOST = 480;
 /** So many connections in a row that brought nothing: something on the way does not let streams through. */
 const BARREN = 3;
 /** What a reply says of the moment, not of the job. */
 const PASSING = [401, 408, 409, 424, 429];
 
-/** Between two looks at the clock; a gap of this many says that the computer slept, and that the connection may be dead. */
+/** Between two looks at the clock; a gap of this many says that the computer slept. */
 const TICK = 15_000, SLEPT = 10;
 /** The server ends each stream after five minutes: one that is older has died without a word. */
 const OLDEST = 6 * 60_000;
@@ -24,7 +24,7 @@ let listener = null;
 let stream = null, named = '', barren = 0, begun = 0;
 let isLooking = false, again = AGAIN;
 
-/** Calls `begin()` once this tab is the one that holds the stream: now, or when the one that does is closed. */
+/** Calls `begin()` once this tab is to hold the stream: now, or when the one that does is closed. */
 export function lead(begin) {
   // Plain http beyond loopback has no locks: each tab has its own stream there.
   if (!navigator.locks) return begin();

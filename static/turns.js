@@ -81,7 +81,7 @@ function answer(turn, offers, { news, elsewhere, priceOf }) {
   return element('li', { class: 'theirs' }, body);
 }
 
-/** What a model wrote. Its headings may leave levels out; for who goes by them, none is. */
+/** What a model wrote. Its headings may leave levels out; read aloud, none is. */
 function prose(text) {
   const made = element('div', { class: 'prose' }, render(text));
   let above = 2;

@@ -2,7 +2,7 @@
 
 import { read } from './api.js';
 import { nameOfBudget, price } from './catalog.js';
-import { announce, button, byId, element } from './dom.js';
+import { announce, button, byId, dress, element } from './dom.js';
 import { byDay, lastDays, ranking, roomFor, SERVICES, table } from './pictures.js';
 import { sentence } from './problems.js';
 import { whenChanged } from './purchase.js';
@@ -11,7 +11,8 @@ import { saveFile } from './transfer.js';
 let shownAs = null, stale = true;
 
 /** Fills the view in. */
-export function start() {
+export async function start() {
+  await dress('usage.css');
   byId('usage-range').addEventListener('change', () => void load());
   whenChanged(() => {
     stale = true;

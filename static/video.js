@@ -3,7 +3,7 @@
 import { alertOfEnd, startAlerts } from './alerts.js';
 import { card } from './card.js';
 import { price } from './catalog.js';
-import { announce, byId, clock, element } from './dom.js';
+import { announce, byId, clock, dress } from './dom.js';
 import { place, startGallery, unplace } from './gallery.js';
 import { all, standing, startJobs } from './jobs.js';
 import { openTwins, order, startOrders } from './orders.js';
@@ -19,7 +19,7 @@ const cards = new Map();
 /** Fills the view in and goes on watching the jobs that are kept. */
 export async function start(prices) {
   catalog = prices;
-  await dress();
+  await dress('video.css');
   byId('video-body').hidden = false;
   startForm(catalog, { changed: askedNothing });
   startConfirm();
@@ -37,13 +37,6 @@ export function shown() {
   if (name !== 'video' || !prompt) return;
   history.replaceState(null, '', '#video');
   reuse({ prompt, model });
-}
-
-/** The view's own look is loaded with the view. */
-function dress() {
-  return new Promise((done) => {
-    document.head.append(element('link', { rel: 'stylesheet', href: new URL('video.css', import.meta.url), load: done, error: done }));
-  });
 }
 
 function startConfirm() {

@@ -29,6 +29,9 @@ macro_rules! rows {
     };
 }
 
+/// The plain script that runs before anything is painted; all others are modules.
+pub const BEFORE_PAINT: &str = "theme.js";
+
 /// Every file of `static/` but `index.html`.
 #[rustfmt::skip]
 pub const ROWS: &[Row] = rows! {
@@ -39,9 +42,9 @@ pub const ROWS: &[Row] = rows! {
     "catalog.js"         SCRIPT true
     "chat.js"            SCRIPT true
     "dom.js"             SCRIPT true
-    "problems.js"        SCRIPT true
     "purchase.js"        SCRIPT true
     "store.js"           SCRIPT true
+    "theme.js"           SCRIPT true
     "admin.js"           SCRIPT false
     "alerts.js"          SCRIPT false
     "card.js"            SCRIPT false
@@ -52,11 +55,14 @@ pub const ROWS: &[Row] = rows! {
     "markdown.js"        SCRIPT false
     "orders.js"          SCRIPT false
     "pictures.js"        SCRIPT false
+    "problems.js"        SCRIPT false
     "sign-in.js"         SCRIPT false
     "status.js"          SCRIPT false
     "stream.js"          SCRIPT false
+    "talk.js"            SCRIPT false
     "transfer.js"        SCRIPT false
     "turns.js"           SCRIPT false
+    "usage.css"          STYLE  false
     "usage.js"           SCRIPT false
     "video-form.js"      SCRIPT false
     "video.js"           SCRIPT false

@@ -118,8 +118,11 @@ const PERMISSIONS: &str = "accelerometer=(), autoplay=(self), camera=(), clipboa
 /// Goes where the page has its placeholder: what is known only at start.
 fn head(title: &str, base: &str) -> String {
     let mut head = format!("<title>{}</title>\n", escaped(title));
+    head += &format!("<script src=\"{base}/{}\"></script>\n", assets::BEFORE_PAINT);
     head += &format!("<link rel=\"stylesheet\" href=\"{base}/style.css\">\n");
-    for row in assets::ROWS.iter().filter(|row| row.at_start && row.name.ends_with(".js")) {
+    let is_module =
+        |row: &&assets::Row| row.name.ends_with(".js") && row.name != assets::BEFORE_PAINT;
+    for row in assets::ROWS.iter().filter(|row| row.at_start).filter(is_module) {
         head += &format!("<link rel=\"modulepreload\" href=\"{base}/{}\">\n", row.name);
     }
     head + &format!("<script type=\"module\" src=\"{base}/app.js\"></script>")

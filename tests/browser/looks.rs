@@ -93,6 +93,30 @@ fn every_view_fits_into_320_pixels_and_the_top_covers_nothing() {
 }
 
 #[test]
+fn the_top_has_two_rows_on_a_phone_and_a_button_breaks_no_word() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.wait_for_text("Balance $");
+    page.resize(320, 640);
+    let row = |which: &str| {
+        format!(
+            "(({which}) => Math.round({which}.top + {which}.height / 2))(document.getElementById('{which}').getBoundingClientRect())"
+        )
+    };
+    for (one, other) in [("title", "views"), ("title", "theme"), ("mode", "money")] {
+        let apart = format!("Math.abs({} - {})", row(one), row(other));
+        assert!(page.evaluate(&apart).as_i64() < Some(10), "{one} and {other} stand side by side");
+    }
+    page.resize(1280, 800);
+    page.goto_view("video");
+    page.find(("textbox", "What should it show?")).fill("A lighthouse at dusk");
+    page.find(("button", "Generate · $…")).click();
+    page.find(("button", "Cancel"));
+    let lines = "(() => { const text = document.createRange(); text.selectNodeContents(document.getElementById('video-cancel')); return text.getClientRects().length; })()";
+    assert_eq!(page.evaluate(lines), 1);
+}
+
+#[test]
 fn the_colours_follow_the_system_until_the_person_chooses() {
     let gate = Gate::start();
     let page = open(&gate);

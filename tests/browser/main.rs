@@ -20,6 +20,7 @@ mod purchases;
 mod scenarios;
 mod shop;
 mod site;
+mod start;
 #[expect(dead_code, reason = "shared with the gate's tests, which use all of it")]
 #[path = "../gate/support/mod.rs"]
 mod support;

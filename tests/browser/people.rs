@@ -87,6 +87,40 @@ fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
 }
 
 #[test]
+fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
+    let gate = Gate::start_for_members();
+    let (ann, bob) = (gate.member(&["add", "ann"]), gate.member(&["add", "bob"]));
+    let mut page = signed_in(&gate, &ann);
+    page.expect_errors(&["status of 424"]);
+    page.find(MESSAGE).fill("sandbox:502");
+    page.press("Enter");
+    page.wait_for_text("It may have been charged.");
+    page.find(("link", "Video")).click();
+    page.find(("textbox", "What should it show?")).fill("A lighthouse of ann");
+    page.find(("button", "Generate · $…")).click();
+    page.find(("button", "Yes, spend $…")).click();
+    page.wait_until("document.querySelector('#jobs progress, #jobs video') !== null");
+    let asked = || page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
+    let before = asked();
+
+    page.find(("button", "Sign out")).click();
+    sign_in(&page, &bob);
+    is_ready(&page);
+    page.find(("link", "Video")).click();
+    page.wait_for_text("Nothing ordered yet.");
+    assert_eq!(page.evaluate("document.getElementById('spent').textContent"), "$0.00");
+    assert_eq!(asked(), before, "nobody asks for what another one bought");
+
+    page.find(("button", "Sign out")).click();
+    sign_in(&page, &ann);
+    is_ready(&page);
+    page.patiently(|| (asked() > before).then_some(())).expect("who bought it asks again");
+    page.find(("link", "Video")).click();
+    page.wait_for_text("A lighthouse of ann");
+    assert_eq!(gate.sold(), 1, "the video alone is known to be charged");
+}
+
+#[test]
 fn a_wrong_token_is_told_in_words_and_can_be_mended() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);

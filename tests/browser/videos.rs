@@ -308,6 +308,35 @@ fn nothing_is_bought_that_the_browser_cannot_remember() {
     assert_eq!(gate.sold(), 1);
 }
 
+/// Presses both buttons of a removal just after all videos were asked for, as the person may.
+const REMOVE_WHILE_READING: &str = "(() => {
+    const getAll = IDBObjectStore.prototype.getAll;
+    IDBObjectStore.prototype.getAll = function (...how) {
+        const reading = getAll.apply(this, how);
+        for (let presses = 0; presses < 2 && this.name === 'jobs'; presses += 1) {
+            [...document.querySelectorAll('#jobs .actions button')].at(-1)?.click();
+        }
+        return reading;
+    };
+    new BroadcastChannel('tollgate').postMessage('jobs');
+})()";
+/// How many videos are kept; what was asked of them before is answered before.
+const KEPT: &str = "new Promise((done) => { indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
+    base.transaction('jobs').objectStore('jobs').count().onsuccess = ({ target: { result } }) => { base.close(); setTimeout(done, 0, result); };
+}; })";
+
+#[test]
+fn a_video_that_is_removed_while_another_tab_is_heard_does_not_come_back() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    keep_jobs(&page, &json!([{"id": "one", "body": {"status": "failed"}}]));
+    page.find(("button", "Remove"));
+    page.evaluate(REMOVE_WHILE_READING);
+    page.wait_until(&format!("{KEPT}.then((count) => count === 0)"));
+    assert_eq!(page.evaluate("document.querySelectorAll('#jobs > li').length"), 0);
+    page.wait_for_text("Nothing ordered yet.");
+}
+
 #[test]
 fn forty_videos_are_shown_in_parts_searched_and_filtered_and_fit_320_pixels() {
     let gate = Gate::start();

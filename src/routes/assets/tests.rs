@@ -40,7 +40,7 @@ fn what_is_preloaded_is_exactly_what_the_first_view_needs() {
         left.extend(imports(&name, "from './").into_iter().filter(|name| !needed.contains(name)));
         needed.insert(name);
     }
-    needed.insert("style.css".to_owned());
+    needed.extend(["style.css", BEFORE_PAINT].map(str::to_owned));
     let early = ROWS.iter().filter(|row| row.at_start).map(|row| row.name.to_owned()).collect();
     assert_eq!(needed, early);
     for name in imports("app.js", "import('./") {
@@ -49,7 +49,7 @@ fn what_is_preloaded_is_exactly_what_the_first_view_needs() {
 }
 
 /// Loaded when the views of spending are opened: one's own, or, by admins, everybody's.
-const OF_SPENDING: &[&str] = &["admin.js", "pictures.js", "usage.js"];
+const OF_SPENDING: &[&str] = &["admin.js", "pictures.js", "usage.css", "usage.js"];
 
 #[test]
 fn opening_the_page_takes_12_requests_to_chat_and_make_videos_60_kilobytes_and_to_see_spending_8() {

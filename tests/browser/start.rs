@@ -1,0 +1,110 @@
+//! How the page begins: in the chosen colours, without waiting for what it does not need, and losing nothing that is typed early.
+
+use serde_json::json;
+
+use crate::gate::Gate;
+use crate::looks::LIGHT;
+use crate::page::Page;
+
+const MESSAGE: (&str, &str) = ("textbox", "Message");
+const SEND: (&str, &str) = ("button", "Send · $…");
+/// What is kept can be read once `letGo()` is called, as on a slow disk.
+const SLOW_DISK: &str = "(() => {
+    const open = IDBFactory.prototype.open;
+    const gone = new Promise((go) => { globalThis.letGo = go; });
+    IDBFactory.prototype.open = function (...names) {
+        const late = { get result() { return late.real.result; }, get error() { return late.real.error; } };
+        void gone.then(() => {
+            late.real = open.apply(this, names);
+            for (const event of ['onsuccess', 'onerror', 'onupgradeneeded', 'onblocked']) late.real[event] = (told) => late[event]?.(told);
+        });
+        return late;
+    };
+})()";
+/// Who is asking is answered once `tell()` is called.
+const SLOW_ACCOUNT: &str = "(() => {
+    const ask = fetch;
+    globalThis.fetch = (path, how) => (path === '/bff/me'
+        ? new Promise((told) => { globalThis.tell = () => told(ask(path, how)); })
+        : ask(path, how));
+})()";
+/// Notes the colours that are chosen when the body begins, which nothing was painted before.
+const FIRST_COLOURS: &str = "new MutationObserver((_, seen) => {
+    if (!document.body) return;
+    globalThis.first = document.documentElement.dataset.theme ?? 'none';
+    seen.disconnect();
+}).observe(document, { childList: true, subtree: true })";
+
+fn open(gate: &Gate) -> Page {
+    let page = Page::new(&gate.origin);
+    page.goto(&gate.origin);
+    page.find(SEND);
+    page
+}
+
+/// Runs this before anything else in every document from now on.
+fn begin_with(page: &Page, script: &str) {
+    page.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": script}));
+}
+
+#[test]
+fn the_chosen_colours_are_on_before_anything_is_painted() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.prefer(&[LIGHT]);
+    page.find(("combobox", "Colours")).choose("Dark");
+    page.wait_until("document.documentElement.dataset.theme === 'dark'");
+    begin_with(&page, FIRST_COLOURS);
+    page.reload();
+    assert_eq!(page.evaluate("globalThis.first"), "dark");
+    page.find(("combobox", "Colours")).choose("System");
+    page.reload();
+    assert_eq!(page.evaluate("globalThis.first"), "none");
+}
+
+#[test]
+fn what_is_typed_before_the_last_conversation_is_there_is_kept_and_sent_only_as_it_was_seen() {
+    let gate = Gate::start();
+    let page = Page::new(&gate.origin);
+    begin_with(&page, SLOW_DISK);
+    page.goto(&gate.origin);
+    page.find(SEND);
+    page.find(MESSAGE).fill("Half a thought");
+    page.evaluate("letGo()");
+    page.wait_until("document.getElementById('conversations').textContent !== ''");
+    assert_eq!(page.find(MESSAGE).value(), "Half a thought");
+
+    page.reload();
+    page.find(SEND);
+    page.find(MESSAGE).fill("and the other half");
+    page.press("Enter");
+    page.evaluate("letGo()");
+    let both = "Half a thought\nand the other half";
+    page.wait_until(&format!("document.getElementById('chat-text').value === {}", json!(both)));
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    assert_eq!(page.evaluate("document.querySelector('.mine .plain').textContent"), both);
+    assert_eq!(gate.sold(), 1);
+
+    page.reload();
+    page.find(SEND);
+    page.find(MESSAGE).fill("At once");
+    page.press("Enter");
+    page.evaluate("letGo()");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 2");
+    assert_eq!(gate.sold(), 2);
+}
+
+#[test]
+fn where_nobody_signs_in_the_page_is_there_before_the_account_has_answered() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.wait_for_text("Balance $");
+    begin_with(&page, SLOW_ACCOUNT);
+    page.reload();
+    page.find(SEND);
+    page.wait_until("document.getElementById('conversations').textContent !== ''");
+    assert_eq!(page.evaluate("document.body.innerText.includes('Balance $')"), false);
+    page.evaluate("tell()");
+    page.wait_for_text("Balance $");
+}
