@@ -89,7 +89,8 @@ pub fn serve(
             admin_service.with_books(statement, move |headers| admin_hosts.check(headers));
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
-        let settings = app.server();
+        // Who reaches the admin listener at all is not among those who crowd out each other.
+        let settings = server::Settings { crowd: Arc::default(), ..app.server() };
         let admin = TcpListener::from_std(admin)?;
         tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));
         let drain = app.config().server.drain;
