@@ -57,6 +57,7 @@ use crate::routes::{Parts, Routes};
 use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
+use crate::server::Crowd;
 use crate::store::{KeyId, Ledger, Limits, Members, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
@@ -93,6 +94,8 @@ pub struct Lasting {
     pub jobs: Jobs,
     /// The account's window.
     pub window: Arc<Window>,
+    /// Who is connected.
+    pub crowd: Arc<Crowd>,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
@@ -106,6 +109,7 @@ pub struct App {
     books: Books,
     config: Config,
     metrics: Arc<Metrics>,
+    crowd: Arc<Crowd>,
 }
 
 /// Where the gateway is, and what opens it.
@@ -181,7 +185,10 @@ impl App {
             metrics: Arc::clone(&metrics),
         };
         lasting.window.follow(config.gateway.window);
-        Ok(Self { gate, parts: Arc::new(parts), gateway, counter, books, config, metrics })
+        let (most, trusted) = (config.server.max_connections_per_address, gate.trusted.clone());
+        lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
+        let crowd = Arc::clone(&lasting.crowd);
+        Ok(Self { gate, parts: Arc::new(parts), gateway, counter, books, config, metrics, crowd })
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -268,6 +275,7 @@ impl App {
             header_timeout: self.config.server.header_timeout,
             idle_timeout: self.config.server.idle_timeout,
             connections: Arc::new(Semaphore::new(self.config.server.max_connections)),
+            crowd: Arc::clone(&self.crowd),
             metrics: Arc::clone(&self.metrics),
         }
     }

@@ -22,6 +22,7 @@ pub struct Metrics {
     blotted: Counter,
     credentials_failed: Counter,
     connections: Gauge,
+    connections_refused: Counter,
     window_free: Gauge,
     window_waiting: Gauge,
     window: OnceLock<LookAtWindow>,
@@ -64,6 +65,7 @@ impl Default for Metrics {
             blotted: Counter::default(),
             credentials_failed: Counter::default(),
             connections: Gauge::default(),
+            connections_refused: Counter::default(),
             window_free: Gauge::default(),
             window_waiting: Gauge::default(),
             window: OnceLock::new(),
@@ -92,6 +94,11 @@ impl Default for Metrics {
             metrics.credentials_failed.clone(),
         );
         registry.register("connections", "Open client connections", metrics.connections.clone());
+        registry.register(
+            "connections_refused",
+            "Connections closed at once, as their address had too many",
+            metrics.connections_refused.clone(),
+        );
         registry.register(
             "window_free",
             "Requests that the account's rate limit has room for now",
@@ -139,6 +146,11 @@ impl Metrics {
     /// A client is gone.
     pub fn disconnected(&self) {
         self.connections.dec();
+    }
+
+    /// A client was turned away: its address has too many connections.
+    pub fn turned_away(&self) {
+        self.connections_refused.inc();
     }
 
     /// Where to look for the account's window whenever the page is read; the first one stays.

@@ -61,6 +61,7 @@ pub async fn begin(
         credit: Credit::default(),
         jobs,
         window,
+        crowd: Arc::default(),
         sandbox: start_sandbox(config, behind, ends.over.clone())?,
     })
 }

@@ -2,6 +2,7 @@
 
 mod asking;
 mod check;
+mod exposed;
 mod harden;
 mod ledger;
 mod log;

@@ -98,7 +98,8 @@ pub fn serve(
             .with_books(statement, &admin_own, move |headers| admin_hosts.check(headers));
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
-        let settings = app.server();
+        // Who reaches the admin listener at all is not among those who crowd out each other.
+        let settings = server::Settings { crowd: Arc::default(), ..app.server() };
         let admin = TcpListener::from_std(admin)?;
         let introduce = move |peer: SocketAddr| admin_service.asked_from(peer.ip());
         tokio::spawn(server::run(admin, introduce, settings, end.clone()));

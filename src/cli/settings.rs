@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use zeroize::Zeroizing;
 
+use super::exposed::exposed;
 use crate::config::Config;
 use crate::config::Environment;
 use crate::config::Fault;
@@ -81,7 +82,10 @@ pub fn load_from(
             return Err(faults);
         }
     };
-    let faults = missing_folders(&config, text.as_ref().map(|_| name.as_str()));
+    let mut faults = missing_folders(&config, text.as_ref().map(|_| name.as_str()));
+    let settings = text.as_ref().map(|_| path.as_path());
+    let place = settings.map_or(Place::Nowhere, |_| Place::File(name.clone()));
+    faults.extend(exposed(&config, settings, folder, &environment, &place));
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -108,7 +112,9 @@ pub fn read_text(
         key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
     };
     let config = Config::read(&source)?;
-    let faults = missing_folders(&config, Some(DEFAULT_FILE));
+    let mut faults = missing_folders(&config, Some(DEFAULT_FILE));
+    let place = Place::File(DEFAULT_FILE.to_owned());
+    faults.extend(exposed(&config, None, folder, &environment, &place));
     if faults.is_empty() { Ok(config) } else { Err(faults) }
 }
 

@@ -216,6 +216,35 @@ fn check_refuses_what_serve_would_refuse() {
 }
 
 #[test]
+fn a_folder_that_holds_what_is_private_is_no_site() {
+    let files =
+        &[("key", CANARY), ("proxy.toml", "page.dir = '.'\nstore.url = 'sqlite:ledger.db'")];
+    let folder = folder(files);
+    let environment = [
+        ("GATEWAY_API_KEY_FILE", "key"),
+        ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com"),
+    ];
+    let faults = load(folder.path(), &environment).expect_err("it would serve all of these");
+    let said: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    for what in ["the ledger (store.url)", "the settings file", "GATEWAY_API_KEY_FILE"] {
+        let expected = format!("page.dir: expected a folder that does not hold {what}");
+        assert!(said.iter().any(|fault| fault.ends_with(&expected)), "{what}: {said:?}");
+    }
+    assert_eq!(said.len(), 3, "{said:?}");
+
+    for settings in
+        ["page.dir = 'site'", "page.dir = 'site'\nstore.url = 'sqlite:site/.t/ledger.db'"]
+    {
+        fs::create_dir_all(folder.path().join("site/.t")).expect("made");
+        fs::write(folder.path().join("proxy.toml"), settings).expect("written");
+        load(folder.path(), &environment).expect(settings);
+    }
+    std::os::unix::fs::symlink(folder.path(), folder.path().join("www")).expect("linked");
+    fs::write(folder.path().join("proxy.toml"), "page.dir = 'www'").expect("written");
+    assert_eq!(load(folder.path(), &environment).expect_err("by way of a link").len(), 3);
+}
+
+#[test]
 fn check_says_who_may_call() {
     let members = "store.url = 'sqlite:ledger.db'\naccess.mode = 'members'";
     let folder = folder(&[("proxy.toml", members)]);

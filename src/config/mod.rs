@@ -86,6 +86,8 @@ pub struct Server {
     pub trusted_proxies: Vec<Network>,
     /// `server.max_connections`
     pub max_connections: usize,
+    /// `server.max_connections_per_address`
+    pub max_connections_per_address: usize,
     /// `server.header_timeout`
     pub header_timeout: Duration,
     /// `server.idle_timeout`

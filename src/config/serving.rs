@@ -35,6 +35,11 @@ pub(super) fn server(section: &mut Section<'_>, source: &Source<'_>) -> Server {
         hosts: section.list("hosts", origin::host, Vec::new()),
         trusted_proxies: section.list("trusted_proxies", value::network, Vec::new()),
         max_connections: section.number("max_connections", value::connections, 10_000),
+        max_connections_per_address: section.number(
+            "max_connections_per_address",
+            value::connections,
+            1_000,
+        ),
         header_timeout: section.text("header_timeout", value::time, secs(10)),
         idle_timeout: section.text("idle_timeout", value::time, secs(75)),
         body_timeout: section.text("body_timeout", value::time, secs(30)),

@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 use tracing::Span;
 
 use super::credentials::{shown, unmeant};
-use super::forwarded::{client, way};
+use super::forwarded::{client, is_trusted, way};
 use super::route::{Needs, Route};
 use super::{Call, RequestId, refuse};
 use crate::access::cookie::Way;
@@ -145,6 +145,11 @@ async fn known<B: http_body::Body>(access: &Access, call: Call<B>) -> Result<Cal
     Ok(Call { caller, standing, ..call })
 }
 
+/// The address that a peer's connections count under; none for a trusted proxy, which brings many.
+pub fn counted(peer: IpAddr, trusted: &[Network]) -> Option<IpAddr> {
+    (!is_trusted(peer.to_canonical(), trusted)).then(|| network(peer))
+}
+
 /// One household or host: an IPv4 address, or the /64 that an IPv6 host can wander in.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -167,5 +172,15 @@ mod tests {
             let network = network(address.parse().unwrap());
             assert_eq!(Caller::Address(network).to_string(), caller);
         }
+    }
+
+    #[test]
+    fn connections_count_by_network_and_those_of_a_trusted_proxy_not_at_all() {
+        let trusted = [Network { address: [10, 0, 0, 0].into(), prefix: 8 }];
+        let counted = |peer: &str| counted(peer.parse().unwrap(), &trusted);
+        assert_eq!(counted("2001:db8::1"), counted("2001:db8::2"));
+        assert_ne!(counted("192.0.2.1"), counted("192.0.2.2"));
+        assert_eq!(counted("::ffff:192.0.2.1"), counted("192.0.2.1"));
+        assert_eq!((counted("10.1.2.3"), counted("::ffff:10.1.2.3")), (None, None));
     }
 }

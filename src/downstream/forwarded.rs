@@ -25,11 +25,16 @@ fn holds(network: Network, address: IpAddr) -> bool {
     }
 }
 
+/// Whether this address, without any mapping, is one of a trusted proxy.
+pub(super) fn is_trusted(address: IpAddr, trusted: &[Network]) -> bool {
+    trusted.iter().any(|network| holds(*network, address))
+}
+
 /// The client's address. Where `X-Forwarded-For` and `Forwarded` are both there and disagree, one of
 /// them is the client's own invention, and neither is believed.
 pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr {
     let peer = peer.to_canonical();
-    let is_trusted = |address: IpAddr| trusted.iter().any(|network| holds(*network, address));
+    let is_trusted = |address: IpAddr| is_trusted(address, trusted);
     if trusted.is_empty() || !is_trusted(peer) {
         return peer;
     }
@@ -47,7 +52,7 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr 
 /// machine, wherever it is.
 pub fn way(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Way {
     let peer = peer.to_canonical();
-    if trusted.iter().any(|network| holds(*network, peer)) && is_https(headers) {
+    if is_trusted(peer, trusted) && is_https(headers) {
         return Way::Https;
     }
     let added = [X_FORWARDED_FOR, X_FORWARDED_PROTO, FORWARDED];

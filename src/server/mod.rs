@@ -1,6 +1,7 @@
 //! Serves connections on one core: accept, answer, and at the end drain. It knows no routes.
 
 mod connection;
+mod crowd;
 mod watch;
 
 use std::convert::Infallible;
@@ -21,7 +22,10 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
 
+use self::crowd::Guest;
 use crate::metrics::Metrics;
+
+pub use self::crowd::Crowd;
 
 /// How patient the server is, and how much it takes on.
 #[derive(Clone, Debug)]
@@ -32,6 +36,8 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// Connections at a time; shared by all listeners and cores.
     pub connections: Arc<Semaphore>,
+    /// How many of them each address may have.
+    pub crowd: Arc<Crowd>,
     /// Counts connections.
     pub metrics: Arc<Metrics>,
 }
@@ -77,14 +83,22 @@ pub async fn run<F, S, B>(
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let connections = TaskTracker::new();
-    let serve = |stream: TcpStream, peer, permit| {
+    let serve = |stream: TcpStream, peer, guest: Guest, permit| {
         let service = introduce(peer);
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
-            // Both are given back however it ends, by a panic too.
-            let _held = (Counted::new(Arc::clone(&settings.metrics)), permit);
+            // All are given back however it ends, by a panic too.
+            let _held = (Counted::new(Arc::clone(&settings.metrics)), guest, permit);
             connection::serve(stream, service, &settings, shutdown).await;
         });
+    };
+    // Closed without a word: to say why, we would have to wait until it has asked.
+    let enter = |peer: SocketAddr| {
+        let guest = settings.crowd.enter(peer.ip());
+        if guest.is_none() {
+            settings.metrics.turned_away();
+        }
+        guest
     };
     let mut pause = FIRST_PAUSE;
     loop {
@@ -96,6 +110,8 @@ pub async fn run<F, S, B>(
         match accepted {
             Ok((stream, peer)) => {
                 pause = FIRST_PAUSE;
+                // Before it waits for room: one address must not hold up the others there.
+                let Some(guest) = enter(peer) else { continue };
                 // Whoever comes after the first that finds no room waits in the kernel's queue, not
                 // in our memory. A permit taken before `accept` would be one that a quiet listener
                 // keeps from a busy one.
@@ -105,7 +121,7 @@ pub async fn run<F, S, B>(
                     () = shutdown.cancelled() => None,
                     permit = free.acquire_owned() => permit.ok(),
                 };
-                serve(prepared(stream), peer, permit);
+                serve(prepared(stream), peer, guest, permit);
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -119,7 +135,9 @@ pub async fn run<F, S, B>(
     while let Ok(Ok((stream, peer))) =
         tokio::time::timeout(Duration::from_millis(1), listener.accept()).await
     {
-        serve(prepared(stream), peer, Arc::clone(&settings.connections).try_acquire_owned().ok());
+        let Some(guest) = enter(peer) else { continue };
+        let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
+        serve(prepared(stream), peer, guest, permit);
     }
     drop(listener);
     connections.close();

@@ -228,3 +228,30 @@ fn connections_that_are_reset_at_once_leave_nothing_behind() {
     assert_eq!(gate.chat().status, 200);
     until("all connections are gone", || figure(&gate, "tollgate_connections ") <= 1);
 }
+
+#[test]
+fn the_ledger_and_the_log_hold_the_reply_and_no_prompt() {
+    let upstream = Upstream::start(|heard| match heard.target.contains("video") {
+        true => Reply::video("job-1"),
+        false => Reply::chat("a word from the gateway"),
+    });
+    let settings = "store.url = \"sqlite:ledger.db\"\nlog.level = \"trace\"";
+    let gate = Gate::binary(&upstream, settings, &[]);
+    let chat = CHAT.replace("hello", "only between the two of us");
+    let video = VIDEO.replace("a lighthouse", "only between the two of us");
+    for (target, body) in [("/api/v1/chat", &chat), ("/api/v1/video", &video)] {
+        let answer = gate.ask("POST", target, &[("idempotency-key", target)], body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let holds = |text: &str| {
+        let files = fs::read_dir(gate.folder()).unwrap().map(|file| file.unwrap().path());
+        let mut read: Vec<_> = files.filter_map(|file| fs::read(file).ok()).collect();
+        read.push(gate.printed().into_bytes());
+        read.iter().any(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
+    };
+    assert!(
+        holds("a word from the gateway"),
+        "that is replayed, so it is found where it is looked for"
+    );
+    assert!(!holds("only between"));
+}

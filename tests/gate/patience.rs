@@ -2,7 +2,9 @@
 //! many of them.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::io::Read;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use tollgate::clock;
 
 use crate::support::client::Client;
-use crate::support::{Gate, Reply, Upstream};
+use crate::support::{Gate, Reply, Upstream, until};
 
 const HEALTHZ: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -51,7 +53,7 @@ fn a_head_that_comes_slowly_ends_the_connection_however_it_is_slow() {
             let mut slow = client.stream().try_clone().unwrap();
             scope.spawn(move || {
                 for byte in HEALTHZ.iter().take(15) {
-                    std::io::Write::write_all(&mut slow, &[*byte]).ok();
+                    slow.write_all(&[*byte]).ok();
                     thread::sleep(Duration::from_millis(100));
                 }
             });
@@ -111,6 +113,53 @@ fn who_finds_no_room_waits_until_somebody_leaves() {
 }
 
 #[test]
+fn an_address_has_so_many_connections_and_holds_up_no_other() {
+    let upstream = upstream();
+    let gate = Gate::start(
+        &upstream,
+        "server.max_connections = 4\nserver.max_connections_per_address = 2",
+    );
+    let of = |last| gate.client_from(Ipv4Addr::new(127, 0, 0, last), gate.address());
+    let (mut first, mut second) = (of(1), of(1));
+    alive(&mut first);
+    alive(&mut second);
+    // All of these are open for their client, which never closes one of them.
+    let crowd: Vec<_> = (0..200).map(|_| of(1)).collect();
+    let mut another = of(2);
+    alive(&mut another);
+    assert!(crowd.iter().all(Client::is_closed), "without a word");
+    assert!(gate.metrics().contains("tollgate_connections_refused_total 200\n"));
+    alive(&mut first);
+    drop(second);
+    until("there is room again", || is_served(&of(1)));
+    alive(&mut first);
+}
+
+#[test]
+fn a_trusted_proxy_has_as_many_connections_as_there_are() {
+    let upstream = upstream();
+    let gate = Gate::start(
+        &upstream,
+        "server.max_connections_per_address = 1\nserver.trusted_proxies = [\"127.0.0.8/32\"]",
+    );
+    let of = |last| gate.client_from(Ipv4Addr::new(127, 0, 0, last), gate.address());
+    let mut proxy: Vec<_> = (0..20).map(|_| of(8)).collect();
+    proxy.iter_mut().for_each(alive);
+    let (mut first, second) = (of(1), of(1));
+    alive(&mut first);
+    assert!(second.is_closed());
+}
+
+/// Whether this connection is one that is answered: the gate may have closed it.
+fn is_served(client: &Client) -> bool {
+    let mut start = [0; 12];
+    let mut stream = client.stream();
+    stream.write_all(HEALTHZ).is_ok()
+        && stream.read_exact(&mut start).is_ok()
+        && &start == b"HTTP/1.1 200"
+}
+
+#[test]
 fn a_listener_that_nobody_comes_to_keeps_no_room() {
     let upstream = upstream();
     let gate = Gate::binary(
@@ -140,7 +189,7 @@ fn more_connections_than_descriptors_cost_no_processor_and_pass() {
     let crowd: Vec<_> = (0..200)
         .map(|_| TcpStream::connect(gate.address()).expect("the kernel takes them"))
         .collect();
-    crate::support::until("it says so", || gate.printed().contains("cannot accept connections"));
+    until("it says so", || gate.printed().contains("cannot accept connections"));
     let before = processor_ticks(&id);
     thread::sleep(Duration::from_millis(1_500));
     let ticks = processor_ticks(&id) - before;

@@ -132,3 +132,22 @@ fn after_a_change_of_keys_operators_hear_what_the_new_one_is_told() {
         server.process.signal(Signal::SIGHUP);
     }
 }
+
+#[test]
+fn the_most_connections_of_an_address_change_while_it_runs() {
+    let at_most =
+        |most| settings(100, HERE, &format!("server.max_connections_per_address = {most}"));
+    let server = Server::start(&at_most(1), "");
+    let connect = || Client::connect(server.process.address("page"), &Arc::default());
+    let mut first = connect();
+    first.send("GET", "/healthz", &[], "");
+    assert_eq!(first.answer().status, 200);
+    assert!(connect().is_closed());
+    write(&server.folder, &at_most(2), "");
+    server.process.signal(Signal::SIGHUP);
+    until("it has read them", || server.process.printed().contains("settings read again"));
+    let mut second = connect();
+    second.send("GET", "/healthz", &[], "");
+    assert_eq!(second.answer().status, 200);
+    assert!(connect().is_closed());
+}

@@ -1,7 +1,7 @@
 //! A client that writes any bytes, and reads answers byte for byte.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
@@ -121,6 +121,14 @@ impl Client {
         // A reset is an end as well.
         Tap { stream: &self.stream, record: &self.record }.read_to_end(&mut rest).ok();
         rest
+    }
+
+    /// Whether the gate ends the connection without a word.
+    pub(crate) fn is_closed(&self) -> bool {
+        match patiently(|| (&self.stream).read(&mut [0])) {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
     }
 
     /// Everything until the last chunk of an answer whose start was read by hand.

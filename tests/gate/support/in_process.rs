@@ -111,7 +111,8 @@ async fn serve(
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
     let admin_service = Admin::new(metrics, || true);
     let end = CancellationToken::new();
-    tokio::spawn(server::run(admin, move |_| admin_service.clone(), app.server(), end.clone()));
+    let settings = server::Settings { crowd: Arc::default(), ..app.server() };
+    tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));
     server::run(page, introduce, app.server(), shutdown).await;
     tasks.close();
     tasks.wait().await;

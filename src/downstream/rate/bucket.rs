@@ -1,0 +1,282 @@
+//! Counts what callers use up of one allowance, and says what is left. Whoever comes when there are too
+//! many to remember shares the allowance of a whole network, so that memory has a bound.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::middleware::StateInformationMiddleware;
+use governor::{Quota, RateLimiter};
+use http::header::HeaderName;
+use http::{HeaderValue, Request};
+use tower_governor::GovernorError;
+use tower_governor::governor::{GovernorConfigBuilder, SharedRateLimiter};
+use tower_governor::key_extractor::KeyExtractor;
+
+use crate::answer::Answer;
+use crate::clock;
+use crate::clock::Instant;
+use crate::store::Caller;
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LEFT: HeaderName = HeaderName::from_static("ratelimit");
+/// From so many on, newcomers share: some twenty megabytes of callers.
+const CROWDED: usize = 100_000;
+/// And from so many on, they share by fewer and wider networks, of which there can be no more than
+/// some sixty-six thousand.
+const PACKED: usize = 2 * CROWDED;
+/// Leading bits of IPv4 and IPv6 networks that share: some provider's, then some registry's.
+const WHEN_CROWDED: (u32, u32) = (16, 32);
+const WHEN_PACKED: (u32, u32) = (8, 16);
+/// Subjects have no network; they share at random.
+const SHARES_OF_SUBJECTS: u64 = 1_024;
+
+/// What callers have used up of one allowance.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    limiter: SharedRateLimiter<Share, StateInformationMiddleware>,
+    policy: HeaderValue,
+    pub(super) burst: u32,
+    pub(super) one_per: Duration,
+    /// What was left when they came last (governor says so only to who takes some of it), and with
+    /// it, who is remembered.
+    last: Mutex<HashMap<Share, (u32, Instant)>>,
+    subjects: RandomState,
+}
+
+/// Whose allowance it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Share {
+    /// This caller's alone.
+    Own(Caller),
+    /// That of all newcomers from a network of so many bits.
+    Network(IpAddr, u32),
+    /// That of all new subjects who happen to have this number.
+    Subjects(u64),
+}
+
+/// tower_governor's own layer would ask this for the key; ours has the caller already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ByShare;
+
+impl KeyExtractor for ByShare {
+    type Key = Share;
+
+    fn extract<T>(&self, _request: &Request<T>) -> Result<Share, GovernorError> {
+        Err(GovernorError::UnableToExtractKey)
+    }
+}
+
+impl Bucket {
+    pub(super) fn new(requests: NonZeroU32, period: Duration, burst: NonZeroU32) -> Self {
+        let one_per = (period / requests.get()).max(Duration::from_nanos(1));
+        let config = GovernorConfigBuilder::default()
+            .key_extractor(ByShare)
+            .period(one_per)
+            .burst_size(burst.get())
+            .use_headers()
+            .finish();
+        let limiter = match config {
+            Some(config) => Arc::clone(config.limiter()),
+            // `finish` refuses zeros only, and neither number can be one; this is the same quota.
+            None => Arc::new(RateLimiter::keyed(Quota::per_second(burst)).with_middleware()),
+        };
+        let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
+        let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));
+        let (last, subjects) = (Mutex::default(), RandomState::new());
+        Self { limiter, policy, burst: burst.get(), one_per, last, subjects }
+    }
+
+    /// Takes one call's room, if there is some; says what is left, or how long to wait.
+    pub(super) fn take(&self, caller: &Caller) -> Result<u32, Duration> {
+        let mut last = self.lock();
+        let share = self.share(&last, caller);
+        match self.limiter.check_key(&share) {
+            Ok(state) => {
+                let room = state.remaining_burst_capacity();
+                last.insert(share, (room, clock::now()));
+                Ok(room)
+            }
+            Err(denied) => Err(denied.wait_time_from(DefaultClock::default().now())),
+        }
+    }
+
+    /// What there is by `now`, as far as it has been seen.
+    pub(super) fn room(&self, caller: &Caller, now: Instant) -> u32 {
+        let last = self.lock();
+        let share = self.share(&last, caller);
+        last.get(&share).map_or(self.burst, |seen| self.grown(*seen, now))
+    }
+
+    /// Forgets whose allowance is whole again, and gives their memory back.
+    pub(super) fn tidy(&self, now: Instant) {
+        self.limiter.retain_recent();
+        self.limiter.shrink_to_fit();
+        let mut last = self.lock();
+        last.retain(|_, seen| self.grown(*seen, now) < self.burst);
+        last.shrink_to_fit();
+    }
+
+    /// A caller who is remembered keeps an allowance of its own, however many come after it.
+    fn share(&self, last: &HashMap<Share, (u32, Instant)>, caller: &Caller) -> Share {
+        let own = Share::Own(caller.clone());
+        if last.len() < CROWDED || last.contains_key(&own) {
+            return own;
+        }
+        let bits = if last.len() < PACKED { WHEN_CROWDED } else { WHEN_PACKED };
+        match caller {
+            Caller::Address(IpAddr::V4(address)) => {
+                let mask = u32::MAX << (u32::BITS - bits.0);
+                let network = Ipv4Addr::from_bits(address.to_bits() & mask);
+                Share::Network(network.into(), bits.0)
+            }
+            Caller::Address(IpAddr::V6(address)) => {
+                let mask = u128::MAX << (u128::BITS - bits.1);
+                let network = Ipv6Addr::from_bits(address.to_bits() & mask);
+                Share::Network(network.into(), bits.1)
+            }
+            Caller::Subject(subject) => {
+                Share::Subjects(self.subjects.hash_one(subject) % SHARES_OF_SUBJECTS)
+            }
+            // There are as many as the operator has made.
+            Caller::Member(_) => own,
+        }
+    }
+
+    fn grown(&self, (room, at): (u32, Instant), now: Instant) -> u32 {
+        let one_per = self.one_per.as_nanos().max(1);
+        let more = now.saturating_duration_since(at).as_nanos() / one_per;
+        room.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.burst)
+    }
+
+    pub(super) fn left(&self, room: u32) -> Left {
+        // Seconds until the whole burst is there again, as the draft's `t` has it.
+        let missing = self.burst.saturating_sub(room);
+        let until_whole = self.one_per * missing;
+        Left {
+            policy: self.policy.clone(),
+            room,
+            seconds: until_whole.as_secs() + u64::from(until_whole.subsec_nanos() > 0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Share, (u32, Instant)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is left to a caller, for the two headers (draft-ietf-httpapi-ratelimit-headers-10).
+#[derive(Debug)]
+pub(super) struct Left {
+    policy: HeaderValue,
+    pub(super) room: u32,
+    pub(super) seconds: u64,
+}
+
+impl Left {
+    pub(super) fn finish(self, mut answer: Answer) -> Answer {
+        let left = format!("\"caller\";r={};t={}", self.room, self.seconds);
+        if let Ok(left) = HeaderValue::try_from(left) {
+            answer.headers_mut().insert(LEFT, left);
+        }
+        answer.headers_mut().insert(POLICY, self.policy);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn bucket() -> Bucket {
+        let number = |n| NonZeroU32::new(n).unwrap();
+        Bucket::new(number(1), HOUR, number(2))
+    }
+
+    /// The `number`th network of `bits` bits that a caller can come from.
+    fn of_network(number: u32, bits: u32) -> Caller {
+        let place = u128::from(number) << (128 - bits);
+        Caller::Address(Ipv6Addr::from_bits((0x2000 << 112) | place).into())
+    }
+
+    fn subject(number: u32) -> Caller {
+        Caller::Subject(number.to_string().into())
+    }
+
+    fn remembered(bucket: &Bucket) -> usize {
+        bucket.lock().len().max(bucket.limiter.len())
+    }
+
+    #[test]
+    fn memory_has_a_bound_however_many_come_and_from_wherever() {
+        let crowded = u32::try_from(CROWDED).unwrap();
+        let of_one_provider = bucket();
+        for number in 0..crowded + 1_000 {
+            of_one_provider.take(&of_network(number, 64)).ok();
+        }
+        // All who came late share one allowance of two, which is used up.
+        assert_eq!(remembered(&of_one_provider), CROWDED + 1);
+        assert!(of_one_provider.take(&of_network(2 * crowded, 64)).is_err());
+        let from_everywhere = bucket();
+        for number in 0..2 * crowded + 1_000 {
+            from_everywhere.take(&of_network(number, WHEN_CROWDED.1)).ok();
+        }
+        assert_eq!(remembered(&from_everywhere), PACKED + 1);
+        for number in 0..2_000 {
+            from_everywhere.take(&subject(number)).ok();
+        }
+        let most = PACKED + 1 + usize::try_from(SHARES_OF_SUBJECTS).unwrap();
+        assert!((PACKED + 2..=most).contains(&remembered(&from_everywhere)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_known_or_comes_from_elsewhere_is_served_in_a_crowd() {
+        let bucket = bucket();
+        let known = of_network(7, 64);
+        for number in 0..=u32::try_from(CROWDED).unwrap() + 5 {
+            bucket.take(&of_network(number, 64)).ok();
+        }
+        assert!(bucket.take(&of_network(200_000, 64)).is_err(), "one of the crowd");
+        assert_eq!(bucket.room(&of_network(200_000, 64), clock::now()), 0);
+        assert_eq!(bucket.take(&known), Ok(0), "it had two and took one");
+        assert_eq!(bucket.take(&Caller::Address([192, 0, 2, 1].into())), Ok(1));
+        assert_eq!(bucket.take(&Caller::Address([192, 0, 3, 1].into())), Ok(0), "one IPv4 /16");
+        assert_eq!(bucket.take(&Caller::Address([192, 1, 2, 1].into())), Ok(1));
+        assert_eq!(bucket.take(&Caller::Member("ada".into())), Ok(1));
+        assert_eq!(bucket.take(&Caller::Member("bob".into())), Ok(1));
+        bucket.tidy(clock::now() + 3 * HOUR);
+        assert!(bucket.lock().is_empty());
+        assert_eq!(bucket.room(&of_network(200_000, 64), clock::now()), 2, "its own");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_can_be_asked_for_without_taking_it() {
+        let number = |n| NonZeroU32::new(n).unwrap();
+        let bucket = Bucket::new(number(60), Duration::from_secs(60), number(2));
+        let caller = |last: u8| Caller::Address([192, 0, 2, last].into());
+        let left = |last| {
+            let left = bucket.left(bucket.room(&caller(last), clock::now()));
+            (left.room, left.seconds)
+        };
+        assert_eq!(left(1), (2, 0));
+        bucket.take(&caller(1)).unwrap();
+        bucket.take(&caller(1)).unwrap();
+        for _ in 0..10 {
+            assert_eq!((left(1), left(2)), ((0, 2), (2, 0)));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(left(1), (1, 1));
+        bucket.tidy(clock::now());
+        assert_eq!(left(1), (1, 1));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(left(1), (2, 0));
+        bucket.tidy(clock::now());
+        assert!(bucket.lock().is_empty());
+    }
+}
