@@ -46,7 +46,7 @@ impl Sdk {
 
     fn program(self) -> Command {
         let home = home();
-        let (folder, mut command) = match self {
+        let (folder, command) = match self {
             Self::Python => {
                 let mut command = Command::new(home.join("python/bin/python"));
                 command.args(["-W", "ignore"]);
