@@ -247,3 +247,42 @@ fn a_429_without_a_time_is_waited_out_ever_longer_up_to_a_window() {
     queue.shrink(None, now);
     assert_eq!(queue.next_change(now), Some(now + 2 * SECOND));
 }
+
+#[test]
+fn calls_that_get_a_429_together_are_one_and_a_later_one_is_news() {
+    let start = clock::now();
+    let mut queue = Queue::new(Limit { requests: 9, period: 10 * SECOND });
+    for _ in 0..5 {
+        queue.shrink(None, start);
+    }
+    assert_eq!(queue.next_change(start), Some(start + 2 * SECOND));
+    let later = start + 3 * SECOND;
+    queue.shrink(None, later);
+    assert_eq!(queue.next_change(later), Some(later + 4 * SECOND));
+}
+
+#[test]
+fn a_purchase_is_told_of_the_polls_that_go_before_it() {
+    let start = clock::now();
+    let told = |polls: u64| {
+        let mut queue = queue(1);
+        for number in 0..9 {
+            queue.enter(&ticket(number, Rank::Purchase, &format!("caller {number}")), false);
+        }
+        enter(&mut queue, 9..9 + polls, Rank::Poll, "a");
+        queue.expected(Rank::Purchase, "x", start) - start
+    };
+    assert_eq!(told(1) - told(0), told(0) / 9, "one more round");
+    assert_eq!(told(5), told(1), "every tenth alone");
+}
+
+#[test]
+fn whoever_waits_leaves_less_room() {
+    let now = clock::now();
+    let mut queue = queue(60);
+    let room = queue.room(now);
+    enter(&mut queue, 0..2, Rank::Own, "");
+    enter(&mut queue, 2..5, Rank::Purchase, "a");
+    enter(&mut queue, 5..9, Rank::Poll, "a");
+    assert_eq!(queue.room(now), room - 9);
+}

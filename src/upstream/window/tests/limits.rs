@@ -60,3 +60,9 @@ async fn what_is_no_limit_is_passed_over_and_a_setting_wins() {
     window.set_limit(billing(60, 60));
     assert_eq!(window.free(), 60);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_window_has_room_for_polls_but_for_what_is_kept_for_purchases() {
+    let window = window(60, 60);
+    assert!((1..window.free()).contains(&window.room()), "{}", window.room());
+}
