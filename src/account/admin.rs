@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::billing::Books;
 use crate::answer::Answer;
-use crate::problem::{FORBIDDEN, Fault, LEDGER_UNAVAILABLE, Problem};
+use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{JobBook, Ledger, Members, Role, Unavailable};
-use crate::validate::{Checked, EverybodyQuery};
+use crate::validate::{Checked, EverybodyQuery, too_many_rows};
 
 /// Answers `GET /bff/admin/…`.
 pub struct Admin {
@@ -45,17 +45,7 @@ impl Admin {
     /// of all of these.
     pub async fn usage(&self, query: Checked<EverybodyQuery>) -> Result<Answer, Problem> {
         let told = usage::answer(self.ledger.as_ref(), query.into_inner()).await;
-        told.map_err(unavailable)?.ok_or_else(|| {
-            let most = usage::MOST_ROWS;
-            Problem::invalid(vec![Fault {
-                pointer: "/since".to_owned(),
-                code: "too_many_rows",
-                detail: format!(
-                    "there are more than {most} rows; ask for fewer days, or run `tollgate usage` \
-                     beside the ledger"
-                ),
-            }])
-        })
+        told.map_err(unavailable)?.ok_or_else(|| too_many_rows(usage::MOST_ROWS))
     }
 
     /// Who may call, what they may spend and what they did.

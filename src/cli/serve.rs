@@ -79,6 +79,10 @@ pub fn serve(
 
     let cores = start_cores(&app, &listeners, &shutdown)?;
     announce(app.config(), &access, &listeners, &admin, out)?;
+    if app.config().is_private() {
+        // One that tells nothing of itself looks like a browser on this machine.
+        info!("no front-end is named; before one is, set server.hosts and server.trusted_proxies");
+    }
     // The cores have their own handles: with these open, too, the kernel would go on taking
     // connections that nobody serves while the rest drains.
     drop(listeners);
@@ -258,13 +262,6 @@ fn announce(
     writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
     writeln!(out, "callers   {}", callers(&config.access.mode, access.count()))?;
     writeln!(out, "budgets   {}", budgets(&config.budget))?;
-    if config.is_private() {
-        // One that tells nothing of itself looks like a browser on this machine.
-        writeln!(
-            out,
-            "front-end none; before one is, set server.hosts and server.trusted_proxies"
-        )?;
-    }
     writeln!(out, "admin     http://{}", admin.local_addr()?)?;
     out.flush()
 }

@@ -4,7 +4,7 @@ use super::Checked;
 use super::rule::{Faults, Rule};
 use super::since::days;
 use super::text::shown;
-use crate::problem::Problem;
+use crate::problem::{Fault, Problem};
 
 /// How many days are shown where the query does not say.
 const DEFAULT: u64 = 7;
@@ -60,6 +60,18 @@ pub fn everybody(query: Option<&str>) -> Result<Checked<EverybodyQuery>, Problem
         }
         false => Err(faults.into_problem()),
     }
+}
+
+/// 422 for a query that more rows answer than are told at once.
+pub fn too_many_rows(most: usize) -> Problem {
+    Problem::invalid(vec![Fault {
+        pointer: "/since".to_owned(),
+        code: "too_many_rows",
+        detail: format!(
+            "there are more than {most} rows; ask for fewer days, or run `tollgate usage` beside the \
+             ledger"
+        ),
+    }])
 }
 
 /// Every parameter of the query; `None` for a value that is none.

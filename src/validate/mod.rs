@@ -30,7 +30,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
-pub use everybody::{EverybodyQuery, Shape, everybody};
+pub use everybody::{EverybodyQuery, Shape, everybody, too_many_rows};
 pub use image_url::image_url;
 pub use job_ids::{JobIds, MOST_JOBS, job_ids};
 pub use log_in::{LogIn, log_in};
