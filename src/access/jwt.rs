@@ -13,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jsonwebtoken::DecodingKey;
 use jsonwebtoken::crypto;
 use moka::future::Cache;
 
@@ -141,8 +142,11 @@ impl Jwt {
         let claims = Claims::read(&token.claims, &self.rules, (self.wall)());
         let Claims { subject, role, own, until } = claims.map_err(|_| Denied::Invalid)?;
         let set = self.set_for(&token).await?;
+        let Found::Key(key) = set.find(token.key.as_deref(), token.algorithm) else {
+            return Err(Denied::Invalid);
+        };
         is_let()?;
-        if !is_signed(&token, &set) {
+        if !is_signed(&token, key) {
             return Err(Denied::Forged);
         }
         let standing = Standing { role, own, until: Some(until), ..Standing::default() };
@@ -169,14 +173,9 @@ impl fmt::Debug for Jwt {
     }
 }
 
-fn is_signed(token: &Token<'_>, set: &KeySet) -> bool {
-    match set.find(token.key.as_deref(), token.algorithm) {
-        Found::Key(key) => {
-            crypto::verify(token.signature, token.signed.as_bytes(), key, token.algorithm)
-                .unwrap_or(false)
-        }
-        Found::Unfit | Found::Unknown => false,
-    }
+fn is_signed(token: &Token<'_>, key: &DecodingKey) -> bool {
+    let (signature, signed) = (token.signature, token.signed.as_bytes());
+    crypto::verify(signature, signed, key, token.algorithm).unwrap_or(false)
 }
 
 #[cfg(test)]
