@@ -23,7 +23,7 @@ use crate::downstream;
 use crate::downstream::Call;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
-use crate::downstream::route::Further;
+use crate::downstream::route::{Further, Route};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::purchase;
@@ -69,7 +69,7 @@ where
     S::Future: Send,
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    use downstream::{body, caller, catch, cors, csrf, dialect, head, host, observe, rate, route};
+    use downstream::{catch, cors, csrf, dialect, head, host, observe, route};
     let stack = ServiceBuilder::new()
         .layer(observe::layer(Arc::clone(&gate.metrics), Arc::clone(&gate.further))) // id, span and metrics before any refusal
         .layer(cors::layer(&gate.origins, gate.access.has_logins())) // else a browser cannot read a refusal
@@ -79,11 +79,33 @@ where
         .layer(host::layer(Arc::clone(&gate.hosts))) //       421: not our name
         .layer(csrf::layer(&gate.origins)) //                 403: a page that nobody listed
         .layer(route::layer(Arc::clone(&gate.further))) //   404, 405; the path becomes a row
+        .service(calls(gate, routes));
+    BoxCloneSyncService::new(stack)
+}
+
+/// From a row of the routes to a call. Its type is opaque, since the time that the compiler takes doubles, and
+/// more, with each layer that it sees through.
+fn calls<S, B>(
+    gate: &Gate,
+    routes: S,
+) -> impl Service<(&'static Route, Request<B>), Response = Answer, Error = Infallible, Future: Send>
++ Clone
++ Send
++ Sync
++ 'static
++ use<S, B>
+where
+    S: Service<Call<Bytes>, Response = Answer, Error = Infallible>,
+    S: Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    use downstream::{body, caller, rate};
+    ServiceBuilder::new()
         .layer(caller::layer(Arc::clone(&gate.trusted), Arc::clone(&gate.access))) // 401; Request becomes Call
         .layer(rate::layer(Arc::clone(&gate.limiter))) //     429, cheap first: before the body is read
         .layer(body::layer(gate.bodies)) //                   415, 413, 408
-        .service(routes);
-    BoxCloneSyncService::new(stack)
+        .service(routes)
 }
 
 /// What purchases are made with; shared by every core but for `tasks`.
