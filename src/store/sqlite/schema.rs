@@ -148,7 +148,9 @@ pub(super) enum Kind {
 
 /// Reads what kind of file it is, without changing it.
 pub(super) fn kind(connection: &Connection) -> rusqlite::Result<Kind> {
-    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    // At one moment: another process may be making it just now.
+    let moment = connection.unchecked_transaction()?;
+    let pragma = |name| moment.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
     Ok(match (application, version) {
         (APPLICATION, 1..) => Kind::Ledger(version),
