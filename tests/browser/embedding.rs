@@ -22,6 +22,7 @@ const TYPES: &[(&str, &str)] =
 const ASK: (&str, &str) = ("button", "Say something kind");
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const PROMPT: (&str, &str) = ("textbox", "What should it show?");
+const CLIENT: &str = include_str!("../page/client.js");
 
 /// The example's site, which ends with the value.
 struct Host {
@@ -134,6 +135,14 @@ fn an_answer_that_is_lost_on_its_way_is_asked_for_again_and_costs_one_charge() {
     page.stop_tampering();
     page.wait_until("document.getElementById('answer').textContent.includes('($0.003000)')");
     assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn the_client_sends_again_what_cannot_be_bought_twice_and_tells_the_rest() {
+    let gate = Gate::start();
+    let page = Page::new(&gate.origin);
+    page.goto(&gate.origin);
+    assert_eq!(page.evaluate(CLIENT), serde_json::json!([]));
 }
 
 #[test]

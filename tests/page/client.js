@@ -1,0 +1,108 @@
+// Evaluated in the open page by a browser test (`Runtime.evaluate`, awaited, by value): the list of what is
+// wrong with /bff/client.js, empty when all is well. Each case has a `fetch` of its own that answers by a script; the
+// pauses are real ones, so the cases run side by side.
+(async () => {
+  const { createClient, TollgateError } = await import('/bff/client.js');
+  const REQUEST = { model: 'm', messages: [{ role: 'user', content: 'Hello' }] };
+
+  // What a server can do.
+  const bought = (headers = {}) => () => new Response('{"message":{"role":"assistant","content":"Hi"}}', { headers });
+  const lost = () => { throw new TypeError('Failed to fetch'); };
+  const cut = () => new Response(new ReadableStream({ start: (body) => body.error(new TypeError('cut')) }));
+  const told = (status, code, charged, headers = {}) => () =>
+    new Response(JSON.stringify({ code, charged, title: code, detail: `It is ${code}`, errors: [{ pointer: '/model' }] }), { status, headers });
+  const html = (status, headers = {}) => () => new Response('<h1>Bad Gateway</h1>', { status, headers });
+  const after = (seconds) => ({ 'retry-after': String(seconds) });
+
+  /** Runs `errand` with a client whose requests are answered by `script`, one after another. */
+  async function play(script, errand, options = {}) {
+    const sent = [];
+    const fetch = async (url, { method = 'GET', headers }) => {
+      sent.push({ method, key: headers['idempotency-key'], authorization: headers.authorization });
+      const step = script[sent.length - 1];
+      if (!step) throw new Error('one request too many');
+      return step();
+    };
+    const began = performance.now();
+    let answer = null;
+    let error = null;
+    try {
+      const late = new Promise((_, fail) => { setTimeout(() => fail(new Error('it takes too long')), 8_000); });
+      answer = await Promise.race([errand(createClient({ fetch, ...options })), late]);
+    } catch (thrown) {
+      error = thrown;
+    }
+    return { sent, answer, error, took: performance.now() - began };
+  }
+  const chat = (client) => client.chat(REQUEST);
+  const me = (client) => client.me();
+
+  // What is done, how the server behaves, how many requests that takes, and what comes of it.
+  const CASES = [
+    ['a lost reply is asked for again', chat, [lost, bought({ 'idempotent-replayed': 'true' })], 2, { replayed: true }],
+    ['so is one that is cut', chat, [cut, bought()], 2, { replayed: false }],
+    ['a purchase under way is joined later', chat, [told(409, 'in_flight', 'unknown', after(1)), bought()], 2, {}],
+    ['a full house is waited for', chat, [told(429, 'rate_limited', 'no', after(1)), bought()], 2, {}],
+    ['so is one that is late', chat, [told(503, 'window_exhausted', 'no', after(1)), bought()], 2, {}],
+    ['409 without a time is said', chat, [told(409, 'idempotency_conflict', 'no')], 1, { charged: 'no', status: 409, retryAfter: null }],
+    ['429 without a time is said', chat, [told(429, 'rate_limited', 'no')], 1, { charged: 'no', retryAfter: null }],
+    ['503 without a time is said', chat, [told(503, 'ledger_unavailable', 'no')], 1, { code: 'ledger_unavailable' }],
+    ['a time that nobody waits for is said', chat, [told(429, 'rate_limited', 'no', after(61))], 1, { retryAfter: 61 }],
+    ['a time at once is a second', chat, [told(429, 'rate_limited', 'no', after(0)), bought()], 2, {}],
+    ['a date is no number of seconds', chat, [told(429, 'rate_limited', 'no', after('Sat, 21 Nov 2026 00:00:00 GMT'))], 1, { retryAfter: null }],
+    ['a fault of the payload is said', chat, [told(400, 'invalid_request', 'no')], 1, { code: 'invalid_request', charged: 'no', detail: 'It is invalid_request' }],
+    ['what is spent is not tried again', chat, [told(502, 'outcome_unknown', 'unknown', after(1))], 1, { charged: 'unknown' }],
+    ['a refused repeat does not settle what was lost', chat, [lost, told(401, 'unauthorized', 'no')], 2, { charged: 'unknown', code: 'unauthorized' }],
+    ['nor does a proxy between', chat, [lost, html(502)], 2, { charged: 'unknown', code: 'refused' }],
+    ['what speaks of the key settles it', chat, [lost, told(402, 'insufficient_credit', 'no')], 2, { charged: 'no' }],
+    ['a refusal that cost nothing leaves no doubt', chat, [told(429, 'rate_limited', 'no', after(1)), told(401, 'unauthorized', 'no')], 2, { charged: 'no' }],
+    ['an answer that is not JSON is not bought again', chat, [() => new Response('<p>')], 1, { code: 'unreadable', charged: 'unknown' }],
+    ['another server\'s refusal leaves a purchase unknown', chat, [html(502)], 1, { code: 'refused', charged: 'unknown', status: 502 }],
+    ['the gateway\'s own refusal has a toll', chat, [html(400, { 'tollgate-toll': '0' })], 1, { charged: 'no' }],
+    ['reading costs nothing', me, [html(502)], 1, { code: 'refused', charged: 'no' }],
+    ['what is read is asked for again', me, [lost, () => new Response('{"member":null}')], 2, { member: null }],
+    ['attempts are counted', chat, [lost, lost], 2, { code: 'connection_lost', charged: 'unknown' }, { attempts: 2 }],
+    ['one attempt is one', chat, [lost], 1, { code: 'connection_lost', charged: 'unknown' }, { attempts: 1 }],
+    ['no number is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: NaN }],
+    ['none is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: 0 }],
+  ];
+  const plain = async ([name, errand, script, count, wanted, options]) => {
+    const { sent, answer, error } = await play(script, errand, options);
+    const faults = [];
+    const isPurchase = errand === chat;
+    if (sent.length !== count) faults.push(`${sent.length} requests, not ${count}`);
+    if (new Set(sent.map(({ key }) => key)).size !== 1 || Boolean(sent[0].key) !== isPurchase) faults.push('another key, or none');
+    if (error && !(error instanceof TollgateError)) faults.push(`threw ${error}`);
+    if (error && isPurchase && error.idempotencyKey !== sent[0].key) faults.push('the error has not the key');
+    for (const [field, value] of Object.entries(wanted)) {
+      const got = (error ?? answer)[field];
+      if (got !== value) faults.push(`${field} is ${got}, not ${value}`);
+    }
+    if (('code' in wanted || 'charged' in wanted || 'retryAfter' in wanted) !== Boolean(error)) faults.push(`ended with ${error ?? 'an answer'}`);
+    return faults.map((fault) => `${name}: ${fault}`);
+  };
+
+  // An abort ends a pause at once, whatever the reason, and nothing more is sent.
+  const stopped = async () => {
+    const stop = new AbortController();
+    const reason = new Error('gone');
+    const errand = (client) => client.chat(REQUEST, { signal: stop.signal, onRetry: () => setTimeout(() => stop.abort(reason), 50) });
+    const { sent, error, took } = await play([told(429, 'rate_limited', 'no', after(30))], errand);
+    return sent.length === 1 && error === reason && took < 5_000 ? [] : [`an abort: ${sent.length} requests, ${error}, ${took} ms`];
+  };
+  const stoppedBefore = async () => {
+    const errand = (client) => client.chat(REQUEST, { signal: AbortSignal.abort(new Error('gone')), idempotencyKey: 'mine' });
+    const { sent, error } = await play([lost], errand);
+    return sent.length === 1 && !(error instanceof TollgateError) ? [] : [`an early abort: ${sent.length} requests, ${error}`];
+  };
+  // A key that the caller brings is the purchase's; a token is asked for before each attempt.
+  const named = async () => {
+    let asked = 0;
+    const token = async () => `t${asked += 1}`;
+    const { sent, answer } = await play([lost, bought()], (client) => client.chat(REQUEST, { idempotencyKey: 'mine' }), { token });
+    const shown = sent.map(({ key, authorization }) => `${key} ${authorization}`).join();
+    return shown === 'mine Bearer t1,mine Bearer t2' && answer?.idempotencyKey === 'mine' ? [] : [`a named purchase: ${shown}`];
+  };
+  const faults = await Promise.all([...CASES.map(plain), stopped(), stoppedBefore(), named()]);
+  return faults.flat();
+})();
