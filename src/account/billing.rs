@@ -120,9 +120,20 @@ impl Books {
         tower::service_fn(move |asked: Ask| {
             let shared = Arc::clone(&shared);
             async move {
-                let (reply, is_read) = shared.ask(asked).await;
-                shared.asked.insert((), is_read).await;
-                reply
+                let (mut asked, mut reply) = (Some(asked), None);
+                shared.asked.invalidate(&()).await;
+                // Who wants to know meanwhile waits for this answer instead of asking again.
+                let asking = async {
+                    let (given, is_read) = shared.ask(asked.take().unwrap_or_else(question)).await;
+                    reply = Some(given);
+                    is_read
+                };
+                shared.asked.get_with((), asking).await;
+                match reply {
+                    Some(reply) => reply,
+                    // Somebody was asking already, from before this.
+                    None => shared.ask(question()).await.0,
+                }
             }
         })
     }
@@ -151,10 +162,14 @@ impl Books {
     }
 }
 
+fn question() -> Ask {
+    Ask::free(What::Billing)
+}
+
 impl Shared {
     /// Whether the gateway has answered within the last minute.
     async fn look(&self) -> bool {
-        self.asked.get_with((), async { self.ask(Ask::free(What::Billing)).await.1 }).await
+        self.asked.get_with((), async { self.ask(question()).await.1 }).await
     }
 
     /// The gateway's reply, and whether it could be read.
