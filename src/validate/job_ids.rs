@@ -72,6 +72,13 @@ mod tests {
     }
 
     #[test]
+    fn as_many_jobs_as_the_bound_says_may_be_named_and_not_one_more() {
+        let query = |count| (0..count).map(|id| format!("request_id={id}&")).collect::<String>();
+        assert_eq!(ids(Some(&query(MOST_JOBS))).len(), MOST_JOBS);
+        assert!(job_ids(Some(&query(MOST_JOBS + 1))).is_err());
+    }
+
+    #[test]
     fn every_fault_is_named() {
         let many: String = (0..60).map(|number| format!("request_id={number}&")).collect();
         for (query, expected) in [

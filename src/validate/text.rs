@@ -164,6 +164,9 @@ mod tests {
         ] {
             assert_eq!(nearest(given, known), found, "{given}");
         }
+        let padded = |width| format!("{:width$}", "eta-5-mini");
+        assert_eq!(nearest(&padded(LONGEST_QUOTE), known), Some("eta-5-mini"));
+        assert_eq!(nearest(&padded(LONGEST_QUOTE + 1), known), None);
         assert_eq!(nearest(&"a".repeat(2_000_000), known), None);
     }
 

@@ -115,6 +115,20 @@ async fn a_429_is_waited_out_but_not_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_ends_a_row_of_429s_that_tell_no_time() {
+    let gateway = Gateway::new(|number| match number % 2 {
+        0 => Err(Error::Throttled { retry_after: None }),
+        _ => Ok(reply()),
+    });
+    let window = window(100, 60);
+    for _ in 0..3 {
+        let start = clock::now();
+        gateway.ask(&window, chat("a")).await.unwrap();
+        assert_eq!((clock::now() - start).as_secs(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_429_nobody_else_asks_before_its_time_and_the_same_call_is_the_first_then() {
     let gateway = Gateway::new(|number| match number {
         0 => Err(Error::Throttled { retry_after: Some(3 * SECOND) }),

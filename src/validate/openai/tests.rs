@@ -1,10 +1,11 @@
-//! What is passed over, and named.
+//! What is sent, what is refused where, and what is passed over and named.
 
 use std::sync::Arc;
 
 use super::*;
 use crate::contract::catalog::Catalog;
-use crate::validate::ChatRules;
+use crate::problem::{Fault, Problem};
+use crate::validate::{ChatRules, Checked, Order};
 
 /// The names of what was passed over in a chat with these further fields.
 fn named(further: &str) -> Option<String> {
@@ -29,4 +30,143 @@ fn names_fit_a_header_whatever_they_are() {
     let names = named(&many).expect("names");
     assert_eq!(names.split(", ").count(), MOST_NAMED);
     assert!(names.starts_with("f0, f1, ") && names.ends_with(", f31"), "{names}");
+}
+
+/// What is sent, or each fault as `pointer code`.
+fn sent(order: Result<Checked<Order>, Problem>) -> String {
+    let body = |order: Checked<Order>| String::from_utf8(order.get().body.to_vec()).expect("JSON");
+    let fault = |fault: &Fault| format!("{} {}", fault.pointer, fault.code);
+    order.map_or_else(
+        |refused| refused.faults().iter().map(fault).collect::<Vec<_>>().join(", "),
+        body,
+    )
+}
+
+const PICTURE: &str = "https://pictures.example/a.png";
+
+/// What a video with these fields becomes, without what all of them have.
+fn ordered(fields: &str) -> String {
+    let payload = format!(r#"{{"prompt":"a tide","model":"video-c-3-fast"{fields}}}"#);
+    let order = video(payload.as_bytes(), &Catalog::published()).map(|video| video.order);
+    bare(&sent(order))
+}
+
+/// The same, of the fields of a form; `None` is a file.
+fn ordered_by_form(fields: &[(&str, Option<&str>)]) -> String {
+    let input = |value: &Option<&str>| value.map_or(Input::File, |text| Input::Text(text.into()));
+    let mut form = vec![
+        ("prompt".to_owned(), Input::Text("a tide".into())),
+        ("model".to_owned(), Input::Text("video-c-3-fast".into())),
+    ];
+    form.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), input(value))));
+    bare(&sent(video_of_form(&form, &Catalog::published()).map(|video| video.order)))
+}
+
+fn bare(sent: &str) -> String {
+    let begin = r#"{"prompt":"a tide","model":"video-c-3-fast""#;
+    sent.strip_prefix(begin).unwrap_or(sent).replace(PICTURE, "P")
+}
+
+#[test]
+fn each_field_of_a_video_becomes_the_gateways_own() {
+    for (fields, becomes) in [
+        ("", r#","duration":8}"#),
+        (r#","seconds":4"#, r#","duration":4}"#),
+        (r#","seconds":"4""#, r#","duration":4}"#),
+        (r#","duration":6"#, r#","duration":6}"#),
+        (r#","size":"1280x720""#, r#","duration":8,"aspect_ratio":"16:9"}"#),
+        (r#","size":"9:16""#, r#","duration":8,"aspect_ratio":"9:16"}"#),
+        (r#","aspect_ratio":"9:16""#, r#","duration":8,"aspect_ratio":"9:16"}"#),
+        (r#","image_url":"P""#, r#","duration":8,"image_url":"P"}"#),
+        (r#","input_reference":"P""#, r#","duration":8,"image_url":"P"}"#),
+        (r#","input_reference":{"image_url":"P"}"#, r#","duration":8,"image_url":"P"}"#),
+        (r#","quality":"hd""#, r#","duration":8}"#),
+        (r#","seconds":"4s""#, "/seconds wrong_type"),
+        (r#","seconds":"""#, "/seconds wrong_type"),
+        (r#","seconds":"-4""#, "/seconds wrong_type"),
+        (r#","seconds":4.5"#, "/seconds wrong_type"),
+        (r#","seconds":7"#, "/seconds duration_not_offered"),
+        (r#","duration":7"#, "/duration duration_not_offered"),
+        (r#","seconds":4,"duration":4"#, "/duration duplicate"),
+        (r#","size":"1280x721""#, "/size size_not_offered"),
+        (r#","size":"0x0""#, "/size size_not_offered"),
+        (r#","size":"+16x9""#, "/size size_not_offered"),
+        (r#","size":"200000x112500""#, "/size size_not_offered"),
+        (r#","size":"16x9","aspect_ratio":"16:9""#, "/aspect_ratio duplicate"),
+        (r#","image_url":"P","input_reference":"P""#, "/image_url duplicate"),
+        (r#","input_reference":{"file_id":"f"}"#, "/input_reference not_supported"),
+        (r#","input_reference":"http://a""#, "/input_reference not_public_url"),
+        (r#","image_url":"http://a""#, "/image_url not_public_url"),
+    ] {
+        assert_eq!(ordered(&fields.replace('P', PICTURE)), becomes, "{fields}");
+    }
+}
+
+#[test]
+fn each_field_of_a_form_is_the_one_of_its_name() {
+    for (fields, becomes) in [
+        (&[][..], r#","duration":8}"#),
+        (&[("seconds", Some("4"))], r#","duration":4}"#),
+        (&[("duration", Some("6"))], r#","duration":6}"#),
+        (&[("size", Some("720x1280"))], r#","duration":8,"aspect_ratio":"9:16"}"#),
+        (&[("aspect_ratio", Some("16:9"))], r#","duration":8,"aspect_ratio":"16:9"}"#),
+        (&[("image_url", Some(PICTURE))], r#","duration":8,"image_url":"P"}"#),
+        (&[("input_reference", Some(PICTURE))], r#","duration":8,"image_url":"P"}"#),
+        (&[("input_reference[image_url]", Some(PICTURE))], r#","duration":8,"image_url":"P"}"#),
+        (&[("input_reference[file_id]", Some("f"))], "/input_reference not_supported"),
+        (&[("input_reference", None)], "/input_reference not_supported"),
+        (&[("mask", None), ("quality", Some("hd"))], r#","duration":8}"#),
+        (&[("seconds", Some("four"))], "/seconds wrong_type"),
+        (&[("model", Some("eta-5"))], "/model duplicate"),
+        (&[("prompt", Some("another"))], "/prompt duplicate"),
+        (
+            &[("size", Some("1x1")), ("size", Some("1x1"))],
+            "/size duplicate, /size size_not_offered",
+        ),
+    ] {
+        assert_eq!(ordered_by_form(fields), becomes, "{fields:?}");
+    }
+}
+
+#[test]
+fn what_is_said_becomes_one_text_and_what_is_no_text_is_refused() {
+    let rules = ChatRules { catalog: Arc::new(Catalog::published()), fields: Vec::new() };
+    for (message, becomes) in [
+        (r#"{"role":"user","content":"a"}"#, r#"{"role":"user","content":"a"}"#),
+        (r#"{"role":"developer","content":"a"}"#, r#"{"role":"system","content":"a"}"#),
+        (
+            r#"{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"text","text":"c"}]}"#,
+            r#"{"role":"user","content":"a\nb\nc"}"#,
+        ),
+        (
+            r#"{"role":"assistant","content":"a","tool_calls":[]}"#,
+            r#"{"role":"assistant","content":"a"}"#,
+        ),
+        (
+            r#"{"role":"assistant","content":"a","tool_calls":[{}]}"#,
+            "/messages/0/tool_calls not_supported",
+        ),
+        (
+            r#"{"role":"assistant","content":"a","function_call":{}}"#,
+            "/messages/0/function_call not_supported",
+        ),
+        (
+            r#"{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","text":1}]}"#,
+            "/messages/0/content/1/type not_supported",
+        ),
+        (r#"{"role":"user","content":[{"text":"a"}]}"#, "/messages/0/content/0/type required"),
+        (r#"{"role":"user","content":[{"type":"text"}]}"#, "/messages/0/content/0/text required"),
+        (
+            r#"{"role":"user","content":[{"type":"text","text":1}]}"#,
+            "/messages/0/content/0/text wrong_type",
+        ),
+        (r#"{"role":"user","content":["a"]}"#, "/messages/0/content/0 wrong_type"),
+        (r#"{"role":"user","content":1}"#, "/messages/0/content wrong_type"),
+    ] {
+        let payload = format!(r#"{{"model":"eta-5-mini","messages":[{message}]}}"#);
+        let told = sent(chat(payload.as_bytes(), &rules).map(|chat| chat.order));
+        let begin = r#"{"model":"eta-5-mini","messages":["#;
+        let message = told.strip_prefix(begin).and_then(|rest| rest.strip_suffix("]}"));
+        assert_eq!(message.unwrap_or(&told), becomes);
+    }
 }

@@ -286,3 +286,43 @@ fn whoever_waits_leaves_less_room() {
     enter(&mut queue, 5..9, Rank::Poll, "a");
     assert_eq!(queue.room(now), room - 9);
 }
+
+#[test]
+fn a_poll_is_told_of_all_that_go_before_it() {
+    let start = clock::now();
+    let mut queue = queue(5);
+    enter(&mut queue, 0..1, Rank::Own, "");
+    for number in 1..5 {
+        queue.enter(&ticket(number, Rank::Purchase, &format!("caller {number}")), false);
+    }
+    let told = |queue: &Queue| queue.expected(Rank::Poll, "x", start) - start;
+    // With the place that is kept for purchases it is the seventh: the second of the second window.
+    let window = Duration::from_millis(1_001);
+    assert_eq!(told(&queue), window);
+    for number in 5..8 {
+        queue.enter(&ticket(number, Rank::Poll, &format!("caller {number}")), false);
+    }
+    assert_eq!(told(&queue), window, "the tenth");
+    queue.enter(&ticket(8, Rank::Poll, "caller 8"), false);
+    assert_eq!(told(&queue), 2 * window, "the first of the third window");
+}
+
+#[test]
+fn replies_that_count_no_more_make_nobody_wait() {
+    let start = clock::now();
+    let mut queue = queue(2);
+    (0..2).for_each(|_| queue.release(start));
+    let later = start + 10 * SECOND;
+    assert_eq!(queue.expected(Rank::Purchase, "x", later), later);
+    assert_eq!(queue.earliest(Rank::Poll, later), later);
+}
+
+#[test]
+fn replies_are_forgotten_once_no_window_needs_them() {
+    let start = clock::now();
+    let mut queue = queue(REMEMBERED + 100);
+    (0..REMEMBERED + 100).for_each(|_| queue.release(start));
+    assert_eq!(queue.replied.len(), REMEMBERED + 100, "all of them count");
+    queue.release(start + 2 * SECOND);
+    assert_eq!(queue.replied.len(), REMEMBERED);
+}
