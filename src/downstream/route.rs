@@ -163,6 +163,7 @@ pub const ROUTES: &[Route] = &[
     Route { method: Method::GET,  path: Path::Exact("/bff/client.js"),       endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
     Route { method: Method::GET,  path: Path::Exact("/bff/client.d.ts"),     endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
     Route { method: Method::GET,  path: Path::Exact("/bff/elements.js"),     endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
+    Route { method: Method::GET,  path: Path::Exact("/bff/purchasing.js"),   endpoint: Endpoint::Embed,       class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
     Route { method: Method::GET,  path: Path::Exact("/bff/openapi.json"),    endpoint: Endpoint::OpenApi,     class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
     Route { method: Method::GET,  path: Path::Exact("/v1/models"),           endpoint: Endpoint::OpenAi(OpenAi::Models), class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },
     Route { method: Method::GET,  path: Path::Below("/v1/models/"),          endpoint: Endpoint::OpenAi(OpenAi::Model), class: Class::Free, takes: Takes::Nothing, needs: Needs::Nobody },

@@ -24,9 +24,10 @@ macro_rules! rows {
 /// Compressed once a process.
 static FILES: LazyLock<Vec<(&'static str, Ready)>> = LazyLock::new(|| {
     let rows = rows! {
-        "client.js"   SCRIPT
-        "client.d.ts" TYPES
-        "elements.js" SCRIPT
+        "client.js"     SCRIPT
+        "client.d.ts"   TYPES
+        "elements.js"   SCRIPT
+        "purchasing.js" SCRIPT
     };
     let ready = |(path, media_type, bytes)| {
         (path, Ready::new(Bytes::from_static(bytes), media_type, REVALIDATE, for_any_page()))

@@ -14,7 +14,10 @@ export interface Fault {
 export class TollgateError extends Error {
   constructor(facts: Pick<TollgateError, 'code' | 'charged'> & Partial<TollgateError>);
   name: 'TollgateError';
-  /** The problem's code, or `connection_lost`, `unreadable`, `refused`. */
+  /**
+   * The problem's code, or `connection_lost`, `unreadable`, `refused`; `token_failed` where no token could be had, so that this attempt
+   * was not sent, and `retry_failed` where `onRetry` threw, so that there was no other: `cause` is what was thrown.
+   */
   code: string;
   /** HTTP status; 0 where no answer came. */
   status: number;
@@ -26,8 +29,12 @@ export class TollgateError extends Error {
   retryAfter: number | null;
   /** The request's name in tollgate's log. */
   requestId: string | null;
-  /** Of a purchase: calling again with it settles what is unknown, and never buys twice. */
+  /**
+   * Of a purchase: calling again with it, as the same caller, settles what is unknown, and does not buy twice while tollgate keeps the
+   * key (`Catalog.replay`).
+   */
   idempotencyKey: string | null;
+  cause?: unknown;
 }
 
 export interface ClientOptions {
@@ -42,13 +49,19 @@ export interface ClientOptions {
 }
 
 export interface ReadOptions {
+  /** Rejects with its reason, unchanged. Of a purchase, that does not say whether it was charged: only its key can settle that. */
   signal?: AbortSignal | undefined;
 }
 
 export interface BuyOptions extends ReadOptions {
-  /** Names the purchase; made anew for each call when nothing is said. */
+  /** Names the purchase; made anew for each call when nothing is said. It means this purchase to one caller alone. */
   idempotencyKey?: string | undefined;
-  /** Told before each repeat: why, and after how many seconds it comes. */
+  /**
+   * Whether this key may have been sent by an earlier call: then a refusal that does not speak of the key leaves the purchase `unknown`.
+   * `true` when nothing is said of an `idempotencyKey`; say `false` of one that was never sent.
+   */
+  sentBefore?: boolean | undefined;
+  /** Told before each repeat: why, and after how many seconds it comes. Where it throws, nothing is sent again (`retry_failed`). */
   onRetry?: (reason: TollgateError, seconds: number) => void;
 }
 
@@ -203,6 +216,22 @@ export interface Client {
   jobs(options?: ReadOptions): Promise<Jobs>;
   /** What was spent, such as since `24h`; `7d` when nothing is said (`GET /bff/usage`). */
   usage(since?: string, options?: ReadOptions): Promise<Usage>;
+}
+
+/** What the elements of `/bff/elements.js` have besides their attributes. */
+export interface TollgateElement extends HTMLElement {
+  token: ClientOptions['token'];
+}
+
+declare global {
+  interface HTMLElementTagNameMap {
+    'tollgate-chat': TollgateElement;
+    'tollgate-video': TollgateElement;
+  }
+  interface HTMLElementEventMap {
+    'tollgate-reply': CustomEvent<ChatReply>;
+    'tollgate-video': CustomEvent<VideoAccepted & { status: unknown }>;
+  }
 }
 
 /** A name that no other purchase has: an Idempotency-Key. */

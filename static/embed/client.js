@@ -17,8 +17,9 @@ const SENT_AGAIN = [409, 429, 503];
 /** A refusal, or a call whose outcome nobody here knows. */
 export class TollgateError extends Error {
   /**
-   * `code`: the problem's, or `connection_lost`, or `unreadable`. `charged`: `no`, `yes` or `unknown`. `errors`: faults of the
-   * payload. `retryAfter`: seconds. `idempotencyKey`: of a purchase; calling again with it settles what is unknown.
+   * `code`: the problem's, or `connection_lost`, `unreadable`, `refused`, or `token_failed`, `retry_failed` where the page's own
+   * function threw (`cause`). `charged`: `no`, `yes` or `unknown`. `errors`: faults of the payload. `retryAfter`: seconds.
+   * `idempotencyKey`: of a purchase; calling again with it settles what is unknown.
    */
   constructor(facts) {
     super(facts.detail || facts.title || facts.code);
@@ -69,10 +70,12 @@ export function newKey() {
 
 const named = (ids) => ids.map((id) => `request_id=${encodeURIComponent(id)}`).join('&');
 
-async function buy(wire, path, request, { idempotencyKey = newKey(), signal, onRetry } = {}) {
+/** `sentBefore`: whether an earlier call may have sent this key. Of a key that was brought along, nobody here knows better. */
+async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = brought != null, signal, onRetry } = {}) {
+  const idempotencyKey = brought ?? newKey();
   const headers = { 'content-type': 'application/json', 'idempotency-key': idempotencyKey };
   try {
-    const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry });
+    const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry, sentBefore });
     return {
       body,
       toll: response.headers.get('tollgate-toll'),
@@ -86,8 +89,8 @@ async function buy(wire, path, request, { idempotencyKey = newKey(), signal, onR
 }
 
 /** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */
-async function call(wire, path, { onRetry, ...request } = {}, take = asJson) {
-  let doubt = false;
+async function call(wire, path, { onRetry, sentBefore = false, ...request } = {}, take = asJson) {
+  let doubt = sentBefore;
   for (let attempt = 1; ; attempt += 1) {
     try {
       const response = await send(wire, path, request);
@@ -95,31 +98,54 @@ async function call(wire, path, { onRetry, ...request } = {}, take = asJson) {
     } catch (error) {
       if (!(error instanceof TollgateError)) throw error;
       // A refusal of a repeat speaks of the repeat: of an earlier attempt that was lost, it says nothing.
-      if (doubt && error.charged === 'no' && !SPEAKS_OF_THE_KEY.includes(error.code)) error.charged = 'unknown';
+      if (doubt && error.charged === 'no' && !speaksOfTheKey(error)) error.charged = 'unknown';
       const isLost = error.code === 'connection_lost';
       const wait = isLost ? Math.min(2 ** (attempt - 1), LONGEST_WAIT) : error.retryAfter;
       const isAgain = isLost || (SENT_AGAIN.includes(error.status) && wait !== null);
       if (!isAgain || attempt >= wire.attempts || wait > LONGEST_WAIT) throw error;
       doubt ||= error.charged !== 'no';
-      onRetry?.(error, wait);
+      tellOf(onRetry, error, wait, doubt);
       await pause(wait, request.signal);
     }
   }
 }
 
-/** Decided only after the key was looked up: these speak of every attempt with it. */
-const SPEAKS_OF_THE_KEY = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
+/** Decided only after the key was looked up: these speak of every attempt with it. So does the gateway's own refusal. */
+const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
+const speaksOfTheKey = ({ code }) => code === 'refused' || AFTER_LOOKUP.includes(code);
+
+/** Tells the page of a repeat. Where that throws, there is none, and the key is not lost with it. */
+function tellOf(onRetry, error, wait, doubt) {
+  try {
+    onRetry?.(error, wait);
+  } catch (cause) {
+    throw failed('retry_failed', cause, doubt ? 'unknown' : 'no');
+  }
+}
+
+const failed = (code, cause, charged) => new TollgateError({ code, charged, cause, detail: String(cause?.message ?? cause) });
 
 async function send(wire, path, { headers = {}, ...request } = {}) {
-  const token = typeof wire.token === 'function' ? await wire.token() : wire.token;
-  const all = { ...headers, ...(token && { authorization: `Bearer ${token}` }) };
+  const all = await signed(wire, headers, request);
   try {
     return await wire.fetch(new URL(path, wire.base).href, {
       ...request, headers: all, credentials: 'omit', redirect: 'error', cache: 'no-store', referrerPolicy: 'no-referrer',
     });
-  } catch (error) {
-    if (request.signal?.aborted) throw error;
+  } catch {
+    // Whoever aborted knows it by its own reason, unchanged: it may be that of other calls, too.
+    if (request.signal?.aborted) throw request.signal.reason;
     throw lost(request);
+  }
+}
+
+/** The headers with the caller's token. Without it, nothing is sent: this attempt has cost nothing. */
+async function signed({ token }, headers, { signal }) {
+  try {
+    const word = typeof token === 'function' ? await token() : token;
+    return Object.fromEntries(new Headers({ ...headers, ...(word && { authorization: `Bearer ${word}` }) }));
+  } catch (cause) {
+    if (signal?.aborted) throw signal.reason;
+    throw failed('token_failed', cause, 'no');
   }
 }
 
@@ -133,7 +159,8 @@ async function whole(response, request, take) {
     if (response.ok) return await take(response, request);
     throw refusal(response, await response.text(), request);
   } catch (error) {
-    if (error instanceof TollgateError || request.signal?.aborted) throw error;
+    if (error instanceof TollgateError) throw error;
+    if (request.signal?.aborted) throw request.signal.reason;
     throw lost(request);
   }
 }
@@ -154,7 +181,7 @@ function refusal(response, text, { method } = {}) {
   } catch { /* Whoever answered, it was not tollgate. */ }
   const isOurs = typeof problem?.code === 'string' && typeof problem?.charged === 'string';
   // Reading costs nothing. The gateway's own refusal comes unchanged, with its toll beside it: nothing.
-  const isFree = method !== 'POST' || response.headers.has('tollgate-toll');
+  const isFree = method !== 'POST' || (response.status < 500 && response.headers.has('tollgate-toll'));
   const after = response.headers.get('retry-after') ?? '';
   return new TollgateError({
     status: response.status,

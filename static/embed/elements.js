@@ -8,136 +8,12 @@
  * `--tollgate-accent`, `--tollgate-on-accent` (text on it), `--tollgate-trouble`, `--tollgate-radius`.
  */
 
-import { TollgateError, createClient, newKey } from './client.js';
-
-const STYLE = `
-:host { display: block; font: inherit; --accent: var(--tollgate-accent, #2f6f4f); --radius: var(--tollgate-radius, .5rem); }
-:host([hidden]) { display: none; }
-form { display: grid; gap: .6rem; }
-label { display: grid; gap: .2rem; font-size: .9em; }
-textarea, select, input, button { font: inherit; color: inherit; padding: .5rem .6rem; border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: var(--radius); background: transparent; }
-textarea { resize: vertical; min-height: 4.5rem; }
-button { min-height: 2.4rem; cursor: pointer; justify-self: start; }
-button.main { background: var(--accent); border-color: var(--accent); color: var(--tollgate-on-accent, #fff); }
-:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
-ol { list-style: none; margin: 0 0 .8rem; padding: 0; display: grid; gap: .6rem; }
-article { padding: .6rem .8rem; border-radius: var(--radius); white-space: pre-wrap; overflow-wrap: anywhere; background: color-mix(in srgb, currentColor 7%, transparent); }
-article.mine { background: color-mix(in srgb, var(--accent) 16%, transparent); }
-article.trouble { border: 1px solid var(--tollgate-trouble, #b3261e); }
-.row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
-.small { font-size: .85em; opacity: .85; margin: 0; }
-video { width: 100%; border-radius: var(--radius); background: #000; }
-@media (forced-colors: active) { button.main { forced-color-adjust: auto; } }
-`;
-
-const MONEY = { no: 'Nothing was charged.', yes: 'It was charged.', unknown: 'It may have been charged.' };
-
-/** An element with its properties, listeners and children. */
-function make(tag, { text, on = {}, ...properties } = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name in node && name !== 'list') node[name] = value;
-    else node.setAttribute(name, value);
-  }
-  if (text !== undefined) node.textContent = text;
-  for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
-  node.append(...children);
-  return node;
-}
-
-const labelled = (name, field) => make('label', {}, name, field);
-const price = (model) => `$${Number(model.toll).toFixed(3).replace(/0$/, '')}`;
-const choice = (model, remark) => make('option', { value: model.id, text: `${model.id} · ${price(model)}${remark ? ` · ${remark}` : ''}` });
-
-/** What both elements share: the client, the price list, one purchase at a time, its words. */
-class Purchasing extends HTMLElement {
-  #style = new CSSStyleSheet();
-
-  constructor() {
-    super();
-    /** A token, or a function that gives one. The page may have set it before this file was there. */
-    this.token ??= null;
-    this.#style.replaceSync(STYLE);
-    this.attachShadow({ mode: 'open', delegatesFocus: true }).adoptedStyleSheets = [this.#style];
-    this.said = make('p', { class: 'small', role: 'status' });
-  }
-
-  async connectedCallback() {
-    if (this.client) return;
-    this.client = createClient({
-      baseUrl: this.getAttribute('base-url') ?? undefined,
-      token: async () => (typeof this.token === 'function' ? this.token() : this.token),
-    });
-    await this.begin();
-  }
-
-  /** Asks for the price list, and draws what it says. */
-  async begin() {
-    try {
-      this.catalog = await this.client.catalog();
-    } catch (error) {
-      this.shadowRoot.replaceChildren(this.trouble(error, 'Try again', () => { this.shadowRoot.replaceChildren(); void this.begin(); }));
-      return;
-    }
-    this.draw();
-    const open = this.pending();
-    if (open) this.wasLeft(open);
-  }
-
-  /** What was sent and not answered when the page was closed: kept before it is sent, for this tab. */
-  pending(record) {
-    const name = `${this.localName} ${this.getAttribute('base-url') ?? ''} ${this.id}`;
-    try {
-      if (record === undefined) return JSON.parse(sessionStorage.getItem(name));
-      if (record) sessionStorage.setItem(name, JSON.stringify(record));
-      else sessionStorage.removeItem(name);
-    } catch { /* No storage here: a reload in the middle is not picked up. */ }
-    return null;
-  }
-
-  /** Buys once. `bought(answer)` takes it in; trouble is shown with a way on that never buys twice unasked. */
-  async purchase(buy, record, bought, place) {
-    if (this.busy) return;
-    this.busy = true;
-    this.pending(record);
-    this.said.textContent = 'Sent; waiting for the answer.';
-    try {
-      const answer = await buy(record.request, { idempotencyKey: record.key, onRetry: () => { this.said.textContent = 'Asking again; it is not bought twice.'; } });
-      this.pending(null);
-      this.said.textContent = `Received for ${price(answer)}.`;
-      bought(answer);
-    } catch (error) {
-      const isOpen = !(error instanceof TollgateError) || error.charged === 'unknown';
-      if (!isOpen) this.pending(null);
-      this.said.textContent = '';
-      const again = () => { this.busy = false; void this.purchase(buy, record, bought, place); };
-      place(this.trouble(error, isOpen ? 'Ask what became of it (not bought twice)' : 'Try again', again));
-    } finally {
-      this.busy = false;
-    }
-  }
-
-  trouble(error, way, act) {
-    const words = [error.message, ...(error.errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
-    const card = make('article', { class: 'trouble', role: 'alert' }, words, make('p', { class: 'small', text: MONEY[error.charged] ?? MONEY.unknown }));
-    card.append(make('button', { type: 'button', text: way, on: { click: () => { card.remove(); act(); } } }));
-    return card;
-  }
-
-  models(rows, remark) {
-    const wanted = this.getAttribute('model');
-    const select = make('select', {}, ...rows.map((row) => choice(row, row[remark])));
-    if (rows.some((row) => row.id === wanted)) select.value = wanted;
-    return { select, isFixed: select.value === wanted };
-  }
-
-  tell(name, detail) {
-    this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
-  }
-}
+import { Purchasing, labelled, make, price } from './purchasing.js';
 
 class TollgateChat extends Purchasing {
-  #messages = [];
+  /** What was asked, with the reply if there is one, and where it stands. */
+  #turns = [];
+  kind = 'chat';
 
   draw() {
     const { select, isFixed } = this.models(this.catalog.chat, 'best_for');
@@ -154,7 +30,7 @@ class TollgateChat extends Purchasing {
     } } });
     const form = make('form', { on: { submit: (event) => {
       event.preventDefault();
-      if (this.busy) { this.said.textContent = 'Wait for the answer to the last message.'; return; }
+      if (this.isBusy()) return;
       if (!text.value.trim()) { this.said.textContent = 'Write a message first.'; text.focus(); return; }
       this.ask(text.value, picked().id);
       text.value = '';
@@ -163,34 +39,67 @@ class TollgateChat extends Purchasing {
   }
 
   ask(content, model) {
-    this.#messages.push({ role: 'user', content });
-    this.show(content, 'mine');
+    const turn = this.#add(content);
     const system = this.getAttribute('system');
-    const messages = [...(system ? [{ role: 'system', content: system }] : []), ...this.#messages];
-    this.go({ key: newKey(), request: { model, messages } });
+    const said = this.#turns.flatMap(({ asked, reply }) => [{ role: 'user', content: asked }, ...(reply === undefined ? [] : [{ role: 'assistant', content: reply }])]);
+    void this.go(this.fresh({ model, messages: [...(system ? [{ role: 'system', content: system }] : []), ...said] }), turn);
   }
 
-  go(record) {
-    void this.purchase(this.client.chat, record, (answer) => {
-      this.#messages = [...record.request.messages.filter(({ role }) => role !== 'system'), { role: 'assistant', content: answer.message.content }];
-      this.show(answer.message.content, '');
-      this.tell('tollgate-reply', answer);
-    }, (card) => this.list.append(make('li', {}, card)));
+  buy(client, request, options) {
+    return client.chat(request, options);
   }
 
-  wasLeft(record) {
-    this.#messages = record.request.messages.filter(({ role }) => role !== 'system');
-    for (const { role, content } of this.#messages) this.show(content, role === 'user' ? 'mine' : '');
-    this.go(record);
+  took(answer, record, turn) {
+    this.#reply(turn, answer.message.content);
+    this.settled(record);
+    this.tell('tollgate-reply', answer);
   }
 
-  show(content, kind) {
-    this.list.append(make('li', {}, make('article', { class: kind, text: content })));
-    this.list.lastElementChild.scrollIntoView({ block: 'nearest' });
+  place(card, turn) {
+    this.#show(card, turn.end);
+  }
+
+  /** Its conversation goes on from the one that is there, or else is shown below it. */
+  async wasLeft(record) {
+    const turns = [];
+    for (const { role, content } of record.request.messages) {
+      if (role === 'user') turns.push({ asked: content });
+      else if (role === 'assistant' && turns.length) turns.at(-1).reply = content;
+    }
+    const isSame = this.#turns.every(({ asked }, place) => asked === turns[place]?.asked);
+    for (const { asked, reply } of turns.slice(isSame ? this.#turns.length : 0)) {
+      const turn = this.#add(asked);
+      if (reply !== undefined) this.#reply(turn, reply);
+    }
+    await this.resume(record, this.#turns.at(-1));
+  }
+
+  #add(asked) {
+    const turn = { asked, reply: undefined, end: this.#show(make('article', { class: 'mine', text: asked })) };
+    this.#turns.push(turn);
+    return turn;
+  }
+
+  #reply(turn, content) {
+    turn.reply = content;
+    turn.end = this.#show(make('article', { text: content }), turn.end);
+  }
+
+  /** Shows it behind this entry, or last. */
+  #show(article, before = this.list.lastElementChild) {
+    const entry = make('li', {}, article);
+    if (before) before.after(entry);
+    else this.list.append(entry);
+    entry.scrollIntoView({ block: 'nearest' });
+    return entry;
   }
 }
 
 class TollgateVideo extends Purchasing {
+  /** The videos that are being made, and where they are shown. */
+  #followed = new Map();
+  kind = 'video';
+
   draw() {
     const { select, isFixed } = this.models(this.catalog.video, 'remarks');
     const picked = () => this.catalog.video.find((row) => row.id === select.value);
@@ -217,17 +126,18 @@ class TollgateVideo extends Purchasing {
     };
     select.addEventListener('change', follow);
     order.addEventListener('click', () => {
-      if (this.busy) { this.said.textContent = 'Wait for the answer to the last order.'; return; }
+      if (this.isBusy()) return;
       if (!prompt.value.trim()) { this.said.textContent = 'Say what the video should show.'; prompt.focus(); return; }
       if (!picture.reportValidity()) return;
       const yes = make('button', { class: 'main', type: 'button', text: `Yes, spend ${price(picked())}`, on: { click: () => {
+        if (this.isBusy()) return;
         begin();
         order.focus();
         const request = {
           prompt: prompt.value, model: picked().id, duration: Number(length.value),
           ...(!shapes.hidden && { aspect_ratio: shape.value }), ...(picture.value && { image_url: picture.value }),
         };
-        this.go({ key: newKey(), request });
+        void this.go(this.fresh(request), this.#add(request.prompt));
       }, keydown: (event) => event.repeat && event.preventDefault() } });
       const no = make('button', { type: 'button', text: 'Keep editing', on: { click: () => { begin(); order.focus(); } } });
       sure.replaceChildren('It cannot be cancelled once it is ordered.', no, yes);
@@ -243,32 +153,61 @@ class TollgateVideo extends Purchasing {
     this.shadowRoot.replaceChildren(form, this.list);
   }
 
-  go(record) {
-    const card = make('article', {}, record.request.prompt);
-    const entry = make('li', {}, card);
-    this.list.prepend(entry);
-    void this.purchase(this.client.video.create, record, (accepted) => void this.follow(accepted, card), (trouble) => entry.append(trouble));
+  buy(client, request, options) {
+    return client.video.create(request, options);
   }
 
-  wasLeft(record) {
-    this.go(record);
+  /** It stays kept until it was seen to be made. */
+  took(answer, record, card) {
+    this.kept.put(Object.assign(record, { answer }));
+    void this.#follow(record, card);
   }
 
-  async follow(accepted, card) {
+  place(trouble, card) {
+    card.parentElement.append(trouble);
+  }
+
+  async wasLeft(record) {
+    const card = this.#add(record.request.prompt);
+    if (record.answer) void this.#follow(record, card);
+    else await this.resume(record, card);
+  }
+
+  isBack() {
+    for (const [record, card] of this.#followed) void this.#follow(record, card);
+  }
+
+  #add(prompt) {
+    const card = make('article', {}, prompt);
+    this.list.prepend(make('li', {}, card));
+    return card;
+  }
+
+  async #follow(record, card) {
+    const { signal } = this.stop;
+    const { requestId } = record.answer;
     const state = make('p', { class: 'small', role: 'status', text: 'It is being made.' });
     card.append(state);
+    this.#followed.set(record, card);
     try {
-      for await (const word of this.client.video.watch(accepted.requestId)) {
-        if (word.state === 'failed') { state.textContent = 'The service could not make it.'; return; }
-        if (word.state !== 'finished') continue;
-        const clip = URL.createObjectURL(await this.client.video.content(accepted.requestId));
-        state.textContent = 'It is ready.';
-        card.append(make('video', { src: clip, controls: true, 'aria-label': 'The finished video' }));
-        this.tell('tollgate-video', { ...accepted, status: word.status });
+      for await (const word of this.client.video.watch(requestId, { signal })) {
+        if (word.state === 'open') continue;
+        if (word.state === 'finished') {
+          const clip = URL.createObjectURL(await this.client.video.content(requestId, { signal }));
+          card.append(make('video', { src: clip, controls: true, 'aria-label': 'The finished video' }));
+        }
+        state.textContent = word.state === 'finished' ? 'It is ready.' : 'The service could not make it.';
+        this.#followed.delete(record);
+        this.settled(record);
+        if (word.state === 'finished') this.tell('tollgate-video', { ...record.answer, status: word.status });
         return;
       }
     } catch (error) {
-      card.append(this.trouble(Object.assign(error, { charged: 'yes' }), 'Look again', () => void this.follow(accepted, card)));
+      state.remove();
+      // Out of the page, nobody watches; back in it, it goes on.
+      if (signal.aborted) return;
+      this.#followed.delete(record);
+      this.place(this.card(error.message, 'yes', this.way('Look again', () => void this.#follow(record, card)), this.forget(record)), card);
     }
   }
 }

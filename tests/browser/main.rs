@@ -8,6 +8,7 @@ mod driver;
 mod element;
 mod embedding;
 mod gate;
+mod kept;
 mod looks;
 #[path = "../documents/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]

@@ -36,6 +36,15 @@
   }
   const chat = (client) => client.chat(REQUEST);
   const me = (client) => client.me();
+  // A key of one's own: sent before, as far as the client knows, unless it is told better.
+  const repeat = (client) => client.chat(REQUEST, { idempotencyKey: 'mine' });
+  const first = (client) => client.chat(REQUEST, { idempotencyKey: 'mine', sentBefore: false });
+  /** A token that cannot be had the `fails`th time. */
+  const token = (fails) => {
+    let asked = 0;
+    return { token: async () => { if ((asked += 1) === fails) throw new RangeError('no session'); return 't'; } };
+  };
+  const stubborn = (client) => client.chat(REQUEST, { onRetry: () => { throw new RangeError('no more'); } });
 
   // What is done, how the server behaves, how many requests that takes, and what comes of it.
   const CASES = [
@@ -55,6 +64,7 @@
     ['a refused repeat does not settle what was lost', chat, [lost, told(401, 'unauthorized', 'no')], 2, { charged: 'unknown', code: 'unauthorized' }],
     ['nor does a proxy between', chat, [lost, html(502)], 2, { charged: 'unknown', code: 'refused' }],
     ['what speaks of the key settles it', chat, [lost, told(402, 'insufficient_credit', 'no')], 2, { charged: 'no' }],
+    ['so does the gateway\'s own refusal', chat, [lost, html(400, { 'tollgate-toll': '0' })], 2, { charged: 'no', code: 'refused' }],
     ['a refusal that cost nothing leaves no doubt', chat, [told(429, 'rate_limited', 'no', after(1)), told(401, 'unauthorized', 'no')], 2, { charged: 'no' }],
     ['an answer that is not JSON is not bought again', chat, [() => new Response('<p>')], 1, { code: 'unreadable', charged: 'unknown' }],
     ['another server\'s refusal leaves a purchase unknown', chat, [html(502)], 1, { code: 'refused', charged: 'unknown', status: 502 }],
@@ -64,16 +74,29 @@
     ['attempts are counted', chat, [lost, lost], 2, { code: 'connection_lost', charged: 'unknown' }, { attempts: 2 }],
     ['one attempt is one', chat, [lost], 1, { code: 'connection_lost', charged: 'unknown' }, { attempts: 1 }],
     ['no number is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: NaN }],
+    ...[[401, 'invalid_credentials'], [403, 'forbidden'], [429, 'rate_limited'], [503, 'draining'], [503, 'overloaded'], [503, 'ledger_unavailable'], [422, 'idempotency_key_reused']]
+      .map(([status, code]) => [`${code} says nothing of an earlier attempt`, repeat, [told(status, code, 'no')], 1, { code, charged: 'unknown' }]),
+    ['nor does it where it is sent again', repeat, [told(429, 'rate_limited', 'no', after(1)), told(401, 'invalid_credentials', 'no')], 2, { charged: 'unknown' }],
+    ['what speaks of the key settles an earlier attempt', repeat, [told(402, 'budget_exhausted', 'no')], 1, { charged: 'no' }],
+    ['an answer settles it', repeat, [bought({ 'idempotent-replayed': 'true' })], 1, { replayed: true, idempotencyKey: 'mine' }],
+    ['a key that was never sent is refused for nothing', first, [told(401, 'invalid_credentials', 'no')], 1, { charged: 'no' }],
+    ['a token that cannot be had sends nothing', chat, [], 0, { code: 'token_failed', charged: 'no', detail: 'no session' }, token(1)],
+    ['nor does it speak of an earlier attempt', repeat, [], 0, { code: 'token_failed', charged: 'unknown', idempotencyKey: 'mine' }, token(1)],
+    ['nor of one that was lost', chat, [lost], 1, { code: 'token_failed', charged: 'unknown' }, token(2)],
+    ['a token that no header takes is none', chat, [], 0, { code: 'token_failed', charged: 'no' }, { token: 'a\nb' }],
+    ['reading without a token costs nothing', me, [], 0, { code: 'token_failed', charged: 'no' }, token(1)],
+    ['who stops at a lost attempt keeps its key', stubborn, [lost], 1, { code: 'retry_failed', charged: 'unknown', detail: 'no more' }],
+    ['who stops at a refusal has paid nothing', stubborn, [told(429, 'rate_limited', 'no', after(1))], 1, { code: 'retry_failed', charged: 'no' }],
     ['none is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: 0 }],
   ];
   const plain = async ([name, errand, script, count, wanted, options]) => {
     const { sent, answer, error } = await play(script, errand, options);
     const faults = [];
-    const isPurchase = errand === chat;
+    const isPurchase = errand !== me;
     if (sent.length !== count) faults.push(`${sent.length} requests, not ${count}`);
-    if (new Set(sent.map(({ key }) => key)).size !== 1 || Boolean(sent[0].key) !== isPurchase) faults.push('another key, or none');
+    if (count && (new Set(sent.map(({ key }) => key)).size !== 1 || Boolean(sent[0].key) !== isPurchase)) faults.push('another key, or none');
     if (error && !(error instanceof TollgateError)) faults.push(`threw ${error}`);
-    if (error && isPurchase && error.idempotencyKey !== sent[0].key) faults.push('the error has not the key');
+    if (error && isPurchase && (!error.idempotencyKey || (count && error.idempotencyKey !== sent[0].key))) faults.push('the error has not the key');
     for (const [field, value] of Object.entries(wanted)) {
       const got = (error ?? answer)[field];
       if (got !== value) faults.push(`${field} is ${got}, not ${value}`);
@@ -95,6 +118,26 @@
     const { sent, error } = await play([lost], errand);
     return sent.length === 1 && !(error instanceof TollgateError) ? [] : [`an early abort: ${sent.length} requests, ${error}`];
   };
+  // Whatever breaks because of an abort, it is the abort that is told.
+  const stoppedWithItsToken = async () => {
+    const stop = new AbortController();
+    const reason = new Error('gone');
+    const options = { token: async () => { stop.abort(reason); throw new TypeError('no session'); } };
+    const { sent, error } = await play([], (client) => client.chat(REQUEST, { signal: stop.signal }), options);
+    return sent.length === 0 && error === reason ? [] : [`an abort before the token: ${sent.length} requests, ${error}`];
+  };
+  const stoppedInTheMiddle = async () => {
+    const stop = new AbortController();
+    const reason = new Error('gone');
+    const script = [() => { stop.abort(reason); return cut(); }];
+    const { sent, error } = await play(script, (client) => client.chat(REQUEST, { signal: stop.signal }));
+    return sent.length === 1 && error === reason ? [] : [`an abort in the middle: ${sent.length} requests, ${error}`];
+  };
+  // What it broke on can be looked into.
+  const caused = async () => {
+    const { error } = await play([lost], stubborn);
+    return error?.cause instanceof RangeError ? [] : [`a cause: ${error?.cause}`];
+  };
   // A key that the caller brings is the purchase's; a token is asked for before each attempt.
   const named = async () => {
     let asked = 0;
@@ -103,6 +146,6 @@
     const shown = sent.map(({ key, authorization }) => `${key} ${authorization}`).join();
     return shown === 'mine Bearer t1,mine Bearer t2' && answer?.idempotencyKey === 'mine' ? [] : [`a named purchase: ${shown}`];
   };
-  const faults = await Promise.all([...CASES.map(plain), stopped(), stoppedBefore(), named()]);
+  const faults = await Promise.all([...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
   return faults.flat();
 })();

@@ -296,6 +296,15 @@ pub(super) const NATIVE: &[Operation] = &[
         ..BASE
     },
     Operation {
+        path: "/bff/purchasing.js",
+        is_for_callers: false,
+        id: "purchasing",
+        tag: "embedding",
+        summary: "What the elements share, loaded by them",
+        replies: &[ok("The module.", &[("text/javascript", "Text")])],
+        ..BASE
+    },
+    Operation {
         path: "/healthz",
         is_for_callers: false,
         id: "healthz",

@@ -1,0 +1,41 @@
+// Stands between a page and tollgate in a browser test: a classic script before the elements. It wraps `fetch`, as
+// a bad connection or a server that was started anew would, and notes what was sent.
+{
+  const real = fetch;
+  // What a test wants of a page from its beginning.
+  const wanted = JSON.parse(sessionStorage.getItem('test') ?? '{}');
+  /** What happens to purchases from now on: nothing, 'lose' their answers, 'hold' them, or a refusal: `[status, code]`. */
+  globalThis.mood = wanted.mood ?? null;
+  /** How the question who is calling is refused, if it is. */
+  globalThis.doorMood = wanted.doorMood ?? null;
+  /** What the price list's `replay` says otherwise. */
+  globalThis.replay = wanted.replay ?? {};
+  /** The key and bearer of each purchase that was sent, and the signals of the event streams. */
+  globalThis.sent = [];
+  globalThis.streams = [];
+  const now = Date.now;
+  // It is that many milliseconds later here than there.
+  Date.now = () => now() + (wanted.later ?? 0);
+  let release;
+  const held = new Promise((done) => { release = done; });
+  globalThis.release = () => release();
+
+  const problem = ([status, code]) => new Response(JSON.stringify({ code, charged: 'no', title: code, detail: `It is ${code}` }), { status });
+  globalThis.fetch = async (url, options = {}) => {
+    const { pathname } = new URL(url);
+    if (options.method === 'POST') {
+      sent.push({ key: options.headers['idempotency-key'], bearer: options.headers.authorization ?? null });
+      if (Array.isArray(mood)) return problem(mood);
+      const answer = await real(url, options);
+      if (mood === 'lose') throw new TypeError('Failed to fetch');
+      if (mood === 'hold') await held;
+      return answer;
+    }
+    if (pathname === '/bff/me' && Array.isArray(doorMood)) return problem(doorMood);
+    if (pathname === '/bff/events') streams.push(options.signal ?? null);
+    const answer = await real(url, options);
+    if (pathname !== '/bff/catalog') return answer;
+    const list = await answer.json();
+    return Response.json({ ...list, replay: { ...list.replay, ...replay } });
+  };
+}
