@@ -10,10 +10,10 @@ import { TollgateError, createClient, newKey } from './client.js';
 
 const STYLE = `
 :host { display: block; font: inherit; --accent: var(--tollgate-accent, #2f6f4f); --radius: var(--tollgate-radius, .5rem); }
-:host([hidden]) { display: none; }
-form { display: grid; gap: .6rem; }
-label { display: grid; gap: .2rem; font-size: .9em; }
-textarea, select, input, button { font: inherit; color: inherit; padding: .5rem .6rem; border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: var(--radius); background: transparent; }
+:host([hidden]), [hidden] { display: none !important; }
+form { display: grid; grid-template-columns: minmax(0, 1fr); gap: .6rem; }
+label { display: grid; grid-template-columns: minmax(0, 1fr); gap: .2rem; font-size: .9em; }
+textarea, select, input, button { box-sizing: border-box; max-width: 100%; font: inherit; color: inherit; padding: .5rem .6rem; border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: var(--radius); background: transparent; }
 textarea { resize: vertical; min-height: 4.5rem; }
 button { min-height: 2.4rem; cursor: pointer; justify-self: start; }
 button.main { background: var(--accent); border-color: var(--accent); color: var(--tollgate-on-accent, #fff); }

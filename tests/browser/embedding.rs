@@ -122,6 +122,18 @@ fn a_page_of_another_origin_makes_a_video_in_two_steps_and_it_plays() {
 }
 
 #[test]
+fn the_elements_fit_a_phone() {
+    let (host, gate) = Host::serve(start);
+    let page = host.open(&gate);
+    page.find(("combobox", "Seconds"));
+    page.resize(360, 740);
+    let widths = "[...document.querySelectorAll('tollgate-chat, tollgate-video')].map((element) => \
+         element.scrollWidth <= element.clientWidth && element.getBoundingClientRect().right <= innerWidth)";
+    assert_eq!(page.evaluate(widths), serde_json::json!([true, true]));
+    page.screenshot("embedded-phone");
+}
+
+#[test]
 fn an_answer_that_is_lost_on_its_way_is_asked_for_again_and_costs_one_charge() {
     let (host, gate) = Host::serve(start);
     let mut page = host.open(&gate);
@@ -170,16 +182,21 @@ fn a_video_is_ordered_as_the_form_says_through_a_change_of_mind() {
          <script type=\"module\" src=\"{origin}/bff/elements.js\"></script><tollgate-video></tollgate-video></html>"
     ));
     let page = shop.visit("/index.html", &origin);
+    let (shape, yes) = (("combobox", "Shape"), ("button", "Yes, spend $3.00"));
     page.find(PROMPT).fill("A lighthouse at dusk");
+    assert!(!page.shows(shape), "the first model passes it over");
     page.find(("combobox", "Model")).choose("video-c-2");
+    assert!(page.shows(shape));
     page.find(("combobox", "Seconds")).choose("5");
     let generate = ("button", "Generate · $3.00");
     page.find(generate).click();
     page.find(("button", "Keep editing")).click();
     assert_eq!(page.find(("combobox", "Seconds")).value(), "5");
+    assert!(!page.shows(yes), "nothing is left to confirm");
     page.find(generate).click();
-    page.find(("button", "Yes, spend $3.00")).click();
+    page.find(yes).click();
     page.find(generate);
+    assert!(!page.shows(yes), "one press more would buy another");
     let orders = || upstream.heard().into_iter().filter(|heard| heard.method == "POST");
     page.patiently(|| orders().next()).expect("an order");
     let shadow = "document.querySelector('tollgate-video').shadowRoot";
