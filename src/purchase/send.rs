@@ -74,12 +74,14 @@ where
         Box::pin(async move {
             let outcome = asked.await;
             let millis = clock::now().duration_since(started).as_millis();
-            book(&metrics, &purchase, &outcome, millis);
+            let order = purchase.order.get();
+            let toll = outcome.as_ref().map_or(order.toll, |reply| cost(order, reply));
+            book(&metrics, &purchase, &outcome, toll, millis);
             match outcome {
                 Ok(reply) => Ok(Receipt {
                     status: reply.status,
                     is_json: reply.is_json,
-                    toll: cost(purchase.order.get(), &reply),
+                    toll,
                     key: Some(reply.key),
                     body: reply.body,
                     is_replay: false,
@@ -123,8 +125,15 @@ fn cost(order: &Order, reply: &Reply) -> Usd {
     }
 }
 
-/// One line in the log for each purchase that was tried, and its place in the metrics.
-fn book(metrics: &Metrics, purchase: &Purchase, outcome: &Result<Reply, Error>, millis: u128) {
+/// One line in the log for each purchase that was tried, and its place in the metrics. `toll` is what it cost
+/// if it was charged.
+fn book(
+    metrics: &Metrics,
+    purchase: &Purchase,
+    outcome: &Result<Reply, Error>,
+    toll: Usd,
+    millis: u128,
+) {
     let order = purchase.order.get();
     let service = purchase.service().name();
     let charged = match outcome {
@@ -138,7 +147,7 @@ fn book(metrics: &Metrics, purchase: &Purchase, outcome: &Result<Reply, Error>, 
         Charged::Unknown => "unknown",
     };
     // What was refused cost nothing.
-    let toll = if charged == Charged::No { Usd::ZERO } else { order.toll };
+    let toll = if charged == Charged::No { Usd::ZERO } else { toll };
     metrics.purchase(service, outcome, toll.as_micros());
     let (model, caller) = (&*order.model, &purchase.caller);
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);
@@ -151,3 +160,6 @@ fn book(metrics: &Metrics, purchase: &Purchase, outcome: &Result<Reply, Error>, 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

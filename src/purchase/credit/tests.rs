@@ -304,3 +304,12 @@ async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
     assert!(!text.contains("2.1") && !text.contains("1.00"), "{text}");
     assert!(text.contains("who runs this service has to add credit"), "{text}");
 }
+
+#[test]
+fn whoever_follows_the_balance_hears_once_that_something_was_sold() {
+    let credit = Credit::default();
+    assert!(!credit.was_used());
+    credit.set_aside(Usd::dollars(1), Usd::ZERO).expect("nothing is known").settle(Usd::ZERO, None);
+    assert!(credit.was_used());
+    assert!(!credit.was_used());
+}
