@@ -254,6 +254,20 @@ pub(crate) fn post(address: SocketAddr, path: &str, header: &str, body: &str) ->
     answer
 }
 
+/// The status of what a bearer of this token gets.
+pub(crate) fn get(address: SocketAddr, path: &str, token: &str) -> u16 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+         Authorization: Bearer {token}\r\n\r\n",
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).expect("a status").parse().unwrap()
+}
+
 pub(crate) fn posted(cost: Usd) -> Option<Ending> {
     Some(Ending::Posted { cost, reply: None, keep: MINUTE })
 }
