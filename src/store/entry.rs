@@ -311,6 +311,8 @@ pub struct Row {
     pub id: PurchaseId,
     /// When its toll was set aside: wall-clock time since the Unix epoch.
     pub at: Duration,
+    /// When it first ended, if only as unknown; `None` while it is under way.
+    pub ended: Option<Duration>,
     /// Whose it is.
     pub caller: String,
     /// What was bought.

@@ -147,6 +147,22 @@ impl Desk {
         id
     }
 
+    /// One that was sent so long ago, and lost only then.
+    pub(crate) fn lose_slowly(
+        &self,
+        what: (Service, &str, Usd),
+        sent: Duration,
+        lost: Duration,
+    ) -> PurchaseId {
+        let id = self.enter(what, "192.0.2.1", None, sent);
+        let ledger = self.ledger(lost);
+        self.runtime.block_on(async {
+            ledger.sent(id).await.unwrap();
+            ledger.settle(id, Ending::Unknown).await.unwrap();
+        });
+        id
+    }
+
     pub(crate) fn lose(&self, what: (Service, &str, Usd), ago: Duration) -> PurchaseId {
         self.enter(what, "192.0.2.1", Some(Ending::Unknown), ago)
     }

@@ -97,6 +97,29 @@ fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
 }
 
 #[test]
+fn what_was_long_under_way_is_young_when_it_is_lost() {
+    let desk = Desk::with_ledger();
+    desk.checkpoint(60 * MINUTE);
+    let before = desk.checked();
+    let chat = desk.lose_slowly(CHAT, 10 * MINUTE, Duration::ZERO);
+    let video = desk.lose_slowly(VIDEO, 10 * MINUTE, Duration::ZERO);
+    let out = desk.done(&["reconcile"]);
+    for id in [chat, video] {
+        assert!(line(&out, id).contains("it may be yet"), "{out}");
+        assert_eq!((desk.state(id), desk.checked()), (State::Unknown, before));
+    }
+    desk.charge_chat();
+    desk.charge_video("video-a-2");
+    let out = desk.done(&["reconcile"]);
+    assert_eq!([chat, video].map(|id| desk.state(id)), [State::Posted; 2], "{out}");
+
+    let desk = Desk::with_ledger();
+    desk.checkpoint(60 * MINUTE);
+    let over = desk.lose_slowly(CHAT, 20 * MINUTE, 6 * MINUTE);
+    assert!(line(&desk.done(&["reconcile"]), over).starts_with("free"));
+}
+
+#[test]
 fn what_a_running_server_lost_is_told_and_known_there_at_once() {
     let desk = Desk::open();
     let server = desk.serve();

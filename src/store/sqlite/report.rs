@@ -135,13 +135,16 @@ fn all(connection: &Connection, since: Duration) -> rusqlite::Result<Vec<Row>> {
 
 fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
     let mut find = connection.prepare(&format!(
-        "SELECT id, at, caller, service, model, coalesce(cost_micros, toll_micros), state
+        "SELECT id, at, caller, service, model, coalesce(cost_micros, toll_micros), state,
+            ended_at
          FROM purchases {which}"
     ))?;
     let rows = find.query_map([value], |row| {
+        let ended: Option<u64> = row.get(7)?;
         Ok(Row {
             id: column::id(row, 0)?,
             at: column::moment(row, 1)?,
+            ended: ended.map(Duration::from_nanos),
             caller: row.get(2)?,
             service: column::service(row, 3)?,
             model: model(row, 4)?,
