@@ -125,8 +125,8 @@ pub enum Difference {
     Less(Usd),
 }
 
-/// Compares two moments of the gateway's books with all purchases of the ledger. At both moments
-/// nothing was under way.
+/// Compares two moments of the gateway's books with the ledger's purchases: all since the first, and of the
+/// earlier ones those whose outcome is unknown. At both moments nothing was under way.
 pub fn decide(before: &Checkpoint, now: &Checkpoint, rows: &[Row]) -> Verdict {
     let (older, since): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.at < before.at);
     let mut verdict = Draft::default();

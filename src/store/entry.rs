@@ -325,6 +325,15 @@ pub struct Row {
     pub state: State,
 }
 
+/// The books while nothing is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// A number that goes up with every purchase that begins.
+    pub begun: u64,
+    /// How many outcomes are unknown, of those that were asked for.
+    pub unknown: u64,
+}
+
 /// What a caller spent on one day on one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spending {

@@ -242,6 +242,12 @@ pub(crate) struct Server {
     pub(crate) admin: SocketAddr,
 }
 
+impl Server {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.child.kill().ok();
