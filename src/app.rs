@@ -159,7 +159,7 @@ impl App {
             admin: account::admin(&books, lasting),
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
-            videos: Videos::new(media, words(&config), lasting.jobs.stopped()),
+            videos: Videos::new(media, words(&config), lasting.jobs.clone()),
             page: page::page(&config),
         };
         let gate = Gate {

@@ -76,6 +76,7 @@ function shelf(name) {
         channel?.postMessage(name);
         return true;
       } catch {
+        held.set(keyOf(record), record);
         unsaved.add(keyOf(record));
         unkept();
         return false;

@@ -206,8 +206,8 @@ impl Access {
         }
     }
 
-    /// One that failed counts against its address, so that guessing is slow; who holds what is right
-    /// does not come here.
+    /// One that failed counts against its address, so that guessing is slow. Who holds what is right does
+    /// not come here, but for a signature that is not looked at for the sake of the forged ones before it.
     fn refusal(&self, denied: Denied, address: &Caller) -> Problem {
         match (denied, &self.door) {
             (Denied::Unavailable { .. }, Door::Members(_)) => no_list(),

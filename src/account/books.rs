@@ -9,8 +9,8 @@ use tracing::info;
 use crate::clock;
 use crate::store::Checkpoint;
 use crate::store::Ledger;
+use crate::store::Rest;
 use crate::store::Row;
-use crate::store::State;
 use crate::store::Unavailable;
 use crate::upstream::Ask;
 use crate::upstream::Error;
@@ -22,7 +22,7 @@ use crate::upstream::billing::Listing;
 /// Both books, while nothing was under way.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// Every purchase of the ledger, oldest first.
+    /// The purchases since the last checkpoint, oldest first, after the earlier ones whose outcome is unknown.
     pub rows: Vec<Row>,
     /// The last checkpoint.
     pub before: Option<Checkpoint>,
@@ -56,36 +56,71 @@ pub async fn look(
     gateway: impl Future<Output = Result<Listing, String>>,
 ) -> Result<Look, Blocked> {
     let before = ledger.last_check().await?;
-    let at = clock::wall();
-    let rows = ledger.rows(Duration::ZERO).await?;
-    if rows.iter().any(is_under_way) {
-        return Err(Blocked::UnderWay);
-    }
-    let now = checkpoint(&gateway.await.map_err(Blocked::Gateway)?.billing, at);
-    match ledger.rows(Duration::ZERO).await? == rows {
-        true => Ok(Look { rows, before, now }),
+    let rest = rest(ledger, before).await?;
+    let now = ask(gateway).await?;
+    let rows = judged(ledger, before).await?;
+    must_rest(ledger, before, rest).await?;
+    Ok(Look { rows, before, now })
+}
+
+/// What a verdict can turn on.
+async fn judged(ledger: &dyn Ledger, before: Option<Checkpoint>) -> Result<Vec<Row>, Unavailable> {
+    let mut rows = ledger.unknown(usize::MAX).await?;
+    let Some(before) = before else {
+        rows.reverse();
+        return Ok(rows);
+    };
+    rows.retain(|row| row.at < before.at);
+    rows.reverse();
+    rows.extend(ledger.rows(before.at).await?);
+    Ok(rows)
+}
+
+async fn rest(ledger: &dyn Ledger, before: Option<Checkpoint>) -> Result<Rest, Blocked> {
+    ledger.at_rest(since(before)).await?.ok_or(Blocked::UnderWay)
+}
+
+async fn must_rest(
+    ledger: &dyn Ledger,
+    before: Option<Checkpoint>,
+    rest: Rest,
+) -> Result<(), Blocked> {
+    match ledger.at_rest(since(before)).await? == Some(rest) {
+        true => Ok(()),
         false => Err(Blocked::UnderWay),
     }
 }
 
+fn since(before: Option<Checkpoint>) -> Duration {
+    before.map_or(Duration::ZERO, |before| before.at)
+}
+
+/// The gateway's books, of the moment before it was asked: whatever begins after that began later.
+async fn ask(
+    gateway: impl Future<Output = Result<Listing, String>>,
+) -> Result<Checkpoint, Blocked> {
+    let at = clock::wall();
+    Ok(checkpoint(&gateway.await.map_err(Blocked::Gateway)?.billing, at))
+}
+
 /// Notes at a server's start what the gateway says, so that later unknown outcomes can be told. Where
 /// some are unknown already, the earlier checkpoint stays: these could never be told from a new one.
-/// Blocks nothing: whatever fails is a line in the log.
+/// Blocks nothing: whatever fails is a line in the log. Holds no purchase, however many there are.
 pub async fn note<S>(ledger: Arc<dyn Ledger>, gateway: S)
 where
     S: Service<Ask, Response = Reply, Error = Error>,
 {
     let noted = async {
         let asking = async { billing::ask(gateway).await.map_err(|error| error.to_string()) };
-        let look = look(&*ledger, asking).await?;
-        let waits = look.before.is_some_and(|before| {
-            look.rows.iter().any(|row| row.at >= before.at && row.state == State::Unknown)
-        });
-        if waits {
+        let before = ledger.last_check().await?;
+        let rest = rest(&*ledger, before).await?;
+        if before.is_some() && rest.unknown > 0 {
             info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
             return Ok(());
         }
-        match ledger.check(look.now).await? {
+        let now = ask(asking).await?;
+        must_rest(&*ledger, before, rest).await?;
+        match ledger.check(now).await? {
             true => Ok(()),
             false => Err(Blocked::UnderWay),
         }
@@ -93,10 +128,6 @@ where
     if let Err(why) = noted.await {
         info!(%why, "no checkpoint was noted");
     }
-}
-
-fn is_under_way(row: &Row) -> bool {
-    matches!(row.state, State::Reserved | State::Sent)
 }
 
 fn checkpoint(billing: &Billing, at: Duration) -> Checkpoint {

@@ -1,24 +1,22 @@
 //! Hands a finished video to the caller who knows its job, from our own origin.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use http::{HeaderValue, Method, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 
 use super::transfer::Transfer;
 use crate::access::Standing;
 use crate::answer;
 use crate::answer::{Answer, Body, BoxError};
+use crate::jobs::Jobs;
 use crate::jobs::reading::Words;
-use crate::problem::{NOT_FOUND, OVERLOADED, Problem};
+use crate::problem::{NOT_FOUND, Problem};
+use crate::store::Caller;
 use crate::upstream::media::Media;
 
 /// Where finished videos are found, and where they may be fetched from.
@@ -26,18 +24,14 @@ use crate::upstream::media::Media;
 pub struct Videos {
     media: Media,
     words: Words,
-    places: Arc<Semaphore>,
-    stop: CancellationToken,
+    jobs: Jobs,
 }
 
-/// Videos that are on their way at a time: each has a connection of its own on both sides.
-const AT_A_TIME: usize = 64;
-const COME_BACK: Duration = Duration::from_secs(10);
-
 impl Videos {
-    /// `words`: how a status body is read. What is on its way ends with `stop`.
-    pub fn new(media: Media, words: Words, stop: CancellationToken) -> Self {
-        Self { media, words, places: Arc::new(Semaphore::new(AT_A_TIME)), stop }
+    /// `words`: how a status body is read. `jobs` bounds what is on its way, and ends it when the server
+    /// stops.
+    pub fn new(media: Media, words: Words, jobs: Jobs) -> Self {
+        Self { media, words, jobs }
     }
 
     /// The video of the job with this status body, or the range of it that was asked for. It is broken
@@ -47,7 +41,7 @@ impl Videos {
         status: &[u8],
         method: Method,
         range: Option<&HeaderValue>,
-        standing: &Standing,
+        (caller, standing): (&Caller, &Standing),
     ) -> Result<Answer, Problem> {
         let address = self.words.address(status).ok_or_else(|| {
             Problem::new(&NOT_FOUND).detail("the job's status names no video yet")
@@ -57,10 +51,7 @@ impl Videos {
                 "the video is at an address that is not in page.media_origins; the status names it",
             )
         })?;
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_full| {
-            let detail = format!("{AT_A_TIME} videos are on their way already");
-            Problem::new(&OVERLOADED).detail(detail).retry_after(COME_BACK)
-        })?;
+        let seat = self.jobs.video_seat(caller)?;
         let fetched = self.media.fetch(&address, method.clone(), range).await;
         let reply = fetched.map_err(|error| error.of_read())?;
         let (head, body) = reply.into_parts();
@@ -68,7 +59,7 @@ impl Videos {
         {
             true => Body::from(Bytes::new()),
             false => {
-                let transfer = Transfer::new(body, place, self.stop.clone());
+                let transfer = Transfer::new(body, seat, self.jobs.stopped());
                 Body::stream(During::new(transfer, standing.clone()))
             }
         };

@@ -22,8 +22,9 @@ use crate::store::Service;
 use crate::store::State;
 use sums::Sums;
 
-/// How long after it began a purchase may still be charged. Guess: the contract names no deadline;
-/// giving a toll back frees its key, so it had better be long.
+/// How long after it ended here a purchase may still be charged: from when we stopped waiting on, as a call
+/// can wait longer than this. Guess: the contract names no deadline; giving a toll back frees its key, so
+/// it had better be long.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(300);
 
 /// Two differences of amounts that are rounded to cents, in any way, are off by less than this.
@@ -124,8 +125,8 @@ pub enum Difference {
     Less(Usd),
 }
 
-/// Compares two moments of the gateway's books with all purchases of the ledger. At both moments
-/// nothing was under way.
+/// Compares two moments of the gateway's books with the ledger's purchases: all since the first, and of the
+/// earlier ones those whose outcome is unknown. At both moments nothing was under way.
 pub fn decide(before: &Checkpoint, now: &Checkpoint, rows: &[Row]) -> Verdict {
     let (older, since): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.at < before.at);
     let mut verdict = Draft::default();
@@ -264,7 +265,7 @@ impl Drift {
 }
 
 fn is_young(row: &Row, now: Duration) -> bool {
-    now.saturating_sub(row.at) < SETTLES_WITHIN
+    row.ended.is_none_or(|ended| now.saturating_sub(ended) < SETTLES_WITHIN)
 }
 
 fn unknown<'a>(rows: &[&'a Row], service: Option<Service>) -> Vec<&'a Row> {

@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::answer::BoxError;
 use crate::clock;
+use crate::jobs::seats::Seat;
 
 /// How long the source may be silent while somebody waits for its next piece.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// See the file's documentation.
-pub(super) struct Transfer<B> {
+pub(super) struct Transfer<B, P = Seat> {
     inner: Pin<Box<B>>,
     silence: Pin<Box<Sleep>>,
     is_waiting: bool,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: OwnedSemaphorePermit,
+    _place: P,
 }
 
 /// Why the rest of it does not come; the caller may ask for that by its range.
@@ -35,9 +35,9 @@ pub(super) enum Cut {
     Stopped,
 }
 
-impl<B> Transfer<B> {
+impl<B, P> Transfer<B, P> {
     /// `place` is given back when it ends.
-    pub(super) fn new(inner: B, place: OwnedSemaphorePermit, stop: CancellationToken) -> Self {
+    pub(super) fn new(inner: B, place: P, stop: CancellationToken) -> Self {
         Self {
             inner: Box::pin(inner),
             silence: Box::pin(sleep(SILENCE)),
@@ -48,9 +48,10 @@ impl<B> Transfer<B> {
     }
 }
 
-impl<B> Body for Transfer<B>
+impl<B, P> Body for Transfer<B, P>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
+    P: Unpin,
 {
     type Data = Bytes;
     type Error = BoxError;
@@ -83,7 +84,7 @@ where
     }
 }
 
-impl<B> fmt::Debug for Transfer<B> {
+impl<B, P> fmt::Debug for Transfer<B, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transfer").field("is_waiting", &self.is_waiting).finish_non_exhaustive()
     }
@@ -94,7 +95,7 @@ mod tests {
     use std::sync::Arc;
 
     use http_body_util::BodyExt;
-    use tokio::sync::{Semaphore, mpsc};
+    use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
     use tokio::time::timeout;
 
     use super::*;
@@ -117,7 +118,7 @@ mod tests {
 
     struct Fake {
         source: mpsc::Sender<&'static str>,
-        transfer: Transfer<Pieces>,
+        transfer: Transfer<Pieces, OwnedSemaphorePermit>,
         places: Arc<Semaphore>,
         stop: CancellationToken,
     }
@@ -130,7 +131,7 @@ mod tests {
         Fake { source, transfer, places, stop }
     }
 
-    async fn cut(transfer: &mut Transfer<Pieces>) -> Cut {
+    async fn cut<P: Unpin>(transfer: &mut Transfer<Pieces, P>) -> Cut {
         let error = transfer.frame().await.expect("not its end").expect_err("no piece");
         *error.downcast::<Cut>().expect("ours")
     }

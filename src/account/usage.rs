@@ -87,6 +87,7 @@ mod tests {
         Row {
             id: PurchaseId::new(),
             at: Date::on(day).begins() + Duration::from_secs(86_399),
+            ended: None,
             caller: caller.to_owned(),
             service: Service::Chat,
             model: model.to_owned(),

@@ -4,6 +4,7 @@ use std::path::Component;
 use std::path::Path;
 use std::path::PathBuf;
 
+use super::secret;
 use crate::config::Config;
 use crate::config::Environment;
 use crate::config::Fault;
@@ -26,13 +27,16 @@ pub(super) fn exposed(
         Store::Sqlite(path) => Some(("the ledger (store.url)", path.clone())),
         Store::Memory | Store::Redis => None,
     };
+    // It may lie elsewhere than a ledger that is a link, and it has no hidden name.
+    let secret =
+        secret::file(config).map(|path| ("the secret beside the ledger (tollgate.secret)", path));
     let settings = settings.map(|path| ("the settings file", path.to_owned()));
     let named = |name: &'static str| {
         let path = environment.get(name)?.trim();
         (!path.is_empty()).then(|| (name, folder.join(path)))
     };
     let keys = [named("GATEWAY_API_KEY_FILE"), named("TOLLGATE_SECRET_FILE")];
-    let files = ledger.into_iter().chain(settings).chain(keys.into_iter().flatten());
+    let files = ledger.into_iter().chain(secret).chain(settings).chain(keys.into_iter().flatten());
     let served = files.filter(|(_, file)| is_served(file, &site));
     let text = |what| format!("page.dir: expected a folder that does not hold {what}");
     served.map(|(what, _)| Fault::new(place.clone(), text(what))).collect()

@@ -1,6 +1,7 @@
 //! `tollgate member`: who may call, also while a server runs; a token is printed once, alone on its line.
 
 mod change;
+mod keying;
 mod list;
 mod portion;
 
@@ -14,8 +15,6 @@ pub use change::Change;
 
 use super::Exit;
 use super::ledger;
-use super::secret;
-use crate::access::keyed::SecretFault;
 use crate::access::token;
 use crate::access::token::Secret;
 use crate::access::token::Token;
@@ -31,6 +30,7 @@ use crate::store::Members;
 use crate::store::Own;
 use crate::store::sqlite::Sqlite;
 use change::Update;
+use keying::Keying;
 use portion::Portion;
 
 /// Why a command did not do it: how it ends, and a sentence.
@@ -98,10 +98,10 @@ async fn carry_out(
     let ledger = Sqlite::beside(store, Arc::new(clock::wall)).map_err(Refusal::failed)?;
     let (words, token) = match to {
         To::Added(role, budgets) => {
+            let keying = keying(config, &ledger, &name, Making::First).await?;
             let own = portion::join(Own::default(), &budgets);
-            let token =
-                enlist(&ledger, &name, (role, own), &hashing(config, &ledger, false, err).await?)
-                    .await?;
+            let token = enlist(&ledger, &name, (role, own), &keying.secret).await?;
+            keying.tell(ledger.is_served(), err)?;
             let own = portion::words(own);
             (format!("{name} is added, {own}; its token is shown this once:"), Some(token))
         }
@@ -114,8 +114,9 @@ async fn carry_out(
             (format!("{name} is changed: role {}, {}", role.name(), portion::words(own)), None)
         }
         To::Rotated { new_secret } => {
-            let secret = hashing(config, &ledger, new_secret, err).await?;
-            let token = rotate(&ledger, &name, &secret).await?;
+            let keying = keying(config, &ledger, &name, Making::Another { new_secret }).await?;
+            let token = rotate(&ledger, &name, &keying.secret).await?;
+            keying.tell(ledger.is_served(), err)?;
             let words = "has another token, shown this once; the old one holds no more:";
             (format!("{name} {words}"), Some(token))
         }
@@ -140,38 +141,35 @@ enum To {
     Revoked,
 }
 
-/// The secret that tokens are made with. Another one than before is taken where the file with it is gone,
-/// or where it `may_change`, and that is said, since nobody's token holds then.
-async fn hashing(
+/// Which token is made.
+enum Making {
+    /// That of somebody new.
+    First,
+    /// Another one for somebody, with another secret too if that is meant.
+    Another { new_secret: bool },
+}
+
+/// What a change needs that makes a token: refused for the name's sake before any secret is made.
+async fn keying(
     config: &Config,
     ledger: &Sqlite,
-    may_change: bool,
-    err: &mut impl Write,
-) -> Result<Secret, Refusal> {
-    let is_missing = secret::is_missing(config);
-    let secret = secret::secret_or_new(config).map_err(Refusal::failed)?;
-    let before = ledger.keyed_by().await.map_err(Refusal::failed)?;
-    let is_another = before.is_some_and(|print| print != secret.print());
-    if is_another && !is_missing && !may_change {
-        return Err(Refusal(Exit::Mistake, SecretFault::Another.to_string()));
-    }
+    name: &str,
+    to: Making,
+) -> Result<Keying, Refusal> {
     let members = ledger.members().await.map_err(Refusal::failed)?;
-    let active = members.iter().filter(|member| member.revoked.is_none()).count();
-    if active > 0 && (is_missing || is_another) {
-        let what = match is_missing {
-            true => "was not beside the ledger and is made anew",
-            false => "is another one from now on",
-        };
-        writeln!(
-            err,
-            "the secret {what}: the tokens of {active} earlier members hold no more; put it back as \
-             it was, or give each another token with `tollgate member rotate`"
-        )?;
-    }
-    if before != Some(secret.print()) {
-        ledger.key_by(secret.print()).await.map_err(Refusal::failed)?;
-    }
-    Ok(secret)
+    let found = members.iter().find(|member| *member.name == *name);
+    let (judged, may_change) = match (to, found) {
+        (Making::First, None) => (Ok(()), false),
+        (Making::First, Some(_)) => (Err(MemberFault::Taken), false),
+        (Making::Another { new_secret }, Some(member)) if member.revoked.is_none() => {
+            (Ok(()), new_secret)
+        }
+        (Making::Another { .. }, Some(_)) => (Err(MemberFault::Revoked), false),
+        (Making::Another { .. }, None) => (Err(MemberFault::Unknown), false),
+    };
+    judged.map_err(|fault| refusal(name, fault))?;
+    let before = ledger.keyed_by().await.map_err(Refusal::failed)?;
+    Keying::of(config, &members, before, may_change)
 }
 
 async fn enlist(
@@ -190,7 +188,7 @@ async fn enlist(
         added: clock::wall(),
         revoked: None,
     };
-    ledger.enlist(&member).await.map_err(|fault| refusal(name, fault))?;
+    ledger.enlist_by(secret.print(), &member).await.map_err(|fault| refusal(name, fault))?;
     Ok(token)
 }
 
@@ -214,7 +212,8 @@ async fn update(
 async fn rotate(ledger: &Sqlite, name: &Arc<str>, secret: &Secret) -> Result<Token, Refusal> {
     let token = token::mint()?;
     let hash = token::hash(secret, token.expose());
-    let done = ledger.rotate(Arc::clone(name), hash, token.prefix().into()).await;
+    let prefix = token.prefix().into();
+    let done = ledger.rotate_by(secret.print(), Arc::clone(name), hash, prefix).await;
     done.map_err(|fault| refusal(name, fault))?;
     Ok(token)
 }

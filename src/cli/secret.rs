@@ -9,6 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::path::PathBuf;
 
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -58,11 +59,15 @@ pub(super) fn secret_or_new(config: &Config) -> Result<Secret, String> {
 
 /// Whether the file would have to be made.
 pub(super) fn is_missing(config: &Config) -> bool {
-    let path = match (&config.secret, &config.store) {
-        (None, Store::Sqlite(ledger)) => ledger.with_file_name(FILE),
-        (Some(_), _) | (None, Store::Memory | Store::Redis) => return false,
-    };
-    matches!(path.try_exists(), Ok(false))
+    file(config).is_some_and(|path| matches!(path.try_exists(), Ok(false)))
+}
+
+/// Where the file is, or would be made; `None` where the settings give a secret, or none lasts.
+pub(super) fn file(config: &Config) -> Option<PathBuf> {
+    match (&config.secret, &config.store) {
+        (None, Store::Sqlite(ledger)) => Some(ledger.with_file_name(FILE)),
+        (Some(_), _) | (None, Store::Memory | Store::Redis) => None,
+    }
 }
 
 /// Whoever comes first makes it, and everybody reads it.

@@ -226,11 +226,12 @@ fn a_folder_that_holds_what_is_private_is_no_site() {
     ];
     let faults = load(folder.path(), &environment).expect_err("it would serve all of these");
     let said: Vec<_> = faults.iter().map(ToString::to_string).collect();
-    for what in ["the ledger (store.url)", "the settings file", "GATEWAY_API_KEY_FILE"] {
+    let secret = "the secret beside the ledger (tollgate.secret)";
+    for what in ["the ledger (store.url)", secret, "the settings file", "GATEWAY_API_KEY_FILE"] {
         let expected = format!("page.dir: expected a folder that does not hold {what}");
         assert!(said.iter().any(|fault| fault.ends_with(&expected)), "{what}: {said:?}");
     }
-    assert_eq!(said.len(), 3, "{said:?}");
+    assert_eq!(said.len(), 4, "{said:?}");
 
     for settings in
         ["page.dir = 'site'", "page.dir = 'site'\nstore.url = 'sqlite:site/.t/ledger.db'"]
@@ -241,7 +242,33 @@ fn a_folder_that_holds_what_is_private_is_no_site() {
     }
     std::os::unix::fs::symlink(folder.path(), folder.path().join("www")).expect("linked");
     fs::write(folder.path().join("proxy.toml"), "page.dir = 'www'").expect("written");
-    assert_eq!(load(folder.path(), &environment).expect_err("by way of a link").len(), 3);
+    assert_eq!(load(folder.path(), &environment).expect_err("by way of a link").len(), 4);
+}
+
+#[test]
+fn a_ledger_that_no_site_gives_away_has_its_secret_beside_it() {
+    let folder = folder(&[]);
+    let site = folder.path().join("site");
+    fs::create_dir(&site).expect("made");
+    std::os::unix::fs::symlink(folder.path().join("elsewhere.db"), site.join("linked.db"))
+        .expect("linked");
+    fs::write(folder.path().join("elsewhere.db"), "").expect("written");
+    let long = ("TOLLGATE_SECRET", "a secret of 0123456789abcdef0123456789");
+    for url in ["sqlite:site/.tollgate.db", "sqlite:site/linked.db"] {
+        let settings = format!("page.dir = 'site'\nstore.url = '{url}'");
+        fs::write(folder.path().join("proxy.toml"), settings).expect("written");
+        for is_there in [false, true] {
+            if is_there {
+                fs::write(site.join("tollgate.secret"), CANARY).expect("written");
+            }
+            let faults = load(folder.path(), &[]).expect_err(url);
+            let said: Vec<_> = faults.iter().map(ToString::to_string).collect();
+            let what = "does not hold the secret beside the ledger (tollgate.secret)";
+            assert!(said.len() == 1 && said[0].ends_with(what), "{url}: {said:?}");
+        }
+        fs::remove_file(site.join("tollgate.secret")).expect("removed");
+        load(folder.path(), &[long]).expect("no such file is made or read");
+    }
 }
 
 #[test]

@@ -71,7 +71,8 @@ struct Shared {
     tasks: TaskTracker,
     setup: ArcSwapOption<Setup>,
     polled: Mutex<HashMap<Arc<str>, Arc<Watched>>>,
-    seats: Seats,
+    streams: Seats,
+    videos: Seats,
 }
 
 impl Jobs {
@@ -84,7 +85,8 @@ impl Jobs {
             tasks: TaskTracker::new(),
             setup: ArcSwapOption::empty(),
             polled: Mutex::default(),
-            seats: Seats::default(),
+            streams: Seats::new(seats::STREAMS),
+            videos: Seats::new(seats::VIDEOS),
         }))
     }
 
@@ -188,7 +190,15 @@ impl Jobs {
     /// # Errors
     /// `rate_limited`, `overloaded`: there are enough.
     pub fn seat(&self, caller: &Caller) -> Result<Seat, Problem> {
-        self.0.seats.take(caller)
+        self.0.streams.take(caller)
+    }
+
+    /// A seat for one more finished video on its way.
+    ///
+    /// # Errors
+    /// `rate_limited`, `overloaded`: there are enough.
+    pub fn video_seat(&self, caller: &Caller) -> Result<Seat, Problem> {
+        self.0.videos.take(caller)
     }
 
     /// Resolves when the server stops.

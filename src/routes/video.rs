@@ -43,5 +43,7 @@ pub(super) async fn content(
     let query = validate::status(call.head.uri.query())?;
     let word = jobs.status(&query.get().request_id, &call.caller).await?;
     let range = call.head.headers.get(http::header::RANGE);
-    videos.content(&word.body, call.head.method.clone(), range, &call.standing).await
+    videos
+        .content(&word.body, call.head.method.clone(), range, (&call.caller, &call.standing))
+        .await
 }

@@ -22,6 +22,7 @@ use super::Place;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
+use super::Rest;
 use super::Role;
 use super::Row;
 use super::Scope;
@@ -91,6 +92,10 @@ impl Ledger for Broken {
     }
 
     fn spent(&self, _: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
+        self.refuse()
+    }
+
+    fn at_rest(&self, _: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
         self.refuse()
     }
 

@@ -311,6 +311,8 @@ pub struct Row {
     pub id: PurchaseId,
     /// When its toll was set aside: wall-clock time since the Unix epoch.
     pub at: Duration,
+    /// When it first ended, if only as unknown; `None` while it is under way.
+    pub ended: Option<Duration>,
     /// Whose it is.
     pub caller: String,
     /// What was bought.
@@ -321,6 +323,15 @@ pub struct Row {
     pub toll: Usd,
     /// How far it is.
     pub state: State,
+}
+
+/// The books while nothing is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// A number that goes up with every purchase that begins.
+    pub begun: u64,
+    /// How many outcomes are unknown, of those that were asked for.
+    pub unknown: u64,
 }
 
 /// What a caller spent on one day on one model.

@@ -26,6 +26,7 @@ use super::Ledger;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
+use super::Rest;
 use super::Room;
 use super::Row;
 use super::Scope;
@@ -144,6 +145,10 @@ impl Ledger for Memory {
 
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         Box::pin(ready(self.step(|books, now| Ok(books.spent_now(&scope, now)))))
+    }
+
+    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.at_rest(since)))))
     }
 
     fn check(&self, noted: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {

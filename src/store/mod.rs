@@ -34,8 +34,8 @@ pub use broken::Broken;
 pub use caller::Caller;
 pub use entry::{
     CallerSpending, Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits,
-    Money, OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent,
-    State, Twin,
+    Money, OverBudget, PurchaseId, Refused, Reservation, Rest, Row, Scope, Service, Spending,
+    Spent, State, Twin,
 };
 pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
 pub use member::{LOOK_EVERY, Member, MemberFault, Members, Own, Role, Session, is_member_name};
@@ -99,6 +99,11 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// What a scope has spent, set aside or lost track of, in the current day and month.
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>>;
+
+    /// A mark of the books while nothing is under way: it is another one once a purchase has begun, or an
+    /// unknown outcome of one that began at that wall-clock time or later has become known. `None` while
+    /// something is. It takes little memory, however many there are.
+    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>>;
 
     /// Notes what the gateway's books say, if nothing is under way; `false` where something is.
     fn check(&self, books: Checkpoint) -> Answer<'_, Result<bool, Unavailable>>;

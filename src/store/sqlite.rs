@@ -42,6 +42,7 @@ use super::Money;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
+use super::Rest;
 use super::Room;
 use super::Row;
 use super::Scope;
@@ -313,6 +314,10 @@ impl Ledger for Sqlite {
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         let clock = self.clock.clone();
         self.ask(Weight::Cheap, move |books| books.spent(&scope, clock()))
+    }
+
+    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
+        report::at_rest(self.path.clone(), since)
     }
 
     fn check(&self, noted: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {

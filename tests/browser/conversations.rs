@@ -220,3 +220,27 @@ fn two_hundred_conversations_and_a_long_one_are_no_trouble() {
     page.wait_until("document.getElementById('chat-heading').textContent === 'Number 137'");
     assert_eq!(gate.sold(), 1);
 }
+
+/// A disk that is full when a record is written again while all are read; what the page then has of it.
+const FULL_WHILE_READING: &str = "import(document.querySelector('link[href$=\"/store.js\"]').href).then(async ({ conversations: shelf }) => {
+    const record = (title) => ({ id: 'one', title, at: Date.now(), turns: [], aside: [] });
+    await shelf.put(record('older'));
+    const put = IDBObjectStore.prototype.put;
+    IDBObjectStore.prototype.put = function (...given) {
+        const request = put.apply(this, given);
+        request.addEventListener('success', () => this.transaction.abort());
+        return request;
+    };
+    const reading = shelf.all();
+    const kept = await shelf.put(record('newer'));
+    await reading;
+    IDBObjectStore.prototype.put = put;
+    return [kept, (await shelf.one('one')).title, (await shelf.all())[0].title].join();
+})";
+
+#[test]
+fn what_could_not_be_written_stays_in_memory_though_all_was_read_meanwhile() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    assert_eq!(page.evaluate(FULL_WHILE_READING), "false,newer,newer");
+}

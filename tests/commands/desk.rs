@@ -147,6 +147,22 @@ impl Desk {
         id
     }
 
+    /// One that was sent so long ago, and lost only then.
+    pub(crate) fn lose_slowly(
+        &self,
+        what: (Service, &str, Usd),
+        sent: Duration,
+        lost: Duration,
+    ) -> PurchaseId {
+        let id = self.enter(what, "192.0.2.1", None, sent);
+        let ledger = self.ledger(lost);
+        self.runtime.block_on(async {
+            ledger.sent(id).await.unwrap();
+            ledger.settle(id, Ending::Unknown).await.unwrap();
+        });
+        id
+    }
+
     pub(crate) fn lose(&self, what: (Service, &str, Usd), ago: Duration) -> PurchaseId {
         self.enter(what, "192.0.2.1", Some(Ending::Unknown), ago)
     }
@@ -226,6 +242,12 @@ pub(crate) struct Server {
     pub(crate) admin: SocketAddr,
 }
 
+impl Server {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.child.kill().ok();
@@ -252,6 +274,20 @@ pub(crate) fn post(address: SocketAddr, path: &str, header: &str, body: &str) ->
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// The status of what a bearer of this token gets.
+pub(crate) fn get(address: SocketAddr, path: &str, token: &str) -> u16 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+         Authorization: Bearer {token}\r\n\r\n",
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).expect("a status").parse().unwrap()
 }
 
 pub(crate) fn posted(cost: Usd) -> Option<Ending> {

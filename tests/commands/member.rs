@@ -11,7 +11,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{LOOK_EVERY, Member, Members, Own, Role};
 
-use crate::desk::{CHAT, Desk, MINUTE, VIDEO, posted};
+use crate::desk::{CHAT, Desk, MINUTE, Server, VIDEO, get, posted};
 
 const OPEN: &str =
     "access.mode is \"open\": no member's token is asked for until access.mode is \"members\"\n";
@@ -239,6 +239,68 @@ fn another_secret_than_before_is_refused_until_it_is_meant() {
     // Where nobody's token depends on it, any other will do.
     assert_eq!(desk.run(&["member", "revoke", "ann"], &right).code, Some(0));
     assert_eq!(desk.run(&["member", "add", "bob"], &right).code, Some(0));
+}
+
+#[test]
+fn a_change_that_is_refused_leaves_the_secret_as_it_is() {
+    const OTHER: &str = "another secret of 0123456789abcdef0123456789";
+    let desk = Desk::open();
+    let (right, wrong) = ([("TOLLGATE_SECRET", LONG)], [("TOLLGATE_SECRET", OTHER)]);
+    for name in ["ann", "bob"] {
+        assert_eq!(desk.run(&["member", "add", name], &right).code, Some(0));
+    }
+    desk.told(&["revoke", "bob"]);
+    for (name, why) in [("tpyo", "there is no member called tpyo"), ("bob", "bob was revoked")] {
+        let ended = desk.run(&["member", "rotate", name, "--new-secret"], &wrong);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
+        assert!(ended.err.contains(why) && !ended.err.contains("hold no more"), "{}", ended.err);
+    }
+    let ended = desk.run(&["member", "add", "cid"], &right);
+    assert_eq!(ended.code, Some(0), "the right secret is still the right one: {}", ended.err);
+    assert!(!ended.err.contains("hold no more"), "{}", ended.err);
+}
+
+#[test]
+fn a_change_that_is_refused_makes_no_secret() {
+    let desk = Desk::open();
+    desk.token(&["add", "ann"]);
+    let (file, away) =
+        (desk.folder.path().join("tollgate.secret"), desk.folder.path().join("away"));
+    fs::rename(&file, &away).unwrap();
+    let names = || -> Vec<_> {
+        fs::read_dir(desk.folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect()
+    };
+    let before = names();
+    for change in [["add", "ann"], ["rotate", "tpyo"]] {
+        let said = desk.refused(&change, 1);
+        assert!(!said.contains("hold no more"), "{said}");
+    }
+    assert_eq!(names(), before);
+    fs::rename(&away, &file).unwrap();
+    let ended = desk.run(&["member", "add", "bob"], &[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(!ended.err.contains("hold no more"), "{}", ended.err);
+}
+
+#[test]
+fn a_running_server_has_the_secret_that_it_started_with_and_that_is_said() {
+    let desk = Desk::open();
+    let settings = desk.folder.path().join("proxy.toml");
+    let members = fs::read_to_string(&settings).unwrap() + "[access]\nmode = \"members\"\n";
+    fs::write(&settings, members).unwrap();
+    let [ann, bob] = ["ann", "bob"].map(|name| desk.token(&["add", name]));
+    let server = desk.serve();
+    let me = |server: &Server, token: &str| get(server.address, "/bff/me", token);
+    assert_eq!([&ann, &bob].map(|token| me(&server, token)), [200, 200]);
+
+    fs::remove_file(desk.folder.path().join("tollgate.secret")).unwrap();
+    let ended = desk.run(&["member", "rotate", "bob"], &[]);
+    let new = ended.out.trim_end();
+    assert!(ended.err.contains("until it is started again"), "{}", ended.err);
+    assert_eq!([&ann, new].map(|token| me(&server, token)), [200, 401], "{}", ended.err);
+    drop(server);
+    let server = desk.serve();
+    assert_eq!([&ann, new].map(|token| me(&server, token)), [401, 200], "{}", ended.err);
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! `tollgate reconcile` settles what it can tell, says why, and leaves the rest.
 
+use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
+use rusqlite::{Connection, params};
+
+use tollgate::clock;
 use tollgate::store::State;
 
 use crate::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, post, posted};
@@ -97,6 +101,29 @@ fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
 }
 
 #[test]
+fn what_was_long_under_way_is_young_when_it_is_lost() {
+    let desk = Desk::with_ledger();
+    desk.checkpoint(60 * MINUTE);
+    let before = desk.checked();
+    let chat = desk.lose_slowly(CHAT, 10 * MINUTE, Duration::ZERO);
+    let video = desk.lose_slowly(VIDEO, 10 * MINUTE, Duration::ZERO);
+    let out = desk.done(&["reconcile"]);
+    for id in [chat, video] {
+        assert!(line(&out, id).contains("it may be yet"), "{out}");
+        assert_eq!((desk.state(id), desk.checked()), (State::Unknown, before));
+    }
+    desk.charge_chat();
+    desk.charge_video("video-a-2");
+    let out = desk.done(&["reconcile"]);
+    assert_eq!([chat, video].map(|id| desk.state(id)), [State::Posted; 2], "{out}");
+
+    let desk = Desk::with_ledger();
+    desk.checkpoint(60 * MINUTE);
+    let over = desk.lose_slowly(CHAT, 20 * MINUTE, 6 * MINUTE);
+    assert!(line(&desk.done(&["reconcile"]), over).starts_with("free"));
+}
+
+#[test]
 fn what_a_running_server_lost_is_told_and_known_there_at_once() {
     let desk = Desk::open();
     let server = desk.serve();
@@ -127,6 +154,43 @@ fn what_a_running_server_lost_is_told_and_known_there_at_once() {
     let usage = desk.done(&["usage", "--by", "model", "--format", "csv"]);
     assert!(usage.ends_with("eta-5-mini,1,0.003000,0.000000,0.000000\n"), "{usage}");
     assert_eq!(desk.sandbox.charges().chat, 1);
+}
+
+/// Writes so many purchases that were free into the ledger.
+fn crowd(desk: &Desk, number: u32) {
+    let file = Connection::open(desk.path()).unwrap();
+    let at = i64::try_from(clock::wall().as_nanos()).unwrap();
+    let write = "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?2)
+        INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, state, ended_at)
+        SELECT randomblob(16), ?1 + n, 0, 0, '192.0.2.1', 'chat', 'eta-5-mini', 3000, 'voided', ?1 + n
+        FROM counted";
+    assert_eq!(file.execute(write, params![at, number]).unwrap(), number as usize);
+}
+
+/// The most memory that a server had until it noted the gateway's books, in KiB.
+fn most_memory_at_start(desk: &Desk) -> usize {
+    let before = desk.checked();
+    let server = desk.serve();
+    let noted = (0..6_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        desk.checked() != before
+    });
+    assert!(noted, "a start notes a checkpoint");
+    let status = fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_start_holds_no_copy_of_the_ledger_however_much_was_sold() {
+    const MANY: u32 = 100_000;
+    let desk = Desk::with_ledger();
+    let empty = most_memory_at_start(&desk);
+    let first = desk.checked().expect("noted");
+    crowd(&desk, MANY);
+    let full = most_memory_at_start(&desk);
+    assert!(full < empty + 16 * 1_024, "{empty} KiB without any, {full} KiB with {MANY}");
+    assert!(desk.checked().expect("noted").at > first.at);
 }
 
 #[test]

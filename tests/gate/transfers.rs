@@ -1,7 +1,7 @@
 //! Finished videos on their way to callers: so many at a time, and none outlives the server's stop.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 
 use crate::support::client::Client;
@@ -9,7 +9,8 @@ use crate::support::process::Signal;
 use crate::support::{Gate, Reply, Upstream, until};
 
 const CONTENT: &str = "/bff/video/content?request_id=job-1";
-const AT_A_TIME: usize = 64;
+const OF_A_CALLER: usize = 16;
+const OF_ALL: usize = 64;
 
 /// Where the gateway puts its clips: one never comes to its end. It ends with the process.
 fn source() -> SocketAddr {
@@ -54,21 +55,64 @@ fn first(client: &mut Client) -> String {
     String::from_utf8(text).unwrap()
 }
 
+/// As many as a caller may have, from an address of its own; they stay open.
+fn all_of_a_caller(gate: &Gate, caller: u8) -> Vec<Client> {
+    let open = |_| {
+        let mut client = client(gate, caller);
+        let text = first(&mut client);
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+        client
+    };
+    (0..OF_A_CALLER).map(open).collect()
+}
+
+fn client(gate: &Gate, caller: u8) -> Client {
+    gate.client_from(Ipv4Addr::new(127, 0, 1, caller), gate.address())
+}
+
 #[test]
 fn so_many_videos_are_on_their_way_at_a_time_and_the_next_is_told_when_to_return() {
     let source = source();
     let upstream = upstream(source);
     let gate = Gate::start(&upstream, &settings(source));
     assert_eq!(gate.video().status, 200);
-    let mut taken: Vec<_> = (0..AT_A_TIME).map(|_| gate.client()).collect();
-    for client in &mut taken {
-        assert!(first(client).starts_with("HTTP/1.1 200"));
-    }
+    let callers = u8::try_from(OF_ALL / OF_A_CALLER).unwrap();
+    let mut taken: Vec<_> = (1..=callers).flat_map(|one| all_of_a_caller(&gate, one)).collect();
     let refused = gate.get(CONTENT);
     assert_eq!((refused.status, refused.code().as_str()), (503, "overloaded"));
     assert!(refused.value("retry-after").is_some());
     taken.pop();
     until("who hangs up makes room", || first(&mut gate.client()).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_caller_with_many_videos_on_their_way_keeps_nobody_else_from_theirs() {
+    let source = source();
+    let upstream = upstream(source);
+    let gate = Gate::start(&upstream, &settings(source));
+    assert_eq!(gate.video().status, 200);
+    let mut taken = all_of_a_caller(&gate, 1);
+    let mut next = client(&gate, 1);
+    next.send("GET", CONTENT, &[], "");
+    let refused = next.answer();
+    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
+    assert!(refused.value("retry-after").is_some());
+    assert!(first(&mut client(&gate, 2)).starts_with("HTTP/1.1 200"));
+    taken.pop();
+    until("who hangs up makes room", || first(&mut client(&gate, 1)).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn settings_that_are_read_again_give_nobody_more_videos() {
+    let source = source();
+    let upstream = upstream(source);
+    let gate = Gate::binary(&upstream, &settings(source), &[]);
+    assert_eq!(gate.video().status, 200);
+    let _taken = all_of_a_caller(&gate, 1);
+    gate.signal(Signal::SIGHUP);
+    until("it says that it did", || gate.printed().contains("settings read again"));
+    let text = first(&mut client(&gate, 1));
+    assert!(text.starts_with("HTTP/1.1 429"), "{text}");
 }
 
 #[test]

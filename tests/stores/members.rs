@@ -251,6 +251,22 @@ async fn what_is_changed_beside_a_server_is_seen_by_it_and_the_other_way_round()
 }
 
 #[tokio::test]
+async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
+    let desk = Desk::on_disk(Default::default());
+    let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
+    let keyed = async || bounded(beside.keyed_by()).await.unwrap();
+    bounded(beside.enlist_by([1; 32], &member("ann"))).await.unwrap();
+    assert_eq!(keyed().await, Some([1; 32]));
+    let refused = bounded(beside.enlist_by([2; 32], &member("ann"))).await;
+    assert!(matches!(refused, Err(MemberFault::Taken)), "{refused:?}");
+    let refused = bounded(beside.rotate_by([2; 32], "bob".into(), [3; 32], "tg_".into())).await;
+    assert!(matches!(refused, Err(MemberFault::Unknown)), "{refused:?}");
+    assert_eq!(keyed().await, Some([1; 32]));
+    bounded(beside.rotate_by([2; 32], "ann".into(), [3; 32], "tg_".into())).await.unwrap();
+    assert_eq!((keyed().await, desk.members().await[0].token), (Some([2; 32]), [3; 32]));
+}
+
+#[tokio::test]
 async fn members_and_logins_outlive_the_server_and_the_crash_of_one() {
     let mut desk = Desk::on_disk(Default::default());
     desk.enlist(&member("ann")).await.unwrap();

@@ -6,7 +6,7 @@ use super::*;
 
 const START: Duration = Duration::from_secs(1_000_000);
 const LONG_AGO: Duration = START.saturating_sub(Duration::from_secs(1));
-/// All rows of the table began right after the checkpoint, so many seconds ago.
+/// All rows of the table began and ended right after the checkpoint, so many seconds ago.
 const LATER: u64 = 3_600;
 
 fn books(chats: u64, chat_cents: u64, spent_cents: u64, seconds: u64) -> Checkpoint {
@@ -16,7 +16,7 @@ fn books(chats: u64, chat_cents: u64, spent_cents: u64, seconds: u64) -> Checkpo
 
 fn row(service: Service, toll: Usd, state: State, at: Duration) -> Row {
     let (caller, model) = ("192.0.2.1".to_owned(), "model".to_owned());
-    Row { id: PurchaseId::new(), at, caller, service, model, toll, state }
+    Row { id: PurchaseId::new(), at, ended: Some(at), caller, service, model, toll, state }
 }
 
 /// Rows as a word each: a kind (`c` chat of $0.006, `v` video of $3, `V` of $5, `o` other of $1) and

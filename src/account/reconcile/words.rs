@@ -36,7 +36,7 @@ impl fmt::Display for Doubt {
             }
             Self::Young => write!(
                 f,
-                "not charged so far, and it may be yet: ask again when it is {} minutes old",
+                "not charged so far, and it may be yet: ask again {} minutes after it was lost",
                 SETTLES_WITHIN.as_secs() / 60
             ),
             Self::WentBack => f.write_str("a counter of the gateway is lower than it was"),

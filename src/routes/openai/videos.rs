@@ -184,7 +184,10 @@ async fn content(parts: &Parts, call: &Call<Bytes>, status: &[u8]) -> Result<Ans
         return Err(Problem::new(&NOT_FOUND).detail("the gateway makes videos only, no variants"));
     }
     let range = call.head.headers.get(header::RANGE);
-    parts.videos.content(status, call.head.method.clone(), range, &call.standing).await
+    parts
+        .videos
+        .content(status, call.head.method.clone(), range, (&call.caller, &call.standing))
+        .await
 }
 
 impl<'a> Video<'a> {

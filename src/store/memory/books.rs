@@ -57,7 +57,6 @@ struct Entry {
     counts: Usd,
     found_by: FoundBy,
     is_delivered: bool,
-    ended_at: Option<Duration>,
     keep_until: Duration,
 }
 
@@ -122,6 +121,7 @@ impl Books {
         let row = Row {
             id: asked.id,
             at: now,
+            ended: None,
             caller: asked.caller.clone(),
             service: asked.service,
             model: asked.model.to_string(),
@@ -134,7 +134,6 @@ impl Books {
             counts: asked.toll,
             found_by,
             is_delivered: false,
-            ended_at: None,
             keep_until: Duration::ZERO,
         };
         self.entries.insert(number, entry);
@@ -166,12 +165,12 @@ impl Books {
         self.count(&caller, today, before, counts)?;
 
         let Some(entry) = self.entries.get_mut(&number) else { return Ok(()) };
-        if entry.ended_at.is_none() {
+        if entry.row.ended.is_none() {
             self.running -= 1;
             self.ended.push_back(number);
         }
-        let ended_before = entry.ended_at;
-        let ended_at = *entry.ended_at.get_or_insert(now);
+        let ended_before = entry.row.ended;
+        let ended_at = *entry.row.ended.get_or_insert(now);
         entry.row.state = state;
         entry.counts = counts;
         if let Ending::Posted { cost, keep, reply } = ending {
@@ -283,7 +282,7 @@ impl Books {
         match std::mem::replace(&mut entry.found_by, FoundBy::Nothing) {
             FoundBy::Key { key, .. } => drop(self.keys.remove(&key)),
             FoundBy::Likeness(likeness) => {
-                self.twins.remove(&(likeness, entry.ended_at, number));
+                self.twins.remove(&(likeness, entry.row.ended, number));
             }
             FoundBy::Nothing => {}
         }

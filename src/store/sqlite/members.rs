@@ -44,6 +44,34 @@ impl Sqlite {
         let answer = self.ask(Weight::Dear, verb);
         Box::pin(async { answer.await? })
     }
+
+    /// [Adds](Members::enlist) a member, and with it [notes](Members::key_by) the secret that the token is
+    /// hashed with: both, or, where it is refused, neither.
+    pub fn enlist_by<'a>(
+        &'a self,
+        print: Identity,
+        member: &'a Member,
+    ) -> Answer<'a, Result<(), MemberFault>> {
+        let member = member.clone();
+        self.judge(move |books| {
+            let judged = enlist(&books.connection, &member)?;
+            noted(&books.connection, print, judged)
+        })
+    }
+
+    /// [Gives](Members::rotate) a member another token, and notes the secret in the same way.
+    pub fn rotate_by(
+        &self,
+        print: Identity,
+        name: Arc<str>,
+        token: Identity,
+        prefix: Arc<str>,
+    ) -> Answer<'_, Result<(), MemberFault>> {
+        self.judge(move |books| {
+            let judged = rotate(&books.connection, &name, &token, &prefix)?;
+            noted(&books.connection, print, judged)
+        })
+    }
 }
 
 impl Members for Sqlite {
@@ -102,11 +130,7 @@ impl Members for Sqlite {
     }
 
     fn key_by(&self, print: Identity) -> Answer<'_, Result<(), Unavailable>> {
-        self.ask(Weight::Dear, move |books| {
-            let note = "INSERT OR REPLACE INTO secret (number, print) VALUES (1, ?)";
-            books.connection.execute(note, [print])?;
-            Ok(())
-        })
+        self.ask(Weight::Dear, move |books| key_by(&books.connection, print))
     }
 
     fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
@@ -122,6 +146,20 @@ pub(super) fn keyed_by(connection: &Connection) -> Result<Option<Identity>, Faul
     let query =
         "SELECT print FROM secret WHERE EXISTS (SELECT 1 FROM members WHERE revoked IS NULL)";
     Ok(connection.query_row(query, [], |row| row.get(0)).optional()?)
+}
+
+fn key_by(connection: &Connection, print: Identity) -> Result<(), Fault> {
+    let note = "INSERT OR REPLACE INTO secret (number, print) VALUES (1, ?)";
+    connection.execute(note, [print])?;
+    Ok(())
+}
+
+/// A change that was done notes the secret of its token.
+fn noted(connection: &Connection, print: Identity, judged: Result<(), MemberFault>) -> Judged {
+    if judged.is_ok() {
+        key_by(connection, print)?;
+    }
+    Ok(judged)
 }
 
 fn enlist(connection: &Connection, member: &Member) -> Judged {

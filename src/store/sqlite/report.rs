@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::OptionalExtension;
 use rusqlite::params;
 use tokio::sync::oneshot;
 
@@ -14,6 +15,7 @@ use super::open;
 use super::open::Purpose;
 use crate::store::Answer;
 use crate::store::CallerSpending;
+use crate::store::Rest;
 use crate::store::Room;
 use crate::store::Row;
 use crate::store::Spending;
@@ -55,10 +57,27 @@ pub(super) fn unknown(
     })
 }
 
+/// One statement, and so one moment of the file; rows are never deleted, so numbers only go up.
+pub(super) fn at_rest(
+    path: PathBuf,
+    since: Duration,
+) -> Answer<'static, Result<Option<Rest>, Unavailable>> {
+    read(path, move |connection| {
+        let query = "
+            SELECT (SELECT coalesce(max(number), 0) FROM purchases),
+                   (SELECT count(*) FROM purchases WHERE at >= ? AND state = 'unknown')
+            WHERE NOT EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)";
+        let rest = connection.query_row(query, [column::nanos(since)], |row| {
+            Ok(Rest { begun: row.get(0)?, unknown: row.get(1)? })
+        });
+        rest.optional()
+    })
+}
+
 fn read<T: Send + 'static>(
     path: PathBuf,
-    query: impl FnOnce(&Connection) -> rusqlite::Result<Vec<T>> + Send + 'static,
-) -> Answer<'static, Result<Vec<T>, Unavailable>> {
+    query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+) -> Answer<'static, Result<T, Unavailable>> {
     let (answer, answered) = oneshot::channel();
     let work = move || answer.send(opened(&path, query));
     let started = thread::Builder::new().name("report".to_owned()).spawn(work);
@@ -70,8 +89,8 @@ fn read<T: Send + 'static>(
 
 fn opened<T>(
     path: &Path,
-    query: impl FnOnce(&Connection) -> rusqlite::Result<Vec<T>>,
-) -> Result<Vec<T>, Unavailable> {
+    query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> Result<T, Unavailable> {
     let connection = open::open(path, Purpose::Read, Room::default())
         .map_err(|error| Unavailable(error.to_string().into()))?;
     query(&connection).map_err(|error| Unavailable(error.to_string().into()))
@@ -135,13 +154,16 @@ fn all(connection: &Connection, since: Duration) -> rusqlite::Result<Vec<Row>> {
 
 fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
     let mut find = connection.prepare(&format!(
-        "SELECT id, at, caller, service, model, coalesce(cost_micros, toll_micros), state
+        "SELECT id, at, caller, service, model, coalesce(cost_micros, toll_micros), state,
+            ended_at
          FROM purchases {which}"
     ))?;
     let rows = find.query_map([value], |row| {
+        let ended: Option<u64> = row.get(7)?;
         Ok(Row {
             id: column::id(row, 0)?,
             at: column::moment(row, 1)?,
+            ended: ended.map(Duration::from_nanos),
             caller: row.get(2)?,
             service: column::service(row, 3)?,
             model: model(row, 4)?,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tollgate::app::Remembered;
 use tollgate::store::{
     Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
-    Reservation, Row, Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
+    Reservation, Rest, Row, Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
 };
 
 use crate::support::lock;
@@ -118,6 +118,10 @@ impl Ledger for Brittle {
 
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         around("spent", self.0.ledger.spent(scope))
+    }
+
+    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
+        self.0.ledger.at_rest(since)
     }
 
     fn check(&self, books: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {

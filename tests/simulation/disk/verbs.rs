@@ -9,7 +9,8 @@ use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
     Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
-    Reservation, Row, Scope, Spending, Spent, State, TakenPlace, Unavailable, WindowLog, Word,
+    Reservation, Rest, Row, Scope, Spending, Spent, State, TakenPlace, Unavailable, WindowLog,
+    Word,
 };
 
 use super::{Disk, Verb, finish};
@@ -190,6 +191,10 @@ impl Ledger for Disk {
 
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         self.store().spent(scope)
+    }
+
+    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
+        self.store().at_rest(since)
     }
 
     fn check(&self, books: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
