@@ -211,6 +211,20 @@ fn the_limit_holds_for_what_was_given_and_for_what_is_sent() {
     assert!(image_url(&name).unwrap_err().contains("labels"));
 }
 
+#[test]
+fn a_name_may_be_as_long_as_names_are_and_no_longer() {
+    let label = |length| "a".repeat(length);
+    let of = |last| format!("https://{0}.{0}.{0}.{1}/", label(63), label(last));
+    for (address, passes) in [
+        (format!("https://{}.com/", label(63)), true),
+        (format!("https://{}.com/", label(64)), false),
+        (of(61), true),
+        (of(62), false),
+    ] {
+        assert_eq!(image_url(&address).is_ok(), passes, "{address}");
+    }
+}
+
 fn addresses() -> impl Strategy<Value = String> {
     let host = prop_oneof![
         "[a-zA-Z0-9é。%.-]{1,20}",

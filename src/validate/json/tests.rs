@@ -65,6 +65,7 @@ const MALFORMED: &[(&[u8], &str)] = &[
     (b"\x0c{}",                        "line 1, column 1: expected `{`: the body is one JSON object"),
     (b"// {}\n{}",                     "line 1, column 1: expected `{`: the body is one JSON object"),
     (b"\xEF\xBB\xBF{}",                "line 1, column 1: expected `{` without a byte order mark before it"),
+    (b"\xEF\xBD\x9B\xEF\xBD\x9D",      "line 1, column 1: expected `{`: the body is one JSON object"),
     (b"\xFF\xFE{\0}\0",                "line 1, column 1: expected UTF-8"),
     (b"{\0}\0",                        "line 1, column 2: expected a key in double quotes"),
     (b"{\n \"text\": \"\xC3\x28\"}",   "line 2, column 11: expected UTF-8"),

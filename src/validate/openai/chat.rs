@@ -98,6 +98,11 @@ impl<'a> Draft<'a> {
         if let Some(detail) = options.mistyped() {
             faults.push("/stream_options", "wrong_type", detail);
         }
+        let mut options = options.into_value().unwrap_or_default();
+        options.include_usage = options.include_usage.or_absent();
+        if let Some(detail) = options.include_usage.mistyped() {
+            faults.push("/stream_options/include_usage", "wrong_type", detail);
+        }
         for (bound, field) in BOUND.iter().zip(&self.bound) {
             let is_met = match field {
                 Field::Absent => true,
@@ -116,7 +121,6 @@ impl<'a> Draft<'a> {
             said.messages
         });
         ignored.append(in_messages);
-        let options = options.into_value().unwrap_or_default();
         ignored.add_all("stream_options.", &options.passed);
         Ok(ChatOrder {
             order: self.chat.judged(size, faults)?,

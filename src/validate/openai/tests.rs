@@ -170,3 +170,66 @@ fn what_is_said_becomes_one_text_and_what_is_no_text_is_refused() {
         assert_eq!(message.unwrap_or(&told), becomes);
     }
 }
+
+#[test]
+fn each_field_of_a_chat_is_met_passed_over_or_refused() {
+    let rules = ChatRules { catalog: Arc::new(Catalog::published()), fields: Vec::new() };
+    let read = |fields: &str| {
+        let payload = format!(
+            r#"{{"model":"eta-5-mini","messages":[{{"role":"user","content":"hi"}}]{fields}}}"#
+        );
+        let chat = chat(payload.as_bytes(), &rules).map_err(|refused| sent(Err(refused)))?;
+        let ignored = chat.ignored.names().unwrap_or_default();
+        Ok::<_, String>((sent(Ok(chat.order)), chat.is_stream, chat.wants_usage, ignored))
+    };
+    let (plain, ..) = read("").expect("no fault");
+    for (fields, is_stream, wants_usage, ignored) in [
+        (r#","stream":true"#, true, false, ""),
+        (r#","stream":true,"stream_options":{"include_usage":true}"#, true, true, ""),
+        (r#","stream":false,"stream_options":{"include_usage":false}"#, false, false, ""),
+        (r#","stream_options":{"x":1}"#, false, false, "stream_options.x"),
+        (r#","n":1,"logprobs":false,"top_logprobs":0"#, false, false, ""),
+        (r#","tools":[],"tool_choice":"auto","modalities":["text"]"#, false, false, ""),
+        (r#","functions":[],"function_call":"none""#, false, false, ""),
+        (r#","response_format":{"type":"text","x":1}"#, false, false, ""),
+        (r#","tools":null,"n":null,"stream":null"#, false, false, ""),
+        (r#","top_p":1,"seed":7"#, false, false, "top_p, seed"),
+    ] {
+        let read = read(fields).unwrap_or_else(|faults| panic!("{fields}: {faults}"));
+        assert_eq!(read, (plain.clone(), is_stream, wants_usage, ignored.to_owned()), "{fields}");
+    }
+    for (fields, faults) in [
+        (r#","n":2"#, "/n not_supported"),
+        (r#","n":"1""#, "/n not_supported"),
+        (r#","tools":[{}]"#, "/tools not_supported"),
+        (r#","tools":"none""#, "/tools not_supported"),
+        (r#","tool_choice":"required""#, "/tool_choice not_supported"),
+        (r#","tool_choice":{"type":"auto"}"#, "/tool_choice not_supported"),
+        (r#","logprobs":true"#, "/logprobs not_supported"),
+        (r#","top_logprobs":3"#, "/top_logprobs not_supported"),
+        (r#","modalities":["text","audio"]"#, "/modalities not_supported"),
+        (r#","modalities":["audio","text"]"#, "/modalities not_supported"),
+        (r#","response_format":{"type":"json_object"}"#, "/response_format not_supported"),
+        (r#","response_format":{}"#, "/response_format not_supported"),
+        (r#","stream":"yes""#, "/stream wrong_type"),
+        (r#","stream_options":true"#, "/stream_options wrong_type"),
+        (r#","stream_options":{"include_usage":1}"#, "/stream_options/include_usage wrong_type"),
+    ] {
+        assert_eq!(read(fields).expect_err(fields), faults, "{fields}");
+    }
+}
+
+#[test]
+fn a_fault_points_to_its_own_message_and_what_is_passed_over_is_named_with_its_place() {
+    let rules = ChatRules { catalog: Arc::new(Catalog::published()), fields: Vec::new() };
+    let read = |messages: &str| {
+        chat(format!(r#"{{"model":"eta-5-mini","messages":[{messages}]}}"#).as_bytes(), &rules)
+    };
+    let fine = r#"{"role":"user","content":"hi"}"#;
+    let refused = read(&format!(r#"{fine},{fine},{{"role":"user","content":[1]}}"#));
+    assert_eq!(sent(refused.map(|chat| chat.order)), "/messages/2/content/0 wrong_type");
+    let named =
+        read(r#"{"role":"user","name":"ann","content":[{"type":"text","text":"hi","x":1}]}"#);
+    let names = named.expect("no fault").ignored.names();
+    assert_eq!(names.as_deref(), Some("messages.name, messages.content.x"));
+}
