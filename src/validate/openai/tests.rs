@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::contract::catalog::Catalog;
 use crate::validate::ChatRules;
+use crate::validate::ignored::MOST_NAMED;
 
 /// The names of what was passed over in a chat with these further fields.
 fn named(further: &str) -> Option<String> {

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::VIDEOS;
 use crate::support::client::Answer;
+use crate::support::heard::Heard;
 use crate::support::{Gate, Reply, Upstream};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer sk-any");
@@ -179,6 +180,42 @@ fn every_field_of_an_order_has_its_fate() {
     }
     let sold = upstream.charges().into_iter().filter(|micros| *micros > 0).count();
     assert_eq!(sold, bought);
+}
+
+#[test]
+fn a_ratio_that_the_model_ignores_is_named_as_it_was_asked_for() {
+    const NATIVE: &str = "/api/v1/video";
+    let upstream = upstream("{}");
+    let gate = Gate::start(&upstream, "");
+    for (row, (target, more, named)) in [
+        (VIDEOS, json!({ "size": "720x1280" }), Some("size")),
+        (VIDEOS, json!({ "size": "720x1280", "quality": "hd" }), Some("quality, size")),
+        (VIDEOS, json!({ "aspect_ratio": "9:16" }), Some("aspect_ratio")),
+        (VIDEOS, json!({ "size": null, "aspect_ratio": null }), None),
+        (VIDEOS, json!({ "size": "720x1280", "model": "video-b" }), None),
+        (NATIVE, json!({ "aspect_ratio": "9:16" }), Some("aspect_ratio")),
+        (NATIVE, json!({ "aspect_ratio": "16:9", "model": "video-a-2" }), Some("aspect_ratio")),
+        (NATIVE, json!({ "aspect_ratio": "9:16", "model": "video-b" }), None),
+        (NATIVE, json!({}), None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = format!("k-{row}");
+        let mut order = json!({ "prompt": "a tide" });
+        order.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        for is_replay in [false, true] {
+            let key = [("idempotency-key", key.as_str())];
+            let answer = gate.ask("POST", target, &key, &order.to_string());
+            assert_eq!((answer.status, answer.is_replay()), (200, is_replay), "{}", answer.text());
+            assert_eq!(answer.value("tollgate-ignored"), named, "{target} {order}");
+        }
+    }
+    let polls = |heard: &Heard| heard.method == "GET";
+    let mut orders = upstream.heard().into_iter().filter(|heard| !polls(heard));
+    assert_eq!(orders.next().unwrap().json()["aspect_ratio"], "9:16", "it is sent all the same");
+    let fields = [("prompt", None, "a tide in a form"), ("size", None, "720x1280")];
+    assert_eq!(form(&gate, &fields).value("tollgate-ignored"), Some("size"));
 }
 
 #[test]
