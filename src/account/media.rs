@@ -12,6 +12,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use super::transfer::Transfer;
 use crate::access::Standing;
@@ -52,11 +53,7 @@ impl Videos {
         let address = self.words.address(status).ok_or_else(|| {
             Problem::new(&NOT_FOUND).detail("the job's status names no video yet")
         })?;
-        let address = self.media.allowed(&address).ok_or_else(|| {
-            Problem::new(&NOT_FOUND).detail(
-                "the video is at an address that is not in page.media_origins; the status names it",
-            )
-        })?;
+        let address = self.media.allowed(&address).ok_or_else(|| elsewhere(&address))?;
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_full| {
             let detail = format!("{AT_A_TIME} videos are on their way already");
             Problem::new(&OVERLOADED).detail(detail).retry_after(COME_BACK)
@@ -81,6 +78,16 @@ impl Videos {
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(answer::SEALED));
         Ok(answer)
     }
+}
+
+/// Says where a video is that is not fetched, so that its caller can, and its operator lists the place.
+fn elsewhere(address: &str) -> Problem {
+    let origin = Url::parse(address).map(|address| address.origin().ascii_serialization());
+    Problem::new(&NOT_FOUND).detail(format!(
+        "the video is finished, and it is at {}, which is not in page.media_origins: it is not fetched \
+         from there. GET /api/v1/video/status has its address (as video_url, or as jobs.result says)",
+        origin.unwrap_or_default()
+    ))
 }
 
 /// A transfer for as long as somebody may have it.

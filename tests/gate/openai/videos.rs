@@ -79,6 +79,7 @@ fn a_video_is_ordered_watched_and_listed_under_one_id() {
     assert_eq!((&rest["data"], &rest["has_more"]), (&json!([]), &json!(false)));
     let content = gate.get("/v1/videos/job-1/content");
     assert_eq!((content.status, content.code().as_str()), (404, "not_found"));
+    assert!(content.text().contains("names no video yet"), "{}", content.text());
     assert!(gate.get("/api/v1/video/status?request_id=job-1").text().contains("rendering"));
     assert_eq!(upstream.charges().iter().sum::<u64>(), 3_000_000);
 }
@@ -107,6 +108,27 @@ fn a_status_is_told_in_openais_words() {
         let reason = if word == "failed" { json!("too dark") } else { Value::Null };
         assert_eq!(video["error"]["message"], reason);
     }
+}
+
+#[test]
+fn a_finished_video_that_is_elsewhere_is_told_of_and_not_as_a_wrong_path() {
+    let status = r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#;
+    let upstream = upstream(status);
+    let gate = Gate::start(&upstream, "");
+    assert_eq!(gate.post(VIDEOS, r#"{"prompt":"a tide"}"#).status, 200);
+    let native = gate.get("/bff/video/content?request_id=job-1");
+    let dialect = gate.get("/v1/videos/job-1/content");
+    for answer in [&native, &dialect] {
+        assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"));
+        let said = answer.text();
+        for told in
+            ["the video is finished", "https://cdn.example", "page.media_origins", "video_url"]
+        {
+            assert!(said.contains(told), "{told}: {said}");
+        }
+        assert!(!said.contains("path"), "{said}");
+    }
+    assert_eq!(native.charged().as_deref(), Some("no"));
 }
 
 #[test]
