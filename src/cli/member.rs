@@ -190,8 +190,24 @@ async fn enlist(
         added: clock::wall(),
         revoked: None,
     };
-    ledger.enlist(&member).await.map_err(|fault| refusal(name, fault))?;
-    Ok(token)
+    match ledger.enlist(&member).await {
+        Ok(()) => Ok(token),
+        Err(MemberFault::Taken) => Err(taken(ledger, name).await),
+        Err(fault) => Err(refusal(name, fault)),
+    }
+}
+
+/// Why a name is not given again, and what to do instead: a token helps only where the member still is one.
+async fn taken(ledger: &Sqlite, name: &str) -> Refusal {
+    let members = ledger.members().await.unwrap_or_default();
+    let is_revoked = |member: &Member| &*member.name == name && member.revoked.is_some();
+    match members.iter().any(is_revoked) {
+        false => refusal(name, MemberFault::Taken),
+        true => Refusal::failed(format!(
+            "{name} was a member and is revoked, which is for good: a name stays with its jobs and its \
+             spend; choose another"
+        )),
+    }
 }
 
 /// Changes what is named; what the member then may do and spend.
@@ -222,7 +238,7 @@ async fn rotate(ledger: &Sqlite, name: &Arc<str>, secret: &Secret) -> Result<Tok
 fn refusal(name: &str, fault: MemberFault) -> Refusal {
     Refusal::failed(match fault {
         MemberFault::Taken => format!(
-            "there is, or was, a member called {name}: a name stays with its jobs and its spend; \
+            "there is a member called {name}: a name stays with its jobs and its spend; \
              choose another, or give this one another token with `tollgate member rotate {name}`"
         ),
         MemberFault::Unknown => format!("there is no member called {name}"),

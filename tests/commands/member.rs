@@ -97,9 +97,12 @@ fn a_name_is_plain_and_never_given_again() {
     }
     assert!(!desk.path().exists(), "a mistake makes no ledger");
     desk.token(&["add", "ann"]);
-    assert!(desk.refused(&["add", "ann"], 1).contains("there is, or was, a member called ann"));
+    assert!(desk.refused(&["add", "ann"], 1).contains("there is a member called ann"));
+    assert!(desk.refused(&["add", "ann"], 1).contains("`tollgate member rotate ann`"));
     desk.told(&["revoke", "ann"]);
-    assert!(desk.refused(&["add", "ann"], 1).contains("there is, or was, a member called ann"));
+    let said = desk.refused(&["add", "ann"], 1);
+    assert!(said.contains("ann was a member and is revoked, which is for good"), "{said}");
+    assert!(said.contains("choose another") && !said.contains("rotate"), "{said}");
     assert_eq!(desk.members().len(), 1);
 }
 
