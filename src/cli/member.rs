@@ -124,6 +124,7 @@ async fn carry_out(
         // The server that runs beside has seen it then.
         sleep(LOOK_EVERY * 3).await;
     }
+    ledger::name(store, err)?;
     writeln!(err, "{words}")?;
     if let Some(token) = token {
         writeln!(out, "{}", token.expose())?;

@@ -43,7 +43,15 @@ pub struct Loaded {
 /// # Errors
 /// Every fault at once; none of them repeats a value.
 pub fn load(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
-    load_from(explicit, Path::new(""), std::env::vars_os())
+    load_for(true, explicit, Path::new(""), std::env::vars_os())
+}
+
+/// [`load`], for what never asks the gateway: it needs no key, and a faulty one does not stop it.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_without_key(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
+    load_for(false, explicit, Path::new(""), std::env::vars_os())
 }
 
 /// [`load`], with the folder of the default file and the environment given.
@@ -51,6 +59,15 @@ pub fn load(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
 /// # Errors
 /// As [`load`].
 pub fn load_from(
+    explicit: Option<&Path>,
+    folder: &Path,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Loaded, Vec<Fault>> {
+    load_for(true, explicit, folder, variables)
+}
+
+fn load_for(
+    asks_gateway: bool,
     explicit: Option<&Path>,
     folder: &Path,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -72,6 +89,7 @@ pub fn load_from(
         file: text.as_ref().map(|text| (name.as_str(), text.as_str())),
         folder,
         environment: &environment,
+        asks_gateway,
         key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
     };
     let config = match Config::read(&source) {
@@ -109,6 +127,7 @@ pub fn read_text(
         file: Some((DEFAULT_FILE, toml)),
         folder,
         environment: &environment,
+        asks_gateway: true,
         key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
     };
     let config = Config::read(&source)?;

@@ -22,6 +22,7 @@ fn read_with(
         file: Some(("proxy.toml", file)),
         folder: std::path::Path::new("/etc/tollgate"),
         environment: &environment,
+        asks_gateway: true,
         key_file,
     };
     Config::read(&source).map_err(|faults| faults.iter().map(ToString::to_string).collect())
