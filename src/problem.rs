@@ -162,15 +162,18 @@ impl Problem {
         self
     }
 
-    /// A payload that breaks the contract: all its faults, the first of them as the detail.
+    /// A payload that breaks the contract: all its faults; the detail has the first, and how many more there are.
     pub fn invalid(faults: Vec<Fault>) -> Self {
         let mut problem = Self::new(&INVALID_REQUEST);
         if let Some(first) = faults.first() {
             let place = first.pointer.trim_start_matches('/').replace('/', ".");
-            problem.detail = match place.is_empty() {
-                true => first.detail.clone().into(),
-                false => format!("{place}: {}", first.detail).into(),
+            let place = if place.is_empty() { place } else { format!("{place}: ") };
+            let more = match faults.len() - 1 {
+                0 => String::new(),
+                1 => "; and 1 more fault".to_owned(),
+                more => format!("; and {more} more faults"),
             };
+            problem.detail = format!("{place}{}{more}", first.detail).into();
         }
         problem.faults = faults;
         problem
