@@ -24,7 +24,10 @@ fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
         Ok(cli) => cli,
         Err(exit) => return Ok(exit),
     };
-    let settings = cli::load(cli.config.as_deref());
+    let settings = match cli.command().asks_gateway() {
+        true => cli::load(cli.config.as_deref()),
+        false => cli::load_without_key(cli.config.as_deref()),
+    };
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     match (cli.command(), settings) {
         (Command::Check { online: false }, settings) => {

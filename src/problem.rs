@@ -76,7 +76,7 @@ kinds! {
     ORIGIN_NOT_ALLOWED      FORBIDDEN              "origin_not_allowed"      No      "This web origin may not call here" "Who runs this service can list the origin in access.allowed_origins.";
     FORBIDDEN               FORBIDDEN              "forbidden"               No      "You may not do this" "Ask who runs this service for the role that this needs.";
     UNKNOWN_ENDPOINT        NOT_FOUND              "unknown_endpoint"        No      "There is no such endpoint" "See the README for the endpoints on offer.";
-    NOT_FOUND               NOT_FOUND              "not_found"               No      "There is nothing at this path" "Check the address.";
+    NOT_FOUND               NOT_FOUND              "not_found"               No      "What was asked for is not here" "Check the address.";
     JOB_NOT_FOUND           NOT_FOUND              "job_not_found"           No      "There is no such job among yours" "Check the request_id: it is the one that the order was answered with.";
     METHOD_NOT_ALLOWED      METHOD_NOT_ALLOWED     "method_not_allowed"      No      "This path does not take that method" "Use a method that the Allow header lists.";
     REQUEST_TIMEOUT         REQUEST_TIMEOUT        "request_timeout"         No      "The body came too slowly" "Nothing was bought. Send it again.";
@@ -162,15 +162,18 @@ impl Problem {
         self
     }
 
-    /// A payload that breaks the contract: all its faults, the first of them as the detail.
+    /// A payload that breaks the contract: all its faults; the detail has the first, and how many more there are.
     pub fn invalid(faults: Vec<Fault>) -> Self {
         let mut problem = Self::new(&INVALID_REQUEST);
         if let Some(first) = faults.first() {
             let place = first.pointer.trim_start_matches('/').replace('/', ".");
-            problem.detail = match place.is_empty() {
-                true => first.detail.clone().into(),
-                false => format!("{place}: {}", first.detail).into(),
+            let place = if place.is_empty() { place } else { format!("{place}: ") };
+            let more = match faults.len() - 1 {
+                0 => String::new(),
+                1 => "; and 1 more fault".to_owned(),
+                more => format!("; and {more} more faults"),
             };
+            problem.detail = format!("{place}{}{more}", first.detail).into();
         }
         problem.faults = faults;
         problem

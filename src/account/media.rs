@@ -8,6 +8,7 @@ use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use http::{HeaderValue, Method, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
+use url::Url;
 
 use super::transfer::Transfer;
 use crate::access::Standing;
@@ -46,11 +47,7 @@ impl Videos {
         let address = self.words.address(status).ok_or_else(|| {
             Problem::new(&NOT_FOUND).detail("the job's status names no video yet")
         })?;
-        let address = self.media.allowed(&address).ok_or_else(|| {
-            Problem::new(&NOT_FOUND).detail(
-                "the video is at an address that is not in page.media_origins; the status names it",
-            )
-        })?;
+        let address = self.media.allowed(&address).ok_or_else(|| elsewhere(&address))?;
         let seat = self.jobs.video_seat(caller)?;
         let fetched = self.media.fetch(&address, method.clone(), range).await;
         let reply = fetched.map_err(|error| error.of_read())?;
@@ -72,6 +69,16 @@ impl Videos {
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(answer::SEALED));
         Ok(answer)
     }
+}
+
+/// Says where a video is that is not fetched, so that its caller can, and its operator lists the place.
+fn elsewhere(address: &str) -> Problem {
+    let origin = Url::parse(address).map(|address| address.origin().ascii_serialization());
+    Problem::new(&NOT_FOUND).detail(format!(
+        "the video is finished, and it is at {}, which is not in page.media_origins: it is not fetched \
+         from there. GET /api/v1/video/status has its address (as video_url, or as jobs.result says)",
+        origin.unwrap_or_default()
+    ))
 }
 
 /// A transfer for as long as somebody may have it.

@@ -1,9 +1,17 @@
 //! Finds the ledger's file for the commands that work beside a running server.
 
+use std::io;
+use std::io::Write;
 use std::path::Path;
 
 use crate::config::Config;
 use crate::config::Store;
+
+/// Says which file was written: a wrong working folder, or a variable that is missing, is seen by it.
+pub(super) fn name(path: &Path, err: &mut impl Write) -> io::Result<()> {
+    let whole = path.canonicalize();
+    writeln!(err, "the ledger is {} (store.url)", whole.as_deref().unwrap_or(path).display())
+}
 
 /// The file, or a sentence on why there is none to look into.
 pub(super) fn file(config: &Config) -> Result<&Path, String> {

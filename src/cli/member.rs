@@ -125,6 +125,7 @@ async fn carry_out(
         // The server that runs beside has seen it then.
         sleep(LOOK_EVERY * 3).await;
     }
+    ledger::name(store, err)?;
     writeln!(err, "{words}")?;
     if let Some(token) = token {
         writeln!(out, "{}", token.expose())?;
@@ -160,7 +161,7 @@ async fn keying(
     let found = members.iter().find(|member| *member.name == *name);
     let (judged, may_change) = match (to, found) {
         (Making::First, None) => (Ok(()), false),
-        (Making::First, Some(_)) => (Err(MemberFault::Taken), false),
+        (Making::First, Some(member)) => return Err(taken(member)),
         (Making::Another { new_secret }, Some(member)) if member.revoked.is_none() => {
             (Ok(()), new_secret)
         }
@@ -192,6 +193,17 @@ async fn enlist(
     Ok(token)
 }
 
+/// Why a name is not given again, and what to do instead: a token helps only where the member still is one.
+fn taken(Member { name, revoked, .. }: &Member) -> Refusal {
+    match revoked {
+        None => refusal(name, MemberFault::Taken),
+        Some(_) => Refusal::failed(format!(
+            "{name} was a member and is revoked, which is for good: a name stays with its jobs and its \
+             spend; choose another"
+        )),
+    }
+}
+
 /// Changes what is named; what the member then may do and spend.
 async fn update(
     ledger: &Sqlite,
@@ -221,7 +233,7 @@ async fn rotate(ledger: &Sqlite, name: &Arc<str>, secret: &Secret) -> Result<Tok
 fn refusal(name: &str, fault: MemberFault) -> Refusal {
     Refusal::failed(match fault {
         MemberFault::Taken => format!(
-            "there is, or was, a member called {name}: a name stays with its jobs and its spend; \
+            "there is a member called {name}: a name stays with its jobs and its spend; \
              choose another, or give this one another token with `tollgate member rotate {name}`"
         ),
         MemberFault::Unknown => format!("there is no member called {name}"),

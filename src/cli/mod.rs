@@ -38,6 +38,7 @@ pub use serve::serve;
 pub use settings::Loaded;
 pub use settings::load;
 pub use settings::load_from;
+pub use settings::load_without_key;
 pub use settings::read_text;
 pub use usage::By;
 pub use usage::Format;
@@ -103,6 +104,18 @@ pub enum Command {
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
         listen: SocketAddr,
     },
+}
+
+impl Command {
+    /// Whether it asks the gateway for anything, itself or through a server.
+    pub fn asks_gateway(&self) -> bool {
+        match self {
+            Self::Serve | Self::Check { .. } | Self::Reconcile { .. } | Self::Sandbox { .. } => {
+                true
+            }
+            Self::Member { .. } | Self::Usage { .. } | Self::Openapi => false,
+        }
+    }
 }
 
 /// How a command ended, as the shell sees it.

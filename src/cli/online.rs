@@ -161,14 +161,18 @@ fn print(Listing { keys, billing }: &Listing, out: &mut impl Write) -> io::Resul
     writeln!(out, "limit     {} requests in {} s", limit.requests, limit.window_seconds)?;
     let counters = [("chat", usage.chat), ("search", usage.search), ("images", usage.images)];
     for (name, Counter { count, cost_cents }) in counters {
-        writeln!(out, "{name:<9} {count} calls, {}", dollars(cost_cents))?;
+        let calls = if count == 1 { "call" } else { "calls" };
+        writeln!(out, "{name:<9} {count} {calls}, {}", dollars(cost_cents))?;
     }
     writeln!(out, "spent     {} in all", dollars(usage.total_spent_cents))?;
     for row in keys {
         let said = |word: &str, text: &Option<String>| {
             text.as_ref().map(|text| format!(", {word} {}", plain(text))).unwrap_or_default()
         };
-        let uses = row.usage_count.map(|count| format!(", {count} uses")).unwrap_or_default();
+        let uses = row
+            .usage_count
+            .map(|count| format!(", {count} {}", if count == 1 { "use" } else { "uses" }))
+            .unwrap_or_default();
         writeln!(
             out,
             "listed    {}…, {}{}{uses}{}{}",

@@ -43,7 +43,15 @@ pub struct Loaded {
 /// # Errors
 /// Every fault at once; none of them repeats a value.
 pub fn load(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
-    load_from(explicit, Path::new(""), std::env::vars_os())
+    load_for(true, explicit, Path::new(""), std::env::vars_os())
+}
+
+/// [`load`], for what never asks the gateway: it needs no key, and a faulty one does not stop it.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_without_key(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
+    load_for(false, explicit, Path::new(""), std::env::vars_os())
 }
 
 /// [`load`], with the folder of the default file and the environment given.
@@ -51,6 +59,15 @@ pub fn load(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
 /// # Errors
 /// As [`load`].
 pub fn load_from(
+    explicit: Option<&Path>,
+    folder: &Path,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Loaded, Vec<Fault>> {
+    load_for(true, explicit, folder, variables)
+}
+
+fn load_for(
+    asks_gateway: bool,
     explicit: Option<&Path>,
     folder: &Path,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -72,6 +89,7 @@ pub fn load_from(
         file: text.as_ref().map(|text| (name.as_str(), text.as_str())),
         folder,
         environment: &environment,
+        asks_gateway,
         key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
     };
     let config = match Config::read(&source) {
@@ -82,10 +100,10 @@ pub fn load_from(
             return Err(faults);
         }
     };
-    let mut faults = missing_folders(&config, text.as_ref().map(|_| name.as_str()));
     let settings = text.as_ref().map(|_| path.as_path());
-    let place = settings.map_or(Place::Nowhere, |_| Place::File(name.clone()));
-    faults.extend(exposed(&config, settings, folder, &environment, &place));
+    let places = Places { file: settings.map(|_| name.as_str()), environment: &environment };
+    let mut faults = missing_files(&config, &places);
+    faults.extend(exposed(&config, settings, folder, &environment, &places.of("page.dir")));
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -109,18 +127,38 @@ pub fn read_text(
         file: Some((DEFAULT_FILE, toml)),
         folder,
         environment: &environment,
+        asks_gateway: true,
         key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
     };
     let config = Config::read(&source)?;
-    let mut faults = missing_folders(&config, Some(DEFAULT_FILE));
-    let place = Place::File(DEFAULT_FILE.to_owned());
-    faults.extend(exposed(&config, None, folder, &environment, &place));
+    let places = Places { file: Some(DEFAULT_FILE), environment: &environment };
+    let mut faults = missing_files(&config, &places);
+    faults.extend(exposed(&config, None, folder, &environment, &places.of("page.dir")));
     if faults.is_empty() { Ok(config) } else { Err(faults) }
 }
 
-/// What the settings name and is not there: a site that was never built, a folder for the ledger.
-fn missing_folders(config: &Config, file: Option<&str>) -> Vec<Fault> {
-    let place = || file.map_or(Place::Nowhere, |name| Place::File(name.to_owned()));
+/// Where a setting was written that is judged with a look at the disk.
+struct Places<'a> {
+    /// The settings file, where there is one.
+    file: Option<&'a str>,
+    environment: &'a Environment,
+}
+
+impl Places<'_> {
+    /// The environment wins over the file, as it does for the value.
+    fn of(&self, setting: &str) -> Place {
+        let variable = format!("TOLLGATE_{}", setting.replace('.', "__").to_uppercase());
+        match self.file {
+            _ if self.environment.contains_key(&variable) => Place::Variable(variable),
+            Some(name) => Place::File(name.to_owned()),
+            None => Place::Nowhere,
+        }
+    }
+}
+
+/// What the settings name and is not there: a site that was never built, a file of it, a folder for the
+/// ledger.
+fn missing_files(config: &Config, places: &Places<'_>) -> Vec<Fault> {
     let site = config.page.dir.as_deref().map(|dir| ("page.dir", dir));
     let store = match &config.store {
         Store::Sqlite(path) => path.parent().map(|folder| ("store.url", folder)),
@@ -128,10 +166,18 @@ fn missing_folders(config: &Config, file: Option<&str>) -> Vec<Fault> {
     };
     let named = site.into_iter().chain(store);
     let missing = named.filter(|(_, folder)| !folder.as_os_str().is_empty() && !folder.is_dir());
-    let text = |(name, folder): (&str, &Path)| {
-        format!("{name}: expected a folder that is there: {}", folder.display())
+    let text = |name: &str, what: &str, path: &Path| {
+        let expected = format!("{name}: expected {what} that is there: {}", path.display());
+        Fault::new(places.of(name), expected)
     };
-    missing.map(|one| Fault::new(place(), text(one))).collect()
+    let mut faults: Vec<_> = missing.map(|(name, path)| text(name, "a folder", path)).collect();
+    if let (Some(dir), Some(fallback)) = (&config.page.dir, &config.page.fallback) {
+        let file = dir.join(fallback);
+        if dir.is_dir() && !file.is_file() {
+            faults.push(text("page.fallback", "a file in page.dir", &file));
+        }
+    }
+    faults
 }
 
 /// The variables that are ours; their names and values are text.

@@ -38,6 +38,14 @@ impl Config {
                     .to_owned(),
             );
         }
+        if live && self.page.media_origins.is_empty() {
+            warnings.push(
+                "page.media_origins: empty, so finished videos are not fetched from where the gateway \
+                 puts them: the page plays none, and GET /bff/video/content is a 404; a job's status has \
+                 the address whose origin belongs here"
+                    .to_owned(),
+            );
+        }
         let Budget { total, .. } = self.budget;
         if live && self.is_fronted() && self.access.mode == Mode::Open && total == Spend::default()
         {

@@ -25,6 +25,8 @@ pub struct Source<'a> {
     /// The environment, a `.env` included. Only `TOLLGATE_…`, `GATEWAY_API_KEY`,
     /// `GATEWAY_API_KEY_FILE` and `REDIS_URL` are looked at.
     pub environment: &'a Environment,
+    /// Whether the gateway is asked for anything: what never does needs no key, and judges none.
+    pub asks_gateway: bool,
     /// Gives the text of the key file at this path, or why it cannot.
     pub key_file: &'a dyn Fn(&Path) -> Result<Zeroizing<String>, String>,
 }
@@ -63,13 +65,25 @@ impl Default for Config {
 fn with_nothing<T>(read: impl FnOnce(&Source<'_>) -> T) -> T {
     let environment = Environment::new();
     let key_file: &dyn Fn(&Path) -> _ = &|_| Err("no file is read here".to_owned());
-    read(&Source { file: None, folder: Path::new(""), environment: &environment, key_file })
+    read(&Source {
+        file: None,
+        folder: Path::new(""),
+        environment: &environment,
+        asks_gateway: true,
+        key_file,
+    })
 }
 
 /// The settings, their faults, and the names of all of them. Where there is a fault, the default holds.
 fn meant(source: &Source<'_>, raw: &Raw, mut report: Report) -> (Config, Vec<Fault>, Vec<String>) {
-    let keys = keys::read(source, &mut report.faults);
+    let mut of_keys = Vec::new();
+    let mut keys = keys::read(source, &mut of_keys);
     let base_url = raw.place_of("gateway", "base_url");
+    match &base_url {
+        // The same gateway, and with it the same ledger, as whoever asks it has.
+        Some(place) if !source.asks_gateway => keys = Some((place.clone(), Vec::new())),
+        Some(_) | None => report.faults.extend(of_keys),
+    }
     let (sandbox, live) =
         (base_url.is_none() && keys.is_none(), base_url.is_some() && keys.is_some());
     let config = Config {

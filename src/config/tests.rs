@@ -22,6 +22,7 @@ fn read_with(
         file: Some(("proxy.toml", file)),
         folder: std::path::Path::new("/etc/tollgate"),
         environment: &environment,
+        asks_gateway: true,
         key_file,
     };
     Config::read(&source).map_err(|faults| faults.iter().map(ToString::to_string).collect())
@@ -192,6 +193,7 @@ fn only_loopback_without_a_front_end_is_private() {
 
 #[test]
 fn risky_settings_are_right_and_warned_of() {
+    const MEDIA: (&str, &str) = ("TOLLGATE_PAGE__MEDIA_ORIGINS", "[\"https://cdn.example\"]");
     let rows = [
         ("store.url = 'memory'", "store.url"),
         ("server.hosts = ['a.example']", "budget.total"),
@@ -201,14 +203,19 @@ fn risky_settings_are_right_and_warned_of() {
     let nobody = read("access.mode = 'members'", &[]).expect("right").warnings();
     assert!(nobody.len() == 1 && nobody[0].starts_with("access.mode"), "{nobody:?}");
     for (file, name) in rows {
-        let warnings = read(file, &[URL, KEY]).expect(file).warnings();
+        let warnings = read(file, &[URL, KEY, MEDIA]).expect(file).warnings();
         assert_eq!(warnings.len(), 1, "{file}: {warnings:?}");
         assert!(warnings[0].starts_with(name), "{warnings:?}");
     }
-    assert!(read("", &[URL, KEY]).expect("right").warnings().is_empty());
+    assert!(read("", &[URL, KEY, MEDIA]).expect("right").warnings().is_empty());
+    let unplayed = read("", &[URL, KEY]).expect("right").warnings();
+    assert!(unplayed.len() == 1 && unplayed[0].starts_with("page.media_origins"), "{unplayed:?}");
     // Who is let in is known, and has a budget: no total is demanded.
     for reach in ["server.hosts = ['a.example']", "server.listen = '192.0.2.1:80'"] {
         let members = format!("{reach}\naccess.mode = 'members'");
-        assert!(read(&members, &[URL, KEY]).expect("right").warnings().is_empty(), "{reach}");
+        assert!(
+            read(&members, &[URL, KEY, MEDIA]).expect("right").warnings().is_empty(),
+            "{reach}"
+        );
     }
 }

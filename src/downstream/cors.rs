@@ -16,6 +16,7 @@ use tower::{Layer, Service};
 use tower_http::cors;
 
 use super::after::{After, Finish};
+use super::unlisted::{Trace, Unlisted};
 use crate::answer::Answer;
 
 const MAX_AGE: Duration = Duration::from_secs(7_200);
@@ -55,6 +56,7 @@ const MAY_READ: &[&str] = &[
 pub struct Cors<S> {
     cross: cors::Cors<S>,
     plain: S,
+    unlisted: Unlisted,
 }
 
 /// `origins` are exact, as browsers write them. Their scripts may send the cookie of a login along,
@@ -77,7 +79,12 @@ pub fn layer<S: Clone>(
         .expose_headers(readable)
         .max_age(MAX_AGE)
         .vary([header::ORIGIN]);
-    layer_fn(move |inner: S| Cors { cross: rules.layer(inner.clone()), plain: inner })
+    let unlisted = Unlisted::default();
+    layer_fn(move |inner: S| Cors {
+        cross: rules.layer(inner.clone()),
+        plain: inner,
+        unlisted: unlisted.clone(),
+    })
 }
 
 impl<S, B> Service<Request<B>> for Cors<S>
@@ -103,9 +110,13 @@ where
             }
             (true, true) => {
                 keep_known_headers(&mut request);
-                Either::Right(After::new(self.cross.call(request), LastTouch::Preflight))
+                let touch = LastTouch::Preflight(self.unlisted.watch(&request));
+                Either::Right(After::new(self.cross.call(request), touch))
             }
-            (false, _) => Either::Right(After::new(self.cross.call(request), LastTouch::Nothing)),
+            (false, _) => {
+                let touch = LastTouch::Look(self.unlisted.watch(&request));
+                Either::Right(After::new(self.cross.call(request), touch))
+            }
         }
     }
 }
@@ -127,22 +138,31 @@ fn keep_known_headers<B>(request: &mut Request<B>) {
 /// What tower-http's layer leaves to do.
 #[derive(Debug)]
 pub enum LastTouch {
-    /// A preflight's 200 without a body is a 204.
-    Preflight,
+    /// A preflight's 200 without a body is a 204; what it says is looked at.
+    Preflight(Option<Trace>),
     /// An `OPTIONS` that it never saw: no page can send one, and no cache may mix them up.
     Uncached,
-    /// Nothing.
-    Nothing,
+    /// What it says is looked at.
+    Look(Option<Trace>),
+}
+
+fn judge(trace: Option<Trace>, answer: &Answer) {
+    if let Some(trace) = trace {
+        trace.judge(answer);
+    }
 }
 
 impl Finish for LastTouch {
     fn finish(self, mut answer: Answer) -> Answer {
         match self {
-            Self::Preflight => *answer.status_mut() = StatusCode::NO_CONTENT,
+            Self::Preflight(trace) => {
+                *answer.status_mut() = StatusCode::NO_CONTENT;
+                judge(trace, &answer);
+            }
             Self::Uncached => {
                 answer.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
             }
-            Self::Nothing => {}
+            Self::Look(trace) => judge(trace, &answer),
         }
         answer
     }

@@ -1,5 +1,8 @@
 //! Says every refusal under `/v1/` in OpenAI's shape, whichever layer or endpoint made it.
 //!
+//! What SDKs ask for where their base URL lacks the `/v1` is refused in that shape, too, and told so: they show
+//! nobody a problem document.
+//!
 //! It stands outside all that refuse, and reads no document back: a refusal's body remembers its
 //! problem.
 
@@ -7,11 +10,12 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, StatusCode};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::after::{After, Finish};
+use super::hint;
 use crate::answer::{Answer, Body};
 use crate::problem::{SHOULD_RETRY, is_sent_again};
 
@@ -42,12 +46,19 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let spoken = match is_openai(request.uri().path()) {
+        let path = request.uri().path();
+        let spoken = match is_openai(path) {
             true => Spoken::OpenAi,
+            false if hint::lacks_base(path) => Spoken::Lost,
             false => Spoken::Native,
         };
         After::new(self.inner.call(request), spoken)
     }
+}
+
+/// Whether nothing is there to be asked so.
+fn is_nowhere(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
 }
 
 fn is_openai(path: &str) -> bool {
@@ -61,14 +72,19 @@ pub enum Spoken {
     Native,
     /// As `{"error": {…}}`.
     OpenAi,
+    /// The same, and where the dialect is at home.
+    Lost,
 }
 
 impl Finish for Spoken {
     fn finish(self, mut answer: Answer) -> Answer {
-        let Some(problem) = answer.body().problem().filter(|_| self == Self::OpenAi) else {
-            return answer;
+        let document = match (self, answer.body().problem()) {
+            (Self::Native, _) | (_, None) => return answer,
+            (Self::Lost, Some(problem)) if is_nowhere(answer.status()) => {
+                problem.clone().detail(hint::BASE).openai_document()
+            }
+            (Self::OpenAi | Self::Lost, Some(problem)) => problem.openai_document(),
         };
-        let document = problem.openai_document();
         *answer.body_mut() = Body::from(document);
         let is_final = !is_sent_again(answer.status());
         let headers = answer.headers_mut();

@@ -4,7 +4,24 @@ const CHAT: &str = "chats in OpenAI's dialect are at POST /v1/chat/completions";
 const VIDEOS: &str = "videos in OpenAI's dialect are at POST /v1/videos";
 const ALL: &str = "of OpenAI's endpoints there are GET /v1/models, POST /v1/chat/completions, \
                    POST and GET /v1/videos, GET /v1/videos/{id} and /v1/videos/{id}/content";
-const BASE: &str = "the base URL for OpenAI's SDKs ends in one /v1 here";
+pub(super) const BASE: &str = "the base URL for OpenAI's SDKs ends in one /v1 here";
+
+/// What OpenAI's SDKs add to their base URL; a path that ends in `/` stands for all below it.
+const OF_SDKS: &[&str] = &[
+    "/audio/",
+    "/chat/completions",
+    "/completions",
+    "/embeddings",
+    "/files",
+    "/images/edits",
+    "/images/generations",
+    "/models",
+    "/models/",
+    "/moderations",
+    "/responses",
+    "/videos",
+    "/videos/",
+];
 
 /// The first row whose path it is holds; a path that ends in `/` stands for all below it.
 const HINTS: &[(&str, &str)] = &[
@@ -17,7 +34,6 @@ const HINTS: &[(&str, &str)] = &[
     ("/v1/video", VIDEOS),
     ("/v1/video/generations", VIDEOS),
     ("/api/v1/videos", VIDEOS),
-    ("/chat/completions", BASE),
     ("/v1/v1/", BASE),
     ("/v1/", ALL),
     ("/v1", ALL),
@@ -25,8 +41,16 @@ const HINTS: &[(&str, &str)] = &[
 
 /// What to tell whoever asked for `path`, where it is one of these.
 pub(super) fn of(path: &str) -> Option<&'static str> {
-    let is_it = |known: &str| path == known || (known.ends_with('/') && path.starts_with(known));
-    HINTS.iter().find(|(known, _)| is_it(known)).map(|(_, hint)| *hint)
+    HINTS.iter().find(|(known, _)| is_it(known, path)).map(|(_, hint)| *hint)
+}
+
+/// Whether an SDK asked for `path` whose base URL has no `/v1`.
+pub(super) fn lacks_base(path: &str) -> bool {
+    OF_SDKS.iter().any(|known| is_it(known, path))
+}
+
+fn is_it(known: &str, path: &str) -> bool {
+    path == known || (known.ends_with('/') && path.starts_with(known))
 }
 
 #[cfg(test)]
@@ -41,7 +65,6 @@ mod tests {
             ("/v1/images/generations", Some("GET /v1/models")),
             ("/api/v1/chat/completions", Some("/v1/chat/completions")),
             ("/v1/v1/models", Some("ends in one /v1")),
-            ("/chat/completions", Some("ends in one /v1")),
             ("/api/v1/search", None),
             ("/index.html", None),
         ] {

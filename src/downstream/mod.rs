@@ -18,6 +18,7 @@ pub mod host;
 pub mod observe;
 pub mod rate;
 pub mod route;
+pub mod unlisted;
 
 pub use call::{Call, RequestId};
 

@@ -1,7 +1,7 @@
 //! Gives every request its id, its span, its place in the metrics and its line in the log.
 //!
 //! Nothing of a caller's text is recorded here: the route's template, never the path; no query, no
-//! headers, no bodies. `host` and `csrf` log the one value that they refuse, and of who asks, `caller` adds
+//! headers, no bodies. `host`, `csrf` and `unlisted` log the one value that they refuse, and of who asks, `caller` adds
 //! the name that its credentials have.
 
 use std::convert::Infallible;

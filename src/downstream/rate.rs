@@ -186,7 +186,7 @@ where
     }
 }
 
-/// Says what is left on success, and keeps the caller's place until the answer is there, all of it.
+/// Says what is left, also where what took of it was refused, and keeps the caller's place until the answer is there, all of it.
 #[derive(Debug, Default)]
 pub struct Counted {
     left: Option<Left>,
@@ -199,8 +199,8 @@ impl Finish for Counted {
             answer = answer.map(|body| body.holding(place));
         }
         match self.left {
-            Some(left) if answer.status().is_success() => left.finish(answer),
-            Some(_) | None => answer,
+            Some(left) => left.finish(answer),
+            None => answer,
         }
     }
 }

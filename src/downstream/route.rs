@@ -212,6 +212,12 @@ impl Further {
 /// Where only endpoints live: an unknown path here is never the page.
 const RESERVED: &[&str] = &["/api/", "/bff/", "/v1/"];
 
+/// Whether a path is one of an endpoint, or of none, and never of the page.
+pub(super) fn is_reserved(path: &str) -> bool {
+    let is_in = |prefix: &&str| path.starts_with(*prefix) || path == &prefix[..prefix.len() - 1];
+    RESERVED.iter().any(is_in)
+}
+
 impl Path {
     fn matches(self, path: &str) -> bool {
         match self {
@@ -256,9 +262,7 @@ pub fn find(method: &Method, path: &str, further: &[Further]) -> Result<&'static
             Some(_) => Some("GET, HEAD, POST"),
         };
     }
-    let reserved = RESERVED
-        .iter()
-        .any(|prefix| path.starts_with(prefix) || path == &prefix[..prefix.len() - 1]);
+    let reserved = is_reserved(path);
     let hint = hint::of(path);
     match allowed {
         None if reserved => Err(match hint {

@@ -12,6 +12,7 @@ use crate::answer;
 use crate::answer::{Answer, Body, BoxError};
 use crate::problem::REPLAYED;
 use crate::purchase::{Delivery, Receipt};
+use crate::validate::Ignored;
 
 /// The gateway's answer, its body unchanged.
 pub(super) fn answer(receipt: Receipt) -> Answer {
@@ -26,6 +27,14 @@ pub(super) fn answer(receipt: Receipt) -> Answer {
     }
     if receipt.is_replay {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    answer
+}
+
+/// The answer with the names of what was asked for and is not done.
+pub(super) fn naming(ignored: &Ignored, mut answer: Answer) -> Answer {
+    if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
+        answer.headers_mut().insert("tollgate-ignored", names);
     }
     answer
 }

@@ -21,10 +21,12 @@ pub(super) async fn buy(
     purchases: BoxCloneSyncService<Purchase, Receipt, Problem>,
     call: &Call<Bytes>,
 ) -> Result<Answer, Problem> {
-    let order = validate::video(&call.body, catalog)?;
+    let wanted = validate::video_order(&call.body, catalog)?;
     let claim = claim::of(&call.head.headers)?;
-    let purchase = Purchase::new(call.caller.clone(), order, claim).by(call.standing.clone());
-    purchases.oneshot(purchase).await.map(receipt::answer)
+    let purchase =
+        Purchase::new(call.caller.clone(), wanted.order, claim).by(call.standing.clone());
+    let receipt = purchases.oneshot(purchase).await?;
+    Ok(receipt::naming(&wanted.ignored, receipt::answer(receipt)))
 }
 
 /// The gateway's latest word on a job; its body passes unchanged.

@@ -13,6 +13,7 @@
 
 mod chat;
 mod everybody;
+mod ignored;
 mod image_url;
 mod job_ids;
 mod json;
@@ -31,13 +32,14 @@ use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
 pub use everybody::{EverybodyQuery, Shape, everybody, too_many_rows};
+pub use ignored::Ignored;
 pub use image_url::image_url;
 pub use job_ids::{JobIds, MOST_JOBS, job_ids};
 pub use log_in::{LogIn, log_in};
 pub use passthrough::{no_query, passthrough};
 pub use since::{SinceQuery, since};
 pub use status::{StatusQuery, request_id, status};
-pub use video::video;
+pub use video::{VideoOrder, video, video_order};
 
 use crate::contract::money::Usd;
 

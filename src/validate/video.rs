@@ -4,11 +4,13 @@ use std::borrow::Cow;
 
 use serde::de::MapAccess;
 
+use super::ignored::Ignored;
 use super::image_url::image_url;
 use super::json::{self, Entry, Field, Members, Shape, Unknown, Whole};
 use super::rule::{Faults, Rule};
 use super::text::{has_nul, is_blank, listed, nearest, shown};
 use super::{Checked, Order, Paid};
+use crate::contract::catalog::Aspect;
 use crate::contract::catalog::Catalog;
 use crate::contract::catalog::DEFAULT_DURATION;
 use crate::contract::catalog::DEFAULT_VIDEO_MODEL;
@@ -22,6 +24,22 @@ use crate::contract::wire;
 use crate::problem::INTERNAL;
 use crate::problem::Problem;
 
+/// A video that passed every rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VideoOrder {
+    /// What is bought.
+    pub order: Checked<Order>,
+    /// What the model ignores of it.
+    pub ignored: Ignored,
+}
+
+/// What [`video_order`] buys.
+///
+/// Errors: as [`video_order`].
+pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
+    video_order(payload, catalog).map(|video| video.order)
+}
+
 /// Reads and judges the body of a video job.
 ///
 /// The order's body names the model and the duration even where the caller left them out, so that no
@@ -29,10 +47,14 @@ use crate::problem::Problem;
 /// form. Guess: an `aspect_ratio` may be sent to every model, also to the one that ignores it.
 ///
 /// Errors: 400 `malformed_json`; 422 `invalid_request` with every fault.
-pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
+pub fn video_order(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     let mut draft = Draft::new(catalog);
     json::object(payload, &mut draft)?;
-    draft.judged(Faults::default())
+    let mut ignored = Ignored::default();
+    if draft.ignores_ratio() {
+        ignored.add("aspect_ratio");
+    }
+    Ok(VideoOrder { order: draft.judged(Faults::default())?, ignored })
 }
 
 /// The request as it was read.
@@ -104,6 +126,12 @@ impl<'a> Draft<'a> {
             Field::Is(id) => self.catalog.video_model(id),
             Field::Wrong(_) => None,
         }
+    }
+
+    /// Whether a ratio was asked for that the model makes nothing of.
+    pub(super) fn ignores_ratio(&self) -> bool {
+        let ignores = |row: &VideoModel| row.aspect_ratio == Aspect::Ignored;
+        !self.aspect_ratio.is_absent() && self.row().is_some_and(ignores)
     }
 
     fn unknown_model(&self) -> Option<String> {

@@ -58,7 +58,10 @@ impl Desk {
         let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
         fs::write(
             folder.path().join("proxy.toml"),
-            format!("[gateway]\nbase_url = \"http://{address}\"\n"),
+            format!(
+                "[gateway]\nbase_url = \"http://{address}\"\n\n\
+                 [page]\nmedia_origins = [\"http://{address}\"]\n"
+            ),
         )
         .unwrap();
         Self { folder, sandbox, address, runtime }

@@ -42,6 +42,11 @@ impl Desk {
         ended.err
     }
 
+    /// Which file was written, so that a wrong folder is seen.
+    fn ledger_line(&self) -> String {
+        format!("the ledger is {} (store.url)\n", self.path().canonicalize().unwrap().display())
+    }
+
     fn members(&self) -> Vec<Member> {
         let ledger = Sqlite::read(&self.path(), Arc::new(clock::wall)).unwrap();
         self.runtime.block_on(ledger.members()).unwrap()
@@ -61,7 +66,7 @@ fn a_token_is_printed_once_and_is_in_no_file() {
     let bob = desk.run(&["member", "add", "bob", "--role", "admin"], &[]);
     assert_eq!(bob.code, Some(0));
     let told = "bob is added, without a budget of its own; its token is shown this once:\n";
-    assert_eq!(bob.err, format!("{told}{OPEN}"));
+    assert_eq!(bob.err, format!("{}{told}{OPEN}", desk.ledger_line()));
 
     let members = desk.members();
     let own = Own { day: Some(Usd::dollars(5)), month: Some(Usd::dollars(50)) };
@@ -97,9 +102,12 @@ fn a_name_is_plain_and_never_given_again() {
     }
     assert!(!desk.path().exists(), "a mistake makes no ledger");
     desk.token(&["add", "ann"]);
-    assert!(desk.refused(&["add", "ann"], 1).contains("there is, or was, a member called ann"));
+    assert!(desk.refused(&["add", "ann"], 1).contains("there is a member called ann"));
+    assert!(desk.refused(&["add", "ann"], 1).contains("`tollgate member rotate ann`"));
     desk.told(&["revoke", "ann"]);
-    assert!(desk.refused(&["add", "ann"], 1).contains("there is, or was, a member called ann"));
+    let said = desk.refused(&["add", "ann"], 1);
+    assert!(said.contains("ann was a member and is revoked, which is for good"), "{said}");
+    assert!(said.contains("choose another") && !said.contains("rotate"), "{said}");
     assert_eq!(desk.members().len(), 1);
 }
 
@@ -118,7 +126,10 @@ fn an_update_changes_what_is_named() {
     let told = desk.told(&["update", "ann", "--budget", "0.5/month"]);
     assert_eq!(
         told,
-        format!("ann is changed: role member, budget $5.00 a day, $0.50 a month\n{OPEN}")
+        format!(
+            "{}ann is changed: role member, budget $5.00 a day, $0.50 a month\n{OPEN}",
+            desk.ledger_line()
+        )
     );
     let (day, month) = (Some(Usd::dollars(5)), Some(Usd::mills(500)));
     assert_eq!(desk.members()[0].own, Own { day, month });
@@ -141,7 +152,8 @@ fn another_token_ends_the_old_one_and_who_is_revoked_gets_none() {
     let member = &desk.members()[0];
     assert_eq!((member.token, &*member.prefix), (token::hash(&desk.secret(), &new), &new[..9]));
     let told = desk.told(&["revoke", "ann"]);
-    assert_eq!(told, format!("ann is revoked: its token and its logins hold no more\n{OPEN}"));
+    let words = "ann is revoked: its token and its logins hold no more\n";
+    assert_eq!(told, format!("{}{words}{OPEN}", desk.ledger_line()));
     let at = desk.members()[0].revoked;
     assert!(at.is_some());
     desk.told(&["revoke", "ann"]);
@@ -301,6 +313,27 @@ fn a_running_server_has_the_secret_that_it_started_with_and_that_is_said() {
     drop(server);
     let server = desk.serve();
     assert_eq!([&ann, new].map(|token| me(&server, token)), [401, 200], "{}", ended.err);
+}
+
+#[test]
+fn what_never_asks_the_gateway_needs_no_key_and_finds_the_same_ledger() {
+    let desk = Desk::open();
+    let none = [("GATEWAY_API_KEY", "")];
+    let unread = [("GATEWAY_API_KEY", ""), ("GATEWAY_API_KEY_FILE", "no-such-file")];
+    let added = desk.run(&["member", "add", "ann"], &none);
+    assert_eq!(added.code, Some(0), "{}", added.err);
+    assert!(added.err.starts_with(&desk.ledger_line()), "{}", added.err);
+    for environment in [&none[..], &unread] {
+        for arguments in [&["member", "list"][..], &["usage"], &["openapi"]] {
+            let ended = desk.run(arguments, environment);
+            assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.err);
+        }
+        for arguments in [&["check"][..], &["reconcile"], &["serve"], &["check", "--online"]] {
+            let ended = desk.run(arguments, environment);
+            assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.said());
+        }
+    }
+    assert_eq!(desk.members().len(), 1);
 }
 
 #[test]

@@ -16,7 +16,8 @@ const PERIOD: Duration = Duration::from_secs(5);
 fn desk() -> (Desk, Recorder) {
     let (desk, recorder) = (Desk::open(), Recorder::start());
     let settings = format!(
-        "[gateway]\nbase_url = \"http://{}\"\nwindow = {{ requests = {LIMIT}, seconds = {} }}\n",
+        "[gateway]\nbase_url = \"http://{}\"\nwindow = {{ requests = {LIMIT}, seconds = {} }}\n\
+         [page]\nmedia_origins = [\"https://cdn.example\"]\n",
         recorder.address,
         PERIOD.as_secs()
     );

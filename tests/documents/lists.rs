@@ -129,6 +129,39 @@ fn every_metric_is_explained_and_no_other() {
 }
 
 #[test]
+fn the_command_for_members_has_the_user_and_the_store_of_the_shipped_unit() {
+    let unit = read("contrib/tollgate.service");
+    let setting = |name: &str| {
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        lines.map(str::to_owned).next().unwrap_or_else(|| panic!("{name} is not in the unit"))
+    };
+    assert_eq!(setting("DynamicUser"), "yes");
+    let store = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("Environment=TOLLGATE_STORE__URL="))
+        .expect("its store")
+        .replace("%S", "/var/lib");
+    let wanted = [
+        "-p DynamicUser=yes".to_owned(),
+        // Without User= a unit's user is called as the unit is.
+        "-p User=tollgate".to_owned(),
+        format!("-p StateDirectory={}", setting("StateDirectory")),
+        format!("-p UMask={}", setting("UMask")),
+        format!("-E TOLLGATE_STORE__URL={store} "),
+        format!("{} member add ann", setting("ExecStart")),
+    ];
+    assert!(!unit.lines().any(|line| line.starts_with("User=")));
+    for document in [unit.replace("\n#", "\n"), read("docs/operations.md")] {
+        let command = document.split("systemd-run").nth(1).expect("the command");
+        let words: Vec<_> = command.split_whitespace().filter(|word| *word != "\\").collect();
+        let line = words.join(" ");
+        for part in &wanted {
+            assert!(line.contains(part.as_str()), "{part}: {line}");
+        }
+    }
+}
+
+#[test]
 fn the_map_of_modules_is_the_one_that_is_tested() {
     let text = read("docs/architecture.md");
     let drawn: Vec<_> = rows(section(&text, "Who may use whom"))

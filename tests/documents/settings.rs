@@ -63,6 +63,7 @@ fn read(file: &str, environment: &[(&str, &str)]) -> Result<Config, Vec<Fault>> 
         file: Some(("proxy.toml", file)),
         folder: Path::new(""),
         environment: &environment,
+        asks_gateway: true,
         key_file: &|_| Err("none is read".to_owned()),
     })
 }

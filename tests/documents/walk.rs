@@ -28,6 +28,7 @@ fn every_snippet_of_settings_loads() {
                     .insert("GATEWAY_API_KEY".to_owned(), "svc_sk_example".to_owned().into());
             }
             let outcome = Config::read(&Source {
+                asks_gateway: true,
                 file: Some(("proxy.toml", &block)),
                 folder: Path::new(""),
                 environment: &environment,

@@ -187,6 +187,7 @@ fn a_front_waits_longer_than_the_gate_does() {
         file: None,
         folder: std::path::Path::new(""),
         environment: &tollgate::config::Environment::new(),
+        asks_gateway: true,
         key_file: &|_| Err("none is read".to_owned()),
     });
     let gateway = gateway.expect("the defaults are right").gateway;

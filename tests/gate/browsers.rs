@@ -127,6 +127,39 @@ fn what_is_refused_is_named_in_the_log() {
 }
 
 #[test]
+fn a_page_that_may_not_read_leaves_a_trace_although_it_only_asks_first_or_reads() {
+    let (_upstream, gate) = gate();
+    let own = format!("http://{}", gate.address());
+    let read = |target, headers: &[(&str, &str)]| gate.ask("GET", target, headers, "");
+    assert_eq!(preflight(&gate, "https://first.example", "/api/v1/chat", "x").status, 204);
+    read("/bff/catalog", &[("Origin", "https://second.example")]);
+    read("/v1/models", &[("Origin", "https://third.example\u{9b}31m")]);
+    // None of these is refused.
+    preflight(&gate, APP, "/api/v1/chat", "content-type");
+    read("/bff/catalog", &[("Origin", &own)]);
+    read("/bff/catalog", &[("Origin", "https://same.example"), ("Sec-Fetch-Site", "same-origin")]);
+    read("/bff/client.js", &[("Origin", "https://embeds.example")]);
+    read("/", &[("Origin", "https://links.example")]);
+    let printed = gate.printed();
+    let lines: Vec<_> = printed
+        .lines()
+        .filter(|line| line.contains("an origin that is not in access.allowed_origins"))
+        .collect();
+    for named in ["https://first.example", "https://second.example", "https://third.example"] {
+        assert!(lines.iter().any(|line| line.contains(named)), "{named}: {lines:?}");
+    }
+    assert!(!printed.contains('\u{9b}'));
+    for silent in [APP, &own, "same.example", "embeds.example", "links.example"] {
+        assert!(!lines.iter().any(|line| line.contains(silent)), "{silent}: {lines:?}");
+    }
+    for _ in 0..200 {
+        read("/bff/catalog", &[("Origin", "https://flood.example")]);
+    }
+    let flood = gate.printed().matches("https://flood.example").count();
+    assert!((1..=20).contains(&flood), "{flood} lines");
+}
+
+#[test]
 fn what_the_browser_says_of_the_page_decides_before_what_the_page_says_of_itself() {
     let (upstream, gate) = gate();
     let own = format!("http://{}", gate.address());

@@ -103,6 +103,54 @@ fn settings_that_are_named_must_be_there() {
 }
 
 #[test]
+fn what_the_page_is_to_serve_has_to_be_there_and_the_fault_is_where_it_was_written() {
+    for (settings, environment, says) in [
+        ("page.dir = \"none\"\n", &[][..], "proxy.toml: page.dir: "),
+        ("", &[("TOLLGATE_PAGE__DIR", "none")], "TOLLGATE_PAGE__DIR: page.dir: expected a folder"),
+        (
+            "",
+            &[("TOLLGATE_PAGE__DIR", ".")],
+            "TOLLGATE_PAGE__DIR: page.dir: expected a folder that does not",
+        ),
+        ("", &[("TOLLGATE_STORE__URL", "sqlite:none/a.db")], "TOLLGATE_STORE__URL: store.url: "),
+        (
+            "page.dir = \"site\"\npage.fallback = \"indx.html\"\n",
+            &[],
+            "proxy.toml: page.fallback: expected a file in page.dir that is there: ",
+        ),
+        (
+            "page.dir = \"site\"\n",
+            &[("TOLLGATE_PAGE__FALLBACK", "folder")],
+            "TOLLGATE_PAGE__FALLBACK: page.fallback: expected a file",
+        ),
+        ("page.dir = \"site\"\npage.fallback = \"index.html\"\n", &[], ""),
+    ] {
+        let folder = folder(settings);
+        fs::create_dir_all(folder.path().join("site/folder")).unwrap();
+        fs::write(folder.path().join("site/index.html"), "a page").unwrap();
+        let ended = run(folder.path(), &["check"], environment);
+        let code = if says.is_empty() { 0 } else { 2 };
+        assert_eq!(ended.code, Some(code), "{settings}{environment:?}: {ended:?}");
+        assert!(ended.stderr.starts_with(says), "{settings}{environment:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_live_gateway_whose_videos_nobody_could_fetch_here_is_warned_of() {
+    let live = "gateway.base_url = \"https://gateway.example\"\n";
+    let listed = format!("{live}page.media_origins = [\"https://cdn.example\"]\n");
+    for (settings, is_warned) in [(live, true), (&listed, false), ("", false)] {
+        let folder = folder(settings);
+        let key = [("GATEWAY_API_KEY", SECRET)];
+        let environment = if settings.is_empty() { &[][..] } else { &key };
+        let ended = run(folder.path(), &["check"], environment);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let warned = ended.stderr.contains("warning: page.media_origins: ");
+        assert_eq!(warned, is_warned, "{settings}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn an_address_that_is_not_this_machines_ends_with_1() {
     let folder = folder("budget.total = { day = \"1.00\" }\n");
     let ended = run(

@@ -53,6 +53,21 @@ fn the_third_call_in_a_burst_of_two_is_told_when_to_return() {
 }
 
 #[test]
+fn a_refusal_that_took_of_the_limit_says_what_is_left() {
+    let upstream = upstream();
+    let settings = "limits = { requests = 2, seconds = 60, burst = 5, concurrent = 9 }";
+    let gate = Gate::start(&upstream, settings);
+    let text = [("content-type", "text/plain")];
+    for (headers, body, status, room) in
+        [(&[][..], "{}", 422, 4), (&text, CHAT, 415, 3), (&[], "{", 400, 2), (&[], CHAT, 200, 1)]
+    {
+        let answer = gate.ask("POST", "/api/v1/chat", headers, body);
+        assert_eq!((answer.status, left(&answer).0), (status, room), "{}", answer.text());
+        assert_eq!(answer.value("ratelimit-policy"), Some("\"caller\";q=2;w=60"));
+    }
+}
+
+#[test]
 fn a_wait_of_less_than_a_second_is_a_second_and_then_there_is_room() {
     let upstream = upstream();
     let gate =

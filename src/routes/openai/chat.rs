@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
-use super::{Purchases, naming, refusal, stream};
+use super::{Purchases, refusal, stream};
 use crate::answer::Answer;
 use crate::clock;
 use crate::downstream::Call;
@@ -39,7 +39,7 @@ pub(super) async fn buy(
         true => stream::buy(purchases, purchase, voice).await?,
         false => whole(purchases.oneshot(purchase).await?, &voice)?,
     };
-    Ok(naming(&wanted.ignored, answer))
+    Ok(receipt::naming(&wanted.ignored, answer))
 }
 
 fn whole(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {

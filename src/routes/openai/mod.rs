@@ -10,7 +10,6 @@ mod stream;
 mod videos;
 
 use bytes::Bytes;
-use http::HeaderValue;
 use tower::util::BoxCloneSyncService;
 
 use super::Parts;
@@ -19,7 +18,6 @@ use crate::downstream::Call;
 use crate::downstream::route::OpenAi;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
-use crate::validate::openai::Ignored;
 
 type Purchases = BoxCloneSyncService<Purchase, Receipt, Problem>;
 
@@ -39,12 +37,4 @@ pub(super) async fn answer(
         OpenAi::Videos => videos::list(parts, call).await,
         OpenAi::VideoNamed => videos::named(parts, call).await,
     }
-}
-
-/// The answer with the names of what was passed over.
-fn naming(ignored: &Ignored, mut answer: Answer) -> Answer {
-    if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
-        answer.headers_mut().insert("tollgate-ignored", names);
-    }
-    answer
 }

@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
-use super::{Purchases, form, naming, refusal};
+use super::{Purchases, form, refusal};
 use crate::answer;
 use crate::answer::Answer;
 use crate::clock;
@@ -84,7 +84,7 @@ pub(super) async fn buy(
         Purchase::new(call.caller.clone(), wanted.order, claim).by(call.standing.clone());
     let receipt = purchases.oneshot(purchase).await?;
     if !receipt.status.is_success() {
-        return Ok(naming(&wanted.ignored, refusal::answer(receipt)));
+        return Ok(receipt::naming(&wanted.ignored, refusal::answer(receipt)));
     }
     let accepted: VideoAccepted<'_> =
         serde_json::from_slice(&receipt.body).map_err(|_| Problem::new(&OUTCOME_UNKNOWN))?;
@@ -101,7 +101,7 @@ pub(super) async fn buy(
     let body = serde_json::to_vec(&video).unwrap_or_default().into();
     drop(accepted);
     let told = Receipt { status: StatusCode::OK, is_json: true, body, ..receipt };
-    Ok(naming(&wanted.ignored, polled(receipt::answer(told))))
+    Ok(receipt::naming(&wanted.ignored, polled(receipt::answer(told))))
 }
 
 /// Tells when to ask again.

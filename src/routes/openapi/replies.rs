@@ -11,6 +11,11 @@ pub(super) const OF_PURCHASES: &[(&str, &str)] = &[
         "What it cost, in dollars: 0.006000. A replay repeats it and is not charged again.",
     ),
     ("Idempotent-Replayed", "`true` where it is the reply of an earlier or running purchase."),
+    (
+        "Tollgate-Ignored",
+        "What was asked for and is not done, by name, where there is any: what the gateway has no word for, and an \
+         `aspect_ratio` (or `size`) that the model ignores.",
+    ),
     ("X-Request-Id", "The request's name in logs."),
 ];
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::contract::catalog::Catalog;
 use crate::problem::{Fault, Problem};
+use crate::validate::ignored::MOST_NAMED;
 use crate::validate::{ChatRules, Checked, Order};
 
 /// The names of what was passed over in a chat with these further fields.

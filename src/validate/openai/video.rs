@@ -168,6 +168,9 @@ impl<'a> Draft<'a> {
             Some(ratio) => Field::Is(ratio),
             None => self.aspect_ratio.or_absent(),
         };
+        if self.video.ignores_ratio() {
+            ignored.add(if size.is_some() { "size" } else { "aspect_ratio" });
+        }
         // One that is mistyped was told of already, under the caller's own name for it.
         let seconds = self.seconds.into_value().or(self.duration.into_value());
         self.video.duration = seconds.map_or(Field::Absent, |Seconds(whole)| Field::Is(whole));

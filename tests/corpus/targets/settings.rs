@@ -32,6 +32,7 @@ pub(super) fn settings(data: &[u8]) -> bool {
         file: Some(("proxy.toml", file)),
         folder: Path::new("/etc/tollgate"),
         environment: &environment,
+        asks_gateway: true,
         key_file: &key_file,
     };
     let (first, second) = (Config::read(&source), Config::read(&source));

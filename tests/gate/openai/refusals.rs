@@ -20,6 +20,44 @@ fn assert_shape(answer: &Answer, status: u16, code: &str, family: &str) {
 }
 
 #[test]
+fn a_base_url_without_v1_is_told_so_that_an_sdk_shows_it() {
+    let upstream = Upstream::start(|_| Reply::chat("hi"));
+    let gate = Gate::start(&upstream, "");
+    for (method, target, status) in [
+        ("POST", "/chat/completions", 405),
+        ("GET", "/models", 404),
+        ("GET", "/models/eta-5-mini", 404),
+        ("POST", "/videos", 405),
+        ("GET", "/videos", 404),
+        ("GET", "/videos/vid_1/content", 404),
+        ("POST", "/responses", 405),
+        ("POST", "/embeddings", 405),
+        ("POST", "/v1/v1/chat/completions", 404),
+        ("GET", "/v1/v1/models", 404),
+    ] {
+        let body = if method == "POST" { CHAT } else { "" };
+        let answer = gate.ask(method, target, &[("accept", "application/json")], body);
+        let error = &answer.json()["error"];
+        assert_eq!(answer.status, status, "{target}: {}", answer.text());
+        assert_eq!(answer.value("content-type"), Some("application/json"), "{target}");
+        assert_eq!(
+            (&error["charged"], answer.value("x-should-retry")),
+            (&"no".into(), Some("false"))
+        );
+        let told = error["message"].as_str().unwrap_or_default();
+        assert!(
+            told.starts_with("the base URL for OpenAI's SDKs ends in one /v1"),
+            "{target}: {told}"
+        );
+    }
+    for target in ["/nothing", "/modelsx", "/chat"] {
+        assert_eq!(gate.get(target).value("content-type"), Some("application/problem+json"));
+    }
+    assert!(gate.ask("GET", "/models", &[("accept", "text/html")], "").text().contains("<h1>"));
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
 fn every_layer_refuses_in_the_shape_that_sdks_read() {
     const BAD: &str = "invalid_request_error";
     let upstream = Upstream::start(|_| Reply::chat("hi"));
@@ -94,12 +132,10 @@ fn every_layer_refuses_in_the_shape_that_sdks_read() {
 fn other_paths_keep_the_shape_of_problems_and_have_a_hint() {
     let upstream = Upstream::start(|_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
-    for target in ["/api/v1/chat/completions", "/chat/completions"] {
-        let answer = gate.post(target, CHAT);
-        assert_eq!(answer.value("content-type"), Some("application/problem+json"));
-        assert!(answer.text().contains("/v1"), "{}", answer.text());
-        assert_eq!(answer.value("x-should-retry"), None);
-    }
+    let answer = gate.post("/api/v1/chat/completions", CHAT);
+    assert_eq!(answer.value("content-type"), Some("application/problem+json"));
+    assert!(answer.text().contains("/v1"), "{}", answer.text());
+    assert_eq!(answer.value("x-should-retry"), None);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::VIDEOS;
 use crate::support::client::Answer;
+use crate::support::heard::Heard;
 use crate::support::{Gate, Reply, Upstream};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer sk-any");
@@ -78,6 +79,7 @@ fn a_video_is_ordered_watched_and_listed_under_one_id() {
     assert_eq!((&rest["data"], &rest["has_more"]), (&json!([]), &json!(false)));
     let content = gate.get("/v1/videos/job-1/content");
     assert_eq!((content.status, content.code().as_str()), (404, "not_found"));
+    assert!(content.text().contains("names no video yet"), "{}", content.text());
     assert!(gate.get("/api/v1/video/status?request_id=job-1").text().contains("rendering"));
     assert_eq!(upstream.charges().iter().sum::<u64>(), 3_000_000);
 }
@@ -106,6 +108,27 @@ fn a_status_is_told_in_openais_words() {
         let reason = if word == "failed" { json!("too dark") } else { Value::Null };
         assert_eq!(video["error"]["message"], reason);
     }
+}
+
+#[test]
+fn a_finished_video_that_is_elsewhere_is_told_of_and_not_as_a_wrong_path() {
+    let status = r#"{"status":"completed","video_url":"https://cdn.example/a.mp4"}"#;
+    let upstream = upstream(status);
+    let gate = Gate::start(&upstream, "");
+    assert_eq!(gate.post(VIDEOS, r#"{"prompt":"a tide"}"#).status, 200);
+    let native = gate.get("/bff/video/content?request_id=job-1");
+    let dialect = gate.get("/v1/videos/job-1/content");
+    for answer in [&native, &dialect] {
+        assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"));
+        let said = answer.text();
+        for told in
+            ["the video is finished", "https://cdn.example", "page.media_origins", "video_url"]
+        {
+            assert!(said.contains(told), "{told}: {said}");
+        }
+        assert!(!said.contains("path"), "{said}");
+    }
+    assert_eq!(native.charged().as_deref(), Some("no"));
 }
 
 #[test]
@@ -179,6 +202,42 @@ fn every_field_of_an_order_has_its_fate() {
     }
     let sold = upstream.charges().into_iter().filter(|micros| *micros > 0).count();
     assert_eq!(sold, bought);
+}
+
+#[test]
+fn a_ratio_that_the_model_ignores_is_named_as_it_was_asked_for() {
+    const NATIVE: &str = "/api/v1/video";
+    let upstream = upstream("{}");
+    let gate = Gate::start(&upstream, "");
+    for (row, (target, more, named)) in [
+        (VIDEOS, json!({ "size": "720x1280" }), Some("size")),
+        (VIDEOS, json!({ "size": "720x1280", "quality": "hd" }), Some("quality, size")),
+        (VIDEOS, json!({ "aspect_ratio": "9:16" }), Some("aspect_ratio")),
+        (VIDEOS, json!({ "size": null, "aspect_ratio": null }), None),
+        (VIDEOS, json!({ "size": "720x1280", "model": "video-b" }), None),
+        (NATIVE, json!({ "aspect_ratio": "9:16" }), Some("aspect_ratio")),
+        (NATIVE, json!({ "aspect_ratio": "16:9", "model": "video-a-2" }), Some("aspect_ratio")),
+        (NATIVE, json!({ "aspect_ratio": "9:16", "model": "video-b" }), None),
+        (NATIVE, json!({}), None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = format!("k-{row}");
+        let mut order = json!({ "prompt": "a tide" });
+        order.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        for is_replay in [false, true] {
+            let key = [("idempotency-key", key.as_str())];
+            let answer = gate.ask("POST", target, &key, &order.to_string());
+            assert_eq!((answer.status, answer.is_replay()), (200, is_replay), "{}", answer.text());
+            assert_eq!(answer.value("tollgate-ignored"), named, "{target} {order}");
+        }
+    }
+    let polls = |heard: &Heard| heard.method == "GET";
+    let mut orders = upstream.heard().into_iter().filter(|heard| !polls(heard));
+    assert_eq!(orders.next().unwrap().json()["aspect_ratio"], "9:16", "it is sent all the same");
+    let fields = [("prompt", None, "a tide in a form"), ("size", None, "720x1280")];
+    assert_eq!(form(&gate, &fields).value("tollgate-ignored"), Some("size"));
 }
 
 #[test]

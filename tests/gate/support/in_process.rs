@@ -47,6 +47,7 @@ impl InProcess {
             file: Some(("proxy.toml", settings)),
             folder,
             environment,
+            asks_gateway: true,
             key_file: &|path| panic!("no key file is read here: {}", path.display()),
         };
         let config = Config::read(&source).expect("the test's settings are right");
