@@ -2,34 +2,18 @@
 
 import { read } from './api.js';
 import { price } from './catalog.js';
-import { announce, button, byId, dress, element } from './dom.js';
-import { byDay, dayName, figure, lastDays, picture, ranking, roomFor, shape, SERVICES, table, words } from './pictures.js';
+import { announce, button, byId, element } from './dom.js';
+import { byDay, dayName, figure, furnish, lastDays, picture, ranking, roomFor, shape, SERVICES, table, words } from './pictures.js';
 import { sentence } from './problems.js';
 import { saveFile } from './transfer.js';
 
-const RANGES = [7, 31];
 /** As many of the latest jobs are listed at once. */
 const JOBS = 20;
 
 let shownAs = null, jobsShown = JOBS;
 
 /** Fills the view in. */
-export async function start() {
-  await dress('usage.css');
-  const choice = (days) => element('label', { class: 'choice' },
-    element('input', { type: 'radio', name: 'admin-range', value: days, checked: days === RANGES[0] }), ` ${days} days`);
-  byId('view-admin').replaceChildren(
-    element('div', { class: 'usage-head' },
-      element('h2', { id: 'admin-heading', tabindex: '-1', text: 'Everybody’s spending' }),
-      element('fieldset', { id: 'admin-range', class: 'choices', change: () => void load() },
-        element('legend', { class: 'unseen', text: 'How far back' }), RANGES.map(choice))),
-    element('div', { id: 'admin-body', class: 'usage-body' }));
-  let width = 0;
-  new ResizeObserver(([{ contentRect }]) => {
-    if (shownAs && contentRect.width && Math.abs(contentRect.width - width) > 8) draw(shownAs);
-    width = contentRect.width;
-  }).observe(byId('admin-body'));
-}
+export const start = () => furnish('admin', 'Everybody’s spending', { load, redraw: () => shownAs && draw(shownAs) });
 
 /** Called each time the view comes into sight: others spend meanwhile. */
 export const shown = () => load();

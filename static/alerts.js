@@ -62,7 +62,7 @@ async function turn() {
 }
 
 function showToggle() {
-  byId('jobs-notify').setAttribute('aria-pressed', String(isOn()));
+  byId('jobs-notify').ariaPressed = isOn();
   const isBlocked = globalThis.Notification?.permission === 'denied';
   byId('jobs-notify-hint').textContent = isBlocked ? 'This browser blocks notifications of this page; its settings can allow them.' : '';
 }

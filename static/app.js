@@ -21,16 +21,18 @@ const VIEWS = {
 const FIRST = 'chat';
 const service = document.title;
 
+const reload = () => button('Reload the page', () => location.reload());
+
 let catalog = null, me = null, owner = null, signingIn = null;
 /** Tells the other tabs who has signed in here; '' is nobody. */
-const people = globalThis.BroadcastChannel ? new BroadcastChannel('tollgate people') : null;
+const people = new BroadcastChannel('tollgate people');
 
 async function start() {
   followTheme();
   followTop();
   followNetwork();
   // Another tab signed in or out: this one shows nobody what is another's.
-  people?.addEventListener('message', ({ data }) => {
+  people.addEventListener('message', ({ data }) => {
     if (signingIn || (owner !== null && data !== owner)) location.reload();
   });
   byId('title').textContent = service;
@@ -39,7 +41,7 @@ async function start() {
   try {
     catalog = await read('/bff/catalog');
   } catch (problem) {
-    notice(`The price list could not be loaded. ${problem.message}.`, button('Reload the page', () => location.reload()));
+    notice(`The price list could not be loaded. ${problem.message}.`, reload());
     return;
   }
   // Where nobody signs in, nothing waits to hear who it is, which can take as long as the account takes.
@@ -116,7 +118,7 @@ function begin(name) {
     view.started = null;
     console.warn(error);
     notice('This part of the page could not be loaded; the service may have been updated.',
-      button('Reload the page', () => location.reload()));
+      reload());
   });
   return view.started;
 }
@@ -132,7 +134,7 @@ function signIn(why = '') {
     document.title = `Sign in · ${service}`;
     const { askWho } = await import('./sign-in.js');
     await meet(await askWho(why));
-    people?.postMessage(ownerOf(me));
+    people.postMessage(ownerOf(me));
     // The same person goes on; anybody else begins with a page of their own.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
     byId('views').hidden = byId('money').hidden = false;
@@ -143,7 +145,7 @@ function signIn(why = '') {
     void show(true).then(settleOpen);
   })().catch((error) => {
     console.warn(error);
-    notice('The sign-in could not be loaded.', button('Reload the page', () => location.reload()));
+    notice('The sign-in could not be loaded.', reload());
     return new Promise(() => {});
   });
   return signingIn;
@@ -157,7 +159,7 @@ async function signOut() {
     return;
   }
   choice.set('owner', '');
-  people?.postMessage('');
+  people.postMessage('');
   history.replaceState(null, '', location.pathname);
   location.reload();
 }

@@ -7,6 +7,8 @@ import { twice } from './problems.js';
 import { fileName, reason } from './status.js';
 
 const NAMES = { open: 'Being made', finished: 'Finished', failed: 'Failed', left: 'Not watched', gone: 'No word' };
+/** Of one that this browser has not ordered. */
+const NO_PROMPT = 'Its prompt is not known to this browser: the server keeps none.';
 /** Beyond this, a status body is cut: it is shown for people. */
 const LONGEST_BODY = 20_000;
 
@@ -22,52 +24,53 @@ export function card(job, { mediaOrigins, reuse }) {
     actions: element('div', { class: 'actions' }), details: element('details', {}, element('summary', { text: 'Details' })),
   };
   const { payload, tollMicros, at } = job;
-  const item = element('li', {}, element('article', { class: 'card job', 'aria-label': `Video by ${payload.model}: ${start(payload.prompt, 60)}` },
+  const prompt = payload.prompt || NO_PROMPT;
+  const item = element('li', {}, element('article', { class: 'card job', 'aria-label': `Video by ${payload.model}: ${start(prompt, 60)}` },
     parts.frame,
     element('div', { class: 'about' },
       element('p', { class: 'state' }, parts.chip, ' ', parts.took),
-      element('p', { class: 'plain clamp', text: payload.prompt }),
-      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration} s · ${price(tollMicros)} · `, day(at)),
+      element('p', { class: payload.prompt ? 'plain clamp' : 'hint', text: prompt }),
+      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(tollMicros)} · `, day(at)),
       parts.said, parts.actions, parts.details)));
   let current = job, media = null, bar = null, offered = null;
 
   function draw(latest) {
     current = latest;
     const said = standing(current);
+    said.playable = said.address && mediaOrigins.includes(new URL(said.address).origin);
     item.firstChild.dataset.phase = said.phase;
     parts.chip.textContent = NAMES[said.phase];
     drawFrame(said);
-    parts.said.replaceChildren(...words(current, said, mediaOrigins));
+    parts.said.replaceChildren(...words(current, said));
     drawActions(said);
     drawDetails(said);
     tick();
   }
 
   /** The frame is made anew only when it is to show something else: a clip may be playing in it. */
-  function drawFrame({ phase, address, percent }) {
-    const playable = address && mediaOrigins.includes(new URL(address).origin);
+  function drawFrame({ phase, address, percent, playable }) {
+    const isClip = phase === 'finished' && playable;
     const wanted = phase === 'finished' ? `${playable} ${address}` : phase;
     if (phase === 'open') bar ??= element('progress', { max: 100 });
     if (wanted !== media) {
-      if (phase === 'finished' && playable) parts.frame.replaceChildren(clip(current, address));
+      if (isClip) parts.frame.replaceChildren(clip(current, address));
       else parts.frame.replaceChildren(...(phase === 'open' ? [element('div', { class: 'waiting' }, parts.time, bar, parts.expected)] : []));
-      parts.frame.hidden = phase !== 'open' && !(phase === 'finished' && playable);
+      parts.frame.hidden = phase !== 'open' && !isClip;
       media = wanted;
     }
     if (phase === 'open') bar.dataset.percent = percent ?? '';
   }
 
-  function drawActions({ phase, address }) {
-    const playable = address && mediaOrigins.includes(new URL(address).origin);
+  function drawActions({ phase, address, playable }) {
     const wanted = [
       phase === 'finished' && playable && element('a', {
         href: contentOf(current.id), download: fileName(current, address), text: 'Download',
       }),
       address && !playable && phase !== 'failed' && outside(address),
       ['left', 'gone'].includes(phase) && !current.id.startsWith('unnamed-') && button('Look again', () => watchJob(current.id, true), 'quiet small'),
-      button('Use again', () => reuse(payload), 'quiet small'),
+      payload.prompt && button('Use again', () => reuse(payload), 'quiet small'),
       phase === 'open' && button('Stop watching', () => watchJob(current.id, false), 'quiet small'),
-      phase !== 'open' && small(twice('Remove', `Really remove? It is not paid back`, () => remove(current.id))),
+      phase !== 'open' && twice('Remove', 'Really remove? It is not paid back', () => remove(current.id), 'quiet small'),
     ].filter(Boolean);
     // A button that somebody is on, or has pressed once of twice, is not taken from under them.
     const kinds = `${phase} ${playable} ${address}`;
@@ -88,7 +91,7 @@ export function card(job, { mediaOrigins, reuse }) {
     ].filter(Boolean);
     parts.details.replaceChildren(...[
       parts.details.firstChild,
-      element('p', { class: 'plain whole', text: payload.prompt }),
+      payload.prompt && element('p', { class: 'plain whole', text: payload.prompt }),
       element('dl', {}, ...facts.flatMap(([name, value]) => [element('dt', { text: name }), element('dd', { text: value })])),
       address && element('p', {}, outside(address)),
       current.body && element('p', { class: 'hint', text: 'What the service says, as it came' }),
@@ -117,22 +120,22 @@ export function card(job, { mediaOrigins, reuse }) {
     bar.max = most;
     if (value === null) bar.removeAttribute('value');
     else bar.value = value;
-    bar.setAttribute('aria-label', label);
+    bar.ariaLabel = label;
   }
 
   draw(job);
-  return { item, draw, tick };
+  return { item, prompt: payload.prompt, draw, tick };
 }
 
 /** What is to be said of it in words. */
-function words({ body, trouble, tollMicros }, { state, phase, percent, address }, mediaOrigins) {
+function words({ body, trouble, tollMicros }, { state, phase, percent, address, playable }) {
   const said = [];
   if (phase === 'open') {
     const reported = percent === null ? '' : `, ${percent} %`;
     said.push(element('p', { class: 'pending', text: state ? `Status: “${state}”${reported}` : 'Waiting for the first status' }));
   } else if (phase === 'finished' && !address) {
     said.push(element('p', { text: 'Finished, but the answer names no address that this page knows how to find. It is in the details.' }));
-  } else if (phase === 'finished' && !mediaOrigins.includes(new URL(address).origin)) {
+  } else if (phase === 'finished' && !playable) {
     said.push(element('p', { class: 'hint', text: `It can be played and downloaded here once whoever runs this service lists ${new URL(address).origin} in page.media_origins.` }));
   } else if (phase === 'failed') {
     const why = reason(body);
@@ -166,7 +169,7 @@ function clip(job, address) {
     const video = element('video', {
       // Some phones show no picture before the first second unless they are told where to be.
       'data-src': `${contentOf(job.id)}#t=0.001`, controls: true, playsinline: true, preload: 'none',
-      'aria-label': start(job.payload.prompt, 200),
+      'aria-label': start(job.payload.prompt || NO_PROMPT, 200),
       error: () => box.replaceChildren(element('div', { class: 'broken' },
         element('p', { text: 'The clip cannot be played right now.' }), button('Try again', load, 'quiet small'))),
     });
@@ -179,11 +182,6 @@ function clip(job, address) {
 
 function outside(address) {
   return element('a', { href: address, target: '_blank', rel: 'noopener noreferrer', title: new URL(address).origin, text: 'Open the clip by itself' });
-}
-
-function small(made) {
-  made.classList.add('small');
-  return made;
 }
 
 function day(at) {

@@ -32,11 +32,9 @@ export function button(text, act, kind = 'quiet') {
 /** The element with this id; the page's markup has it. */
 export const byId = (id) => document.getElementById(id);
 
-/** Loads a view's own look. */
-export function dress(sheet) {
-  return new Promise((done) => {
-    document.head.append(element('link', { rel: 'stylesheet', href: new URL(sheet, import.meta.url), load: done, error: done }));
-  });
+/** Says it in this place; saying the same again would be read out again. */
+export function say(id, text) {
+  if (byId(id).textContent !== text) byId(id).textContent = text;
 }
 
 /** Says it once to a screen reader: sent, waiting, received with its cost. */

@@ -1,6 +1,6 @@
 /** The list of videos: what is under way first, then the newest; searched and shown in parts. */
 
-import { byId } from './dom.js';
+import { byId, say } from './dom.js';
 
 /** As many as are shown at once, and added by a click. */
 const PART = 12;
@@ -11,7 +11,7 @@ const MANY = 7;
 const entries = new Map();
 let most = PART;
 
-/** Begins, with an empty list. */
+/** Begins, with an empty list; that it is empty is said by `arrange`, once that is known. */
 export function startGallery() {
   byId('jobs-search').addEventListener('input', narrow);
   byId('jobs-filter').addEventListener('change', narrow);
@@ -22,7 +22,6 @@ export function startGallery() {
     // The button moves away from under the focus: on to the first of the new ones.
     next?.nextElementSibling?.querySelector('button, a, summary, video')?.focus();
   });
-  arrange();
 }
 
 /** Puts an entry into the list, in place of the one that had its id. */
@@ -56,7 +55,8 @@ function narrow() {
 /** The filter's choices, by the phases that they show. */
 const SHOWN = { all: null, open: ['open', 'left'], finished: ['finished'], other: ['failed', 'gone'] };
 
-function arrange() {
+/** Shows what there is, or that there is nothing. */
+export function arrange() {
   const search = byId('jobs-search').value.trim().toLowerCase();
   const phases = entries.size < MANY ? null : SHOWN[byId('jobs-filter').value];
   const wanted = ({ text, phase }) => (!phases || !phase || phases.includes(phase))
@@ -75,12 +75,7 @@ function arrange() {
   byId('jobs-none').hidden = entries.size === 0 || matching.length > 0;
   byId('jobs-more').hidden = matching.length <= most;
   byId('jobs-more').textContent = `Show ${Math.min(PART, matching.length - most)} more`;
-  setText(byId('jobs-count'), entries.size === 0 ? '' : matching.length === entries.size ? `${entries.size}` : `${matching.length} of ${entries.size}`);
+  say('jobs-count', entries.size === 0 ? '' : matching.length === entries.size ? `${entries.size}` : `${matching.length} of ${entries.size}`);
 }
 
 const shownItems = () => [...byId('jobs').children].filter((item) => !item.hidden);
-
-/** Saying the same again would be read out again. */
-function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}

@@ -3,12 +3,13 @@
 import { read } from './api.js';
 import { sentence } from './problems.js';
 import { understand } from './status.js';
-import { jobs as shelf, whenChangedElsewhere } from './store.js';
+import { isNobody, jobs as shelf, whenChangedElsewhere } from './store.js';
 import { follow, lead } from './stream.js';
 
 /**
  * A job: `{id, payload, tollMicros, at, open, left, body, trouble, took}`. `open`: it is being watched; `left`: the
- * person stopped watching it; `took`: how long it was in the making, by the server's clock, in milliseconds.
+ * person stopped watching it; `took`: how long it was in the making, by the server's clock, in milliseconds. Of one
+ * that was ordered elsewhere, the prompt is not known. What is kept of one that was removed is `{id, removed: true}`.
  */
 const known = new Map();
 /** Those that only this tab remembers, since the browser keeps nothing. */
@@ -22,17 +23,13 @@ let changes = 0;
 /**
  * Takes up all jobs that are kept and goes on watching the open ones.
  * @param {object} jobWords the catalog's `jobs`
- * @param {object} listener
- * @param {(job: object, news: {ended?: boolean, removed?: boolean, first?: boolean}) => void} listener.changed
- *   `ended`: just now; `first`: this tab heard it first of all
- * @param {(problem: Error | null) => void} listener.connection
+ * @param {{changed: (job: object, news: {ended?: boolean, removed?: boolean, first?: boolean}) => void,
+ *   connection: (problem: Error | null) => void}} listener `ended`: just now; `first`: this tab heard it first of all
  */
 export async function startJobs(jobWords, { changed, connection }) {
   [words, tell, whenConnected] = [jobWords, changed, connection];
   await refresh();
-  whenChangedElsewhere((name) => {
-    if (name === 'jobs') void refresh();
-  });
+  whenChangedElsewhere((name) => name === 'jobs' && void refresh());
   lead(() => {
     leads = true;
     watchOpen();
@@ -45,22 +42,36 @@ export const all = () => [...known.values()];
 /** Makes a job of an accepted order; the same order twice is one job. */
 export async function takeIn({ reply, payload, tollMicros, at }) {
   const id = typeof reply?.request_id === 'string' ? reply.request_id : null;
-  if (id && (known.has(id) || (await shelf.one(id)))) return;
+  const before = id && (known.get(id) ?? (await shelf.one(id)));
+  if (before?.removed || before?.payload.prompt) return;
   await keep({
-    id: id ?? `unnamed-${at}`, payload, tollMicros, at, open: Boolean(id), left: false, body: id ? null : reply, took: null,
-    trouble: id ? null : 'The order was accepted, but the answer names no job to ask after.',
+    id: id ?? `unnamed-${at}`, tollMicros, at, open: Boolean(id), left: false, body: id ? null : reply, took: null,
+    trouble: id ? null : 'The order was accepted, but the answer names no job to ask after.', ...before, payload,
   }, {});
   watchOpen();
 }
 
-/** Forgets a job; what it cost stays spent. */
+/** Takes in those of the server's `rows` that this browser does not hold: another one, or a program, ordered them. */
+export async function takeUp(rows) {
+  const held = new Set((await shelf.all()).map(({ id }) => id));
+  for (const row of rows) {
+    const { request_id: id, model, toll_micros: tollMicros, ordered_at: at, status: body } = row;
+    const open = row.state === 'open';
+    const job = { id, payload: { model, prompt: '' }, tollMicros, at: Date.parse(at), open, left: false, body, trouble: null, took: open ? null : tookOf(row) };
+    // What another tab has kept of it meanwhile stays.
+    if (!held.has(id)) await shelf.change(id, () => {}, job);
+  }
+  await refresh();
+}
+
+/** Forgets a job; what it cost stays spent. One that the server may list is marked, or it would come back. */
 export async function remove(id) {
   const job = known.get(id);
   changes += 1;
   known.delete(id);
   tell(job, { removed: true });
   watchOpen();
-  await shelf.delete(id);
+  await (isNobody() ? shelf.delete(id) : shelf.put({ id, removed: true }));
 }
 
 /** Watches a job no more, or again. It goes on all the same: nothing can cancel it. */
@@ -86,7 +97,7 @@ export function usualTime(model) {
 /** Takes in what other tabs wrote. */
 async function refresh() {
   const before = changes;
-  const latest = new Map((await shelf.all()).map((job) => [job.id, job]));
+  const latest = new Map((await shelf.all()).filter(({ removed }) => !removed).map((job) => [job.id, job]));
   if (changes !== before) return refresh();
   for (const [id, job] of known) {
     if (latest.has(id)) continue;
@@ -135,10 +146,12 @@ async function measure(id) {
   } catch {
     return; // It is only missing from the usual times.
   }
-  const took = Date.parse(row?.at) - Date.parse(row?.ordered_at);
+  const took = tookOf(row);
   const job = known.get(id);
   if (job && took > 0) await keep({ ...job, took }, {});
 }
+
+const tookOf = (row) => Date.parse(row?.at) - Date.parse(row?.ordered_at);
 
 async function keep(job, news) {
   changes += 1;

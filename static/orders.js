@@ -1,12 +1,13 @@
 /** Orders that are not jobs yet: on their way, refused, or of unknown outcome. */
 
+import { read } from './api.js';
 import { price } from './catalog.js';
 import { announce, button, element } from './dom.js';
 import { place, unplace } from './gallery.js';
-import { takeIn } from './jobs.js';
+import { takeIn, takeUp } from './jobs.js';
 import { problemCard, sentence } from './problems.js';
 import { canAskAgain, commit, draft, follow, forget, whenSettled } from './purchase.js';
-import { purchases, whenChangedElsewhere } from './store.js';
+import { isNobody, purchases, whenChangedElsewhere } from './store.js';
 
 /** What stands in the list, by key. */
 const shown = new Map();
@@ -19,9 +20,7 @@ let putBack, askAnew;
 export async function startOrders({ reuse, again }) {
   [putBack, askAnew] = [reuse, again];
   whenSettled('video', settle, (record) => wait(record, 'Another tab is waiting for this order'));
-  whenChangedElsewhere((name) => {
-    if (name === 'purchases') void refresh();
-  });
+  whenChangedElsewhere((name) => name === 'purchases' && void refresh());
   for (const record of await purchases.all()) {
     if (record.kind === 'video' && !OVER.includes(record.state)) await settle(record, true);
   }
@@ -38,6 +37,13 @@ export async function order(payload, tollMicros) {
   wait(record, `Ordering from ${payload.model}`);
   announce('Ordering the video.');
   await commit(record);
+}
+
+/** Takes up what this caller has ordered elsewhere. While an order is on its way from here, a listed one may be that very one. */
+export async function lookElsewhere() {
+  if (isNobody()) return;
+  const { jobs } = await read('/bff/jobs');
+  if ([...shown.values()].every(({ problem }) => problem)) await takeUp(jobs);
 }
 
 /** Orders of exactly this that are on their way or of unknown outcome. */
@@ -61,6 +67,7 @@ async function settle(record, old = false) {
   if (record.state === 'done') {
     clear(record.key);
     await takeIn(record);
+    lookElsewhere().catch(() => {});
     return announce(`Ordered for ${price(record.tollMicros)}. The video is being made.`);
   }
   if (!record.problem) return wait(record, 'Asking what became of this order');

@@ -1,11 +1,34 @@
 /** Draws what was spent, without a library: pictures with words for who cannot see them, and tables. */
 
 import { price } from './catalog.js';
-import { element } from './dom.js';
+import { byId, element } from './dom.js';
 
 export const SERVICES = { chat: 'Chats', video: 'Videos' };
+const RANGES = [7, 31];
 const DAY = 24 * 60 * 60 * 1000;
 const SVG = 'http://www.w3.org/2000/svg';
+
+/** Fills a view of spending in: its look, its heading, how far back, and a body whose pictures fit into it. */
+export async function furnish(view, title, { load, redraw }) {
+  await new Promise((done) => {
+    document.head.append(element('link', { rel: 'stylesheet', href: new URL('usage.css', import.meta.url), load: done, error: done }));
+  });
+  const choice = (days) => element('label', { class: 'choice' },
+    element('input', { type: 'radio', name: `${view}-range`, value: days, checked: days === RANGES[0] }), ` ${days} days`);
+  const body = element('div', { id: `${view}-body`, class: 'usage-body' });
+  byId(`view-${view}`).replaceChildren(
+    element('div', { class: 'usage-head' },
+      element('h2', { id: `${view}-heading`, tabindex: '-1', text: title }),
+      element('fieldset', { id: `${view}-range`, class: 'choices', change: () => void load() },
+        element('legend', { class: 'unseen', text: 'How far back' }), RANGES.map(choice))),
+    body);
+  // Pictures are drawn in the width there is, so that their words keep their size.
+  let width = 0;
+  new ResizeObserver(([{ contentRect }]) => {
+    if (contentRect.width && Math.abs(contentRect.width - width) > 8) redraw();
+    width = contentRect.width;
+  }).observe(body);
+}
 
 /** The last days in UTC, oldest first: `2026-01-31`. */
 export function lastDays(count) {

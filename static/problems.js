@@ -48,6 +48,9 @@ const PROBLEMS = {
 };
 
 const CHARGED = { no: 'Not charged.', yes: 'It was charged.', unknown: 'It may have been charged.' };
+/** What the fields of an order are called here. */
+const FIELDS = { prompt: 'Prompt', model: 'Model', duration: 'Length', aspect_ratio: 'Shape', image_url: 'Picture' };
+
 const LABELS = {
   again: 'Try again',
   same: 'Ask for the answer (not charged twice)',
@@ -76,7 +79,7 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
   const settle = all.same ?? all.atRisk;
   const wanted = [problem.charged !== 'no' && 'same', problem.charged !== 'no' && 'atRisk', best, 'edit', 'again', 'drop'].filter((offer, place, those) => all[offer]
     && those.findIndex((other) => all[other] === all[offer]) === place
-    && !(offer === 'again' && problem.charged !== 'no' && settle));
+    && !(offer === 'again' && (problem.code === 'invalid_request' || (problem.charged !== 'no' && settle))));
   const buttons = wanted.map((offer) => {
     if (offer === 'atRisk') return twice(`${LABELS.atRisk} · ${cost}`, `Really? It could cost ${cost} a second time`, all.atRisk);
     if (offer === 'same' && problem.code === 'unsent') return twice(`Send it now · ${cost}`, `Yes, spend ${cost}`, all.same);
@@ -96,12 +99,12 @@ export function problemCard(problem, offers = {}, { fresh = false, priceText = '
 }
 
 /** A button that spends at the second click only. */
-export function twice(label, sure, act) {
+export function twice(label, sure, act, kind) {
   const made = button(label, () => {
     if (made.textContent === sure) return act();
     made.textContent = sure;
     announce(sure);
-  });
+  }, kind);
   made.addEventListener('blur', () => { made.textContent = label; });
   // A key held down repeats its click; only a fresh press may spend.
   made.addEventListener('keydown', (event) => event.repeat && event.preventDefault());
@@ -115,7 +118,10 @@ function withLocalTimes(text) {
 
 function faults({ errors, detail, title }) {
   if (errors?.length) {
-    return element('ul', {}, ...errors.map((fault) => element('li', { text: fault.detail ?? fault.code })));
+    return element('ul', {}, ...errors.map(({ pointer, detail: said, code }) => {
+      const field = pointer?.split('/')[1];
+      return element('li', { text: `${field ? `${FIELDS[field] ?? field}: ` : ''}${said ?? code}` });
+    }));
   }
   const said = detail && detail !== title ? withLocalTimes(detail[0].toUpperCase() + detail.slice(1)) : null;
   return said && element('p', { class: 'hint', text: said });

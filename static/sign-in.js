@@ -50,8 +50,7 @@ function form(welcome) {
   const press = element('button', { type: 'submit', class: 'primary', text: 'Sign in' });
   const say = (text) => {
     fault.textContent = text;
-    if (text) field.setAttribute('aria-invalid', 'true');
-    else field.removeAttribute('aria-invalid');
+    field.ariaInvalid = text ? 'true' : null;
   };
   let isAsking = false;
   const submit = async (event) => {

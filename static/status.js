@@ -25,10 +25,10 @@ export function reason(body) {
 export function fileName({ payload, at: ordered }, address) {
   const words = payload.prompt.toLowerCase().match(/[\p{L}\p{N}\p{M}]+/gu) ?? [];
   const start = [...words.slice(0, 8).join('-')].slice(0, 60).join('').replace(/-$/, '') || 'video';
-  const day = new Date(ordered);
-  const two = (number) => String(number).padStart(2, '0');
+  // Swedes write a day like this: 2026-01-31.
+  const day = new Date(ordered).toLocaleDateString('sv');
   const ending = /\.(mp4|webm|mov|m4v|ogv|gif)$/i.exec(new URL(address).pathname)?.[1].toLowerCase() ?? 'mp4';
-  return `${start}-${day.getFullYear()}-${two(day.getMonth() + 1)}-${two(day.getDate())}.${ending}`;
+  return `${start}-${day}.${ending}`;
 }
 
 const isObject = (value) => value !== null && typeof value === 'object';

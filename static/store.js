@@ -23,9 +23,12 @@ let owner = '', channel = null;
  */
 export function keepFor(whose) {
   owner = whose;
-  // Tells this person's other tabs that something of a shelf has changed; absent in old browsers.
-  channel = globalThis.BroadcastChannel ? new BroadcastChannel(own(NAME)) : null;
+  // Tells this person's other tabs that something of a shelf has changed.
+  channel = new BroadcastChannel(own(NAME));
 }
+
+/** Whether callers are told apart by address here: what an address has ordered is not one person's own. */
+export const isNobody = () => !owner;
 
 /** A name that is this person's own. */
 export const own = (name) => (owner ? `${name} ${owner}` : name);
@@ -54,7 +57,7 @@ const placeOf = (name) => `choice:${SHARED.includes(name) ? name : own(name)}`;
 
 /** Calls `changed(shelf)` whenever another tab has changed something. */
 export function whenChangedElsewhere(changed) {
-  channel?.addEventListener('message', ({ data }) => changed(data));
+  channel.addEventListener('message', ({ data }) => changed(data));
 }
 
 /**
@@ -73,7 +76,7 @@ function shelf(name) {
       try {
         await transact(name, 'readwrite', (rows) => rows.put(record));
         unsaved.delete(keyOf(record));
-        channel?.postMessage(name);
+        channel.postMessage(name);
         return true;
       } catch {
         held.set(keyOf(record), record);
@@ -96,7 +99,7 @@ function shelf(name) {
           return row;
         });
         unsaved.delete(key);
-        channel?.postMessage(name);
+        channel.postMessage(name);
       } catch {
         record = edited(held.get(key) ?? start);
         unsaved.add(key);
@@ -109,7 +112,7 @@ function shelf(name) {
       held.delete(key);
       unsaved.delete(key);
       await transact(name, 'readwrite', (rows) => rows.delete(key)).catch(unkept);
-      channel?.postMessage(name);
+      channel.postMessage(name);
     },
     async all() {
       const kept = await transact(name, 'readonly', (rows) => rows.getAll()).catch(() => null);
@@ -147,11 +150,7 @@ function database() {
   opened ??= new Promise((resolve, reject) => {
     const request = indexedDB.open(own(NAME), VERSION);
     request.onupgradeneeded = () => {
-      for (const name of KEPT) {
-        if (!request.result.objectStoreNames.contains(name)) {
-          request.result.createObjectStore(name, { keyPath: name === 'purchases' ? 'key' : 'id' });
-        }
-      }
+      for (const name of KEPT) request.result.createObjectStore(name, { keyPath: name === 'purchases' ? 'key' : 'id' });
     };
     request.onsuccess = () => {
       // A newer page in another tab must be able to upgrade.

@@ -36,11 +36,8 @@ export function lead(begin) {
 
 /**
  * Follows these jobs and no others from now on. Each call takes the place of the one before.
- * @param {string[]} wanted
- * @param {object} told
- * @param {(id: string, body: any) => void} told.told the latest status body of a job
- * @param {(id: string, problem: Refusal) => void} told.failed what is wrong with one job
- * @param {(problem: Error | null) => void} told.connection why nothing can be heard of any, or that it can
+ * `told(id, body)` takes the latest status body of a job, `failed(id, problem)` what is wrong with one job, and
+ * `connection(problem)` why nothing can be heard of any, or null: it can.
  */
 export function follow(wanted, told) {
   ids = wanted.slice(-MOST);

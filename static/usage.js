@@ -2,8 +2,8 @@
 
 import { read } from './api.js';
 import { nameOfBudget, price } from './catalog.js';
-import { announce, button, byId, dress, element } from './dom.js';
-import { byDay, lastDays, ranking, roomFor, SERVICES, table } from './pictures.js';
+import { announce, button, byId, element } from './dom.js';
+import { byDay, furnish, lastDays, ranking, roomFor, SERVICES, table } from './pictures.js';
 import { sentence } from './problems.js';
 import { whenChanged } from './purchase.js';
 import { saveFile } from './transfer.js';
@@ -12,18 +12,11 @@ let shownAs = null, stale = true;
 
 /** Fills the view in. */
 export async function start() {
-  await dress('usage.css');
-  byId('usage-range').addEventListener('change', () => void load());
+  await furnish('usage', 'Your spending', { load, redraw: () => shownAs && draw(shownAs) });
   whenChanged(() => {
     stale = true;
     if (!byId('view-usage').hidden) void load();
   });
-  // Pictures are drawn in the width there is, so that their words keep their size.
-  let width = 0;
-  new ResizeObserver(([{ contentRect }]) => {
-    if (shownAs && contentRect.width && Math.abs(contentRect.width - width) > 8) draw(shownAs);
-    width = contentRect.width;
-  }).observe(byId('usage-body'));
 }
 
 /** Called each time the view comes into sight. */

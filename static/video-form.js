@@ -144,6 +144,9 @@ function showCount() {
   byId('video-count').classList.toggle('over', used > most);
 }
 
+/** The commonest hosts that are not public: bare names, private ones, addresses of private networks. The server knows all. */
+const CLOSED = /^[^.:]+\.?$|\.(local|localhost|internal|lan|home|corp)\.?$|^(0|10|127|169\.254|192\.168)\.[\d.]+$|^\[(::|f)/;
+
 const MISSING = {
   prompt: (text) => {
     if (!text) return 'Say what the video should show.';
@@ -152,8 +155,9 @@ const MISSING = {
   },
   image: (text) => {
     if (!text) return picked().image === 'required' ? `${picked().id} needs the web address of a picture.` : '';
-    const web = URL.canParse(text) && /^https?:$/.test(new URL(text).protocol);
-    return web ? '' : 'A public web address, please: it begins with https:// or http://';
+    if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return 'A public web address, please: it begins with https:// or http://';
+    const { hostname } = new URL(text);
+    return CLOSED.test(hostname) ? `A public web address, please: ${hostname} is not public.` : '';
   },
 };
 
@@ -162,8 +166,7 @@ function complain(faults) {
   for (const name of Object.keys(MISSING)) {
     const text = faults.find(([wrong]) => wrong === name)?.[1] ?? '';
     byId(`video-${name}-fault`).textContent = text;
-    if (text) byId(`video-${name}`).setAttribute('aria-invalid', 'true');
-    else byId(`video-${name}`).removeAttribute('aria-invalid');
+    byId(`video-${name}`).ariaInvalid = text ? 'true' : null;
   }
 }
 

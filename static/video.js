@@ -3,10 +3,10 @@
 import { alertOfEnd, startAlerts } from './alerts.js';
 import { card } from './card.js';
 import { price } from './catalog.js';
-import { announce, byId, clock, dress } from './dom.js';
-import { place, startGallery, unplace } from './gallery.js';
+import { announce, byId, clock, say } from './dom.js';
+import { arrange, place, startGallery, unplace } from './gallery.js';
 import { all, standing, startJobs } from './jobs.js';
-import { openTwins, order, startOrders } from './orders.js';
+import { lookElsewhere, openTwins, order, startOrders } from './orders.js';
 import { sentence } from './problems.js';
 import { fillIn, isComplete, payload, picked, startForm } from './video-form.js';
 
@@ -19,7 +19,6 @@ const cards = new Map();
 /** Fills the view in and goes on watching the jobs that are kept. */
 export async function start(prices) {
   catalog = prices;
-  await dress('video.css');
   byId('video-body').hidden = false;
   startForm(catalog, { changed: askedNothing });
   startConfirm();
@@ -28,15 +27,22 @@ export async function start(prices) {
   await startJobs(catalog.jobs, { changed: show, connection: showConnection });
   setInterval(() => cards.forEach(({ tick }) => tick()), 1000);
   await startOrders({ reuse, again });
+  document.addEventListener('visibilitychange', look);
 }
 
 /** Comes into sight. `#video?prompt=…&model=…` fills the form in, and never orders. */
 export function shown() {
+  look();
   const [name, query] = location.hash.slice(1).split('?', 2);
   const { prompt, model } = Object.fromEntries(new URLSearchParams(query ?? ''));
   if (name !== 'video' || !prompt) return;
   history.replaceState(null, '', '#video');
   reuse({ prompt, model });
+}
+
+/** What cannot be looked up now is looked up the next time; nothing is said of what is not known. */
+function look() {
+  if (!document.hidden && !byId('view-video').hidden) lookElsewhere().then(arrange, () => {});
 }
 
 function startConfirm() {
@@ -111,11 +117,12 @@ function show(job, { ended, removed, first }) {
     cards.delete(job.id);
     return unplace(id);
   }
+  const { prompt, model } = job.payload;
   const before = cards.get(job.id);
-  if (before) before.draw(job);
+  // The prompt of a video is learned when an order turns out to be the one that made it.
+  if (before?.prompt === prompt) before.draw(job);
   else cards.set(job.id, card(job, { mediaOrigins: catalog.jobs.media_origins ?? [], reuse }));
   const { phase } = standing(job);
-  const { prompt, model } = job.payload;
   place(id, {
     item: cards.get(job.id).item, at: job.at, rank: phase === 'open' ? 1 : 2, phase, text: `${prompt} ${model} ${job.id}`.toLowerCase(),
   });
@@ -130,5 +137,5 @@ function showConnection(problem) {
     : problem.code === 'offline' ? 'You are offline. Videos go on being made; this page looks again when you are back.'
       : problem.code === 'lost' ? 'The service cannot be reached right now. Videos go on being made; looking again soon.'
         : `${sentence(problem)} Videos go on being made; looking again soon.`;
-  if (byId('jobs-connection').textContent !== text) byId('jobs-connection').textContent = text;
+  say('jobs-connection', text);
 }

@@ -66,7 +66,6 @@ pub const ROWS: &[Row] = rows! {
     "usage.js"           SCRIPT false
     "video-form.js"      SCRIPT false
     "video.js"           SCRIPT false
-    "video.css"          STYLE  false
 };
 
 /// The page's markup, with one place for what is known only at start.

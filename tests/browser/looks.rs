@@ -117,6 +117,20 @@ fn the_top_has_two_rows_on_a_phone_and_a_button_breaks_no_word() {
 }
 
 #[test]
+fn the_top_of_a_wide_screen_says_budgets_in_two_lines() {
+    let budgets = "{ day = \"2.00\", month = \"200.00\" }";
+    let gate = Gate::start_with(&[
+        ("TOLLGATE_BUDGET__TOTAL", budgets),
+        ("TOLLGATE_BUDGET__CALLER", budgets),
+    ]);
+    let page = open(&gate);
+    page.wait_for_text("less than one video");
+    let lines = "(({ offsetHeight }, { lineHeight }) => Math.round(offsetHeight / parseFloat(lineHeight)))(document.getElementById('money'), getComputedStyle(document.getElementById('money')))";
+    assert_eq!(page.evaluate(lines), 2);
+    page.screenshot("top-with-budgets");
+}
+
+#[test]
 fn the_colours_follow_the_system_until_the_person_chooses() {
     let gate = Gate::start();
     let page = open(&gate);

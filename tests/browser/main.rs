@@ -6,6 +6,7 @@ mod chromium;
 mod conversations;
 mod driver;
 mod element;
+mod elsewhere;
 mod embedding;
 mod gate;
 mod kept;

@@ -23,13 +23,13 @@ fn open(gate: &Gate) -> Page {
 }
 
 /// Types the token where the focus is, and presses Enter.
-fn sign_in(page: &Page, token: &str) {
+pub(crate) fn sign_in(page: &Page, token: &str) {
     page.wait_until("document.activeElement.id === 'token'");
     page.type_text(token);
     page.press("Enter");
 }
 
-fn signed_in(gate: &Gate, token: &str) -> Page {
+pub(crate) fn signed_in(gate: &Gate, token: &str) -> Page {
     let page = open(gate);
     sign_in(&page, token);
     is_ready(&page);
@@ -37,7 +37,7 @@ fn signed_in(gate: &Gate, token: &str) -> Page {
 }
 
 /// Waits until the last conversation was taken up: what is typed from now on is kept.
-fn is_ready(page: &Page) {
+pub(crate) fn is_ready(page: &Page) {
     page.find(SEND);
     page.wait_until("document.getElementById('conversations').textContent !== ''");
 }

@@ -52,6 +52,22 @@ fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
 }
 
 #[test]
+fn on_a_phone_the_whole_table_is_in_sight() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.resize(390, 844);
+    page.find(("combobox", "Model")).choose("alpha");
+    page.find(("textbox", "Message")).fill("Hello");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    page.find(("link", "Usage")).click();
+    page.wait_for_text("Together");
+    let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#usage-body .table'))";
+    assert_eq!(page.evaluate(hidden), 0);
+    page.screenshot("usage-phone");
+}
+
+#[test]
 fn spending_that_is_not_shown_says_why() {
     let gate = Gate::start();
     let mut page = open(&gate);

@@ -70,6 +70,61 @@ fn what_is_missing_is_said_and_nothing_is_asked_to_be_spent() {
 }
 
 #[test]
+fn a_picture_at_an_address_that_is_not_public_is_said_at_its_field_before_anything_is_asked() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(PROMPT).fill("A lighthouse");
+    for address in [
+        "http://localhost/x.png",
+        "http://printer.local/x.png",
+        "http://127.1:8080/x.png",
+        "http://192.168.1.1/x.png",
+        "http://[::1]/x.png",
+        "http://[fd00::1]/x.png",
+    ] {
+        page.find(PICTURE).fill(address);
+        page.find(GENERATE).click();
+        page.wait_until(
+            "document.getElementById('video-image-fault').textContent.endsWith(' is not public.')",
+        );
+        assert_eq!(page.evaluate("document.activeElement.id"), "video-image", "{address}");
+        assert!(!page.shows(CONFIRM), "{address}");
+        page.evaluate("document.getElementById('video-image').value = ''");
+    }
+    page.screenshot("video-picture");
+    for address in [
+        "https://example.com/x.png",
+        "http://10.0.0.1.nip.io/",
+        "https://8.8.8.8/x.png",
+        "https://[2606:4700:4700::1111]/x.png",
+        "https://local.example.com/",
+    ] {
+        page.find(PICTURE).fill(address);
+        page.find(GENERATE).click();
+        page.find(CONFIRM);
+        page.find(("button", "Cancel")).click();
+        page.evaluate("document.getElementById('video-image').value = ''");
+    }
+}
+
+#[test]
+fn an_order_that_the_server_refuses_names_the_field_and_is_not_offered_unchanged() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(PROMPT).fill("A lighthouse");
+    // What only the server finds: a network that few know to be no public one.
+    page.find(PICTURE).fill("http://192.0.2.1/x.png");
+    page.find(GENERATE).click();
+    page.find(CONFIRM).click();
+    page.wait_for_text("Picture: expected a public host: this address is documentation");
+    page.wait_for_text("Not charged.");
+    page.find(("button", "Change it"));
+    assert!(!page.shows(("button", "Try again…")), "the same would be refused again");
+    page.screenshot("video-refused");
+    assert_eq!(gate.sold(), 0);
+}
+
+#[test]
 fn what_was_written_is_there_after_a_reload() {
     let gate = Gate::start();
     let page = open(&gate);

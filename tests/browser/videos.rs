@@ -9,10 +9,10 @@ use crate::watch::Tamper;
 pub(crate) const PROMPT: (&str, &str) = ("textbox", "What should it show?");
 pub(crate) const GENERATE: (&str, &str) = ("button", "Generate · $…");
 pub(crate) const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
-const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
+pub(crate) const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
 const TO_CHAT: (&str, &str) = ("link", "Chat");
 const TO_VIDEO: (&str, &str) = ("link", "Video");
-const IS_READY: &str = "document.querySelector('video')?.readyState >= 2";
+pub(crate) const IS_READY: &str = "document.querySelector('video')?.readyState >= 2";
 const SPENT: &str = "document.getElementById('spent').textContent";
 const EVENTS: (&str, &str) = ("Content-Type", "text/event-stream");
 const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
@@ -28,7 +28,7 @@ pub(crate) fn open(gate: &Gate) -> Page {
     page
 }
 
-fn order(page: &Page, prompt: &str) {
+pub(crate) fn order(page: &Page, prompt: &str) {
     page.evaluate("document.getElementById('video-prompt').value = ''");
     page.find(PROMPT).fill(prompt);
     page.find(GENERATE).click();
