@@ -258,3 +258,6 @@ fn words(over: &OverBudget) -> String {
         clock::iso8601(over.renews)
     )
 }
+
+#[cfg(test)]
+mod tests;

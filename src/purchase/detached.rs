@@ -71,9 +71,11 @@ mod tests {
     use bytes::Bytes;
     use http::StatusCode;
     use tokio::time;
+    use tokio_util::sync::CancellationToken;
     use tower::{ServiceExt, service_fn};
 
     use super::*;
+    use crate::access::Standing;
     use crate::contract::catalog::Catalog;
     use crate::contract::money::Usd;
     use crate::purchase::Claim;
@@ -130,6 +132,29 @@ mod tests {
             });
             let outcome = layer(TaskTracker::new()).layer(broken).oneshot(purchase()).await;
             assert_eq!(outcome.unwrap_err().kind().code, code);
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_was_given_up_for_want_of_credentials_is_told_so() {
+        for (kind, has_ended, code) in [
+            (&OVERLOADED, true, "invalid_credentials"),
+            (&OVERLOADED, false, "overloaded"),
+            // What may have been charged is never told as a refusal.
+            (&OUTCOME_UNKNOWN, true, "outcome_unknown"),
+            (&OUTCOME_UNKNOWN, false, "outcome_unknown"),
+        ] {
+            let ended = CancellationToken::new();
+            let standing = Standing { ended: Some(ended.clone()), ..Standing::default() };
+            let ends = service_fn(move |_: Purchase| {
+                if has_ended {
+                    ended.cancel();
+                }
+                std::future::ready(Err::<Receipt, _>(Problem::new(kind)))
+            });
+            let outcome =
+                layer(TaskTracker::new()).layer(ends).oneshot(purchase().by(standing)).await;
+            assert_eq!(outcome.unwrap_err().kind().code, code, "{has_ended}");
         }
     }
 }

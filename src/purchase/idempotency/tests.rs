@@ -71,3 +71,30 @@ async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
     assert_eq!(gave_up.unwrap_err().kind(), &OVERLOADED);
     assert!(!bought.unwrap().is_replay);
 }
+
+/// A purchase that the ledger says is under way so many times, although it does not run here.
+async fn elsewhere(times: usize) -> (Outcome, Duration) {
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let earlier = purchase().id;
+    let inner = service_fn(move |_: Purchase| {
+        let number = asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        async move {
+            let known =
+                Earlier { id: earlier, state: State::Sent, toll: Usd::dollars(3), reply: None };
+            if number < times { Err(Stop::Known(known)) } else { Ok(receipt()) }
+        }
+    });
+    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let start = clock::now();
+    let outcome = layer(Running::default(), ledger, terms()).layer(inner).oneshot(purchase()).await;
+    (outcome, clock::now() - start)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_elsewhere_is_asked_for_until_patience_ends() {
+    let (outcome, took) = elsewhere(3).await;
+    assert!(outcome.is_ok() && took < SOON, "{took:?}");
+    let (outcome, took) = elsewhere(usize::MAX).await;
+    assert_eq!(outcome.unwrap_err().kind(), &STILL_RUNNING);
+    assert!(took >= terms().patience && took < terms().patience + SOON, "{took:?}");
+}

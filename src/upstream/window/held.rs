@@ -95,7 +95,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// When to look again; an error when there will be nothing in time. Who cannot be served in time
     /// is told at once.
-    fn wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
+    pub(super) fn wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
         let wake = self.window.change(|state, now| {
             let Ticket { rank, caller, .. } = &self.ticket;
             if now < give_up && state.queue.earliest(*rank, now) <= give_up {

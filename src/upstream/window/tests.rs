@@ -360,3 +360,22 @@ async fn who_leaves_in_the_moment_of_its_grant_gives_its_place_back_once() {
     };
     tokio::join!(async { one.await.map(drop) }, async { two.await.map(drop) }, leaving).2
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_granted_a_place_in_its_last_moment_has_it() {
+    let window = window(1, 60);
+    let sleeper = Gateway::slow(50 * SECOND);
+    let late = async {
+        tokio::time::sleep(SECOND).await;
+        let (mut waiting, mut granted) = window.enter(&chat("b"), false);
+        // It looked, saw nothing, and another core grants it a place before it gives up.
+        granted.try_recv().expect_err("there is no place yet");
+        let more = Limit { requests: 2, period: 60 * SECOND };
+        window.change(|state, _| state.queue.set_limit(more));
+        waiting.wake(clock::now()).expect("it looks once more");
+        granted.try_recv().expect("and sees its place");
+        drop(waiting);
+        assert_eq!(window.free(), 1, "nothing of it is lost");
+    };
+    tokio::join!(async { sleeper.ask(&window, chat("a")).await.map(drop) }, late).1
+}
