@@ -98,3 +98,23 @@ async fn what_runs_elsewhere_is_asked_for_until_patience_ends() {
     assert_eq!(outcome.unwrap_err().kind(), &STILL_RUNNING);
     assert!(took >= terms().patience && took < terms().patience + SOON, "{took:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_joins_a_purchase_that_runs_gets_its_reply_as_a_replay() {
+    let (first, second) = (purchase(), purchase());
+    let bought = first.id;
+    let inner = service_fn(move |purchase: Purchase| async move {
+        if purchase.id != bought {
+            let (state, toll) = (State::Sent, Usd::dollars(3));
+            return Err(Stop::Known(Earlier { id: bought, state, toll, reply: None }));
+        }
+        sleep(SOON).await;
+        Ok(receipt())
+    });
+    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let stack = layer(Running::default(), ledger, terms()).layer(inner);
+    let (buyer, joiner) = tokio::join!(stack.clone().oneshot(first), stack.clone().oneshot(second));
+    assert!(!buyer.unwrap().is_replay);
+    assert!(joiner.unwrap().is_replay);
+    assert!(stack.running.lock().is_empty(), "what has ended is not kept");
+}

@@ -234,3 +234,29 @@ fn a_fault_points_to_its_own_message_and_what_is_passed_over_is_named_with_its_p
     let names = named.expect("no fault").ignored.names();
     assert_eq!(names.as_deref(), Some("messages.name, messages.content.x"));
 }
+
+#[test]
+fn a_ratio_is_named_where_the_model_makes_nothing_of_it() {
+    let catalog = Catalog::published();
+    let native = |fields: &str| {
+        let payload = format!(r#"{{"prompt":"a tide"{fields}}}"#);
+        let order = crate::validate::video_order(payload.as_bytes(), &catalog).expect(fields);
+        order.ignored.names()
+    };
+    let dialect = |fields: &str| {
+        let payload = format!(r#"{{"prompt":"a tide"{fields}}}"#);
+        video(payload.as_bytes(), &catalog).expect(fields).ignored.names()
+    };
+    let ratio = Some("aspect_ratio".to_owned());
+    for (fields, here, there) in [
+        ("", None, None),
+        (r#","aspect_ratio":"9:16""#, ratio.clone(), ratio.clone()),
+        (r#","model":"video-a-2","aspect_ratio":"9:16""#, ratio.clone(), ratio),
+        (r#","model":"video-c-2","aspect_ratio":"9:16""#, None, None),
+        (r#","model":"video-c-2""#, None, None),
+    ] {
+        assert_eq!((native(fields), dialect(fields)), (here, there), "{fields}");
+    }
+    assert_eq!(dialect(r#","size":"720x1280""#).as_deref(), Some("size"));
+    assert_eq!(dialect(r#","size":"720x1280","model":"video-c-2""#), None);
+}
