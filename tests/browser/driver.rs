@@ -2,7 +2,9 @@
 
 use std::fs;
 
+use crate::gate::Gate;
 use crate::page::Page;
+use crate::people::{sign_in, signed_in};
 use crate::site::Site;
 use crate::watch::Tamper;
 
@@ -39,6 +41,19 @@ fn a_form_is_filled_by_role_and_name_with_real_events() {
     assert_eq!(page.find(("textbox", "Name")).value(), "");
     assert!(page.shows(("heading", "Form")));
     assert!(!page.shows(("button", "Greet never")));
+}
+
+/// Chromium's tab crashed, within two rounds, when the number of a document that has just gone was looked up.
+#[test]
+fn elements_may_be_looked_for_while_a_page_gives_way_to_the_next_one() {
+    let gate = Gate::start_for_members();
+    let ann = gate.member(&["add", "ann"]);
+    let page = signed_in(&gate, &ann);
+    for _ in 0..10 {
+        page.find(("button", "Sign out")).click();
+        page.find(("textbox", "Your token"));
+        sign_in(&page, &ann);
+    }
 }
 
 #[test]

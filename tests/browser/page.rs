@@ -293,8 +293,10 @@ impl Page {
     }
 
     fn tree(&self, mut query: Value) -> Vec<Value> {
-        let asked = self.ask("DOM.getDocument", json!({"depth": 0})).and_then(|document| {
-            query["backendNodeId"] = document["root"]["backendNodeId"].clone();
+        // A reference that ends with its page: the number of a document that has just gone crashes the tab.
+        let document = self.ask("Runtime.evaluate", json!({"expression": "document"}));
+        let asked = document.and_then(|document| {
+            query["objectId"] = document["result"]["objectId"].clone();
             self.ask("Accessibility.queryAXTree", query)
         });
         let mut nodes = match asked {
