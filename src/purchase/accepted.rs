@@ -103,37 +103,25 @@ mod tests {
     use tower::{ServiceExt, service_fn};
 
     use super::*;
-    use crate::contract::catalog::Catalog;
     use crate::contract::money::Usd;
-    use crate::purchase::Claim;
+    use crate::purchase::sample::{purchase, receipt};
+    use crate::store::Broken;
     use crate::store::memory::Memory;
-    use crate::store::{Broken, Caller};
-    use crate::validate;
 
     const KEY: KeyId = KeyId([7; 8]);
 
     /// The jobs that were told of after a video was bought with this reply.
     async fn told(book: Arc<dyn JobBook>, status: StatusCode, body: &'static str) -> Vec<Job> {
-        let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
-        let caller = Caller::Address([192, 0, 2, 1].into());
-        let purchase = Purchase::new(caller, order, Claim::Likeness { is_retry: false });
         let seller = service_fn(move |_| async move {
-            Ok(Receipt {
-                status,
-                is_json: true,
-                body: Bytes::from_static(body.as_bytes()),
-                toll: Usd::dollars(3),
-                key: Some(1),
-                is_replay: false,
-                delivery: None,
-            })
+            let body = Bytes::from_static(body.as_bytes());
+            Ok(Receipt { status, body, key: Some(1), ..receipt() })
         });
         let told = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&told);
         let tell: Tell = Arc::new(move |job| heard.lock().unwrap().push(job));
         let desk = Desk { book, keys: Arc::from([KeyId([0; 8]), KEY]), tell };
         let receipt =
-            layer(desk).layer(seller).oneshot(purchase).await.expect("the reply is given");
+            layer(desk).layer(seller).oneshot(purchase()).await.expect("the reply is given");
         assert_eq!(receipt.status, status);
         let told = told.lock().unwrap();
         told.clone()

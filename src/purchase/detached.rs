@@ -68,37 +68,13 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    use bytes::Bytes;
-    use http::StatusCode;
     use tokio::time;
     use tokio_util::sync::CancellationToken;
     use tower::{ServiceExt, service_fn};
 
     use super::*;
     use crate::access::Standing;
-    use crate::contract::catalog::Catalog;
-    use crate::contract::money::Usd;
-    use crate::purchase::Claim;
-    use crate::store::Caller;
-    use crate::validate;
-
-    fn purchase() -> Purchase {
-        let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
-        let caller = Caller::Address([192, 0, 2, 1].into());
-        Purchase::new(caller, order, Claim::Likeness { is_retry: false })
-    }
-
-    fn receipt() -> Receipt {
-        Receipt {
-            status: StatusCode::OK,
-            is_json: true,
-            body: Bytes::new(),
-            toll: Usd::dollars(3),
-            key: None,
-            is_replay: false,
-            delivery: None,
-        }
-    }
+    use crate::purchase::sample::{purchase, receipt};
 
     #[tokio::test(start_paused = true)]
     async fn a_hang_up_does_not_stop_the_purchase_and_a_shutdown_waits_for_it() {

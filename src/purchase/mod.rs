@@ -5,6 +5,8 @@ pub mod budget;
 pub mod credit;
 pub mod detached;
 pub mod idempotency;
+#[cfg(test)]
+mod sample;
 pub mod send;
 mod waiters;
 

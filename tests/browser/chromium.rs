@@ -28,7 +28,7 @@ const FLAGS: &[&str] = &[
     "--disable-default-apps", "--disable-domain-reliability", "--disable-breakpad", "--metrics-recording-only",
     "--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
     "--autoplay-policy=no-user-gesture-required", "--password-store=basic", "--lang=en-US", "--mute-audio",
-    "--force-color-profile=srgb", "--disable-features=Translate,OptimizationHints,MediaRouter",
+    "--force-color-profile=srgb", "--disable-features=Translate,OptimizationHints,MediaRouter,WebUIOmniboxPopup,WebUIOmniboxAimPopup",
     // Nothing leaves the machine, even when a page asks for it.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ];

@@ -6,11 +6,8 @@ use proptest::prelude::*;
 use tower::{ServiceExt, service_fn};
 
 use super::*;
-use crate::contract::catalog::Catalog;
 use crate::problem::{GATEWAY_UNREACHABLE, OUTCOME_UNKNOWN};
-use crate::purchase::Claim;
-use crate::store::Caller;
-use crate::validate;
+use crate::purchase::sample::{purchase, receipt};
 
 /// What happens to one account; sums are in dollars.
 #[derive(Clone, Copy, Debug)]
@@ -214,22 +211,9 @@ proptest! {
     }
 }
 
-fn video() -> Purchase {
-    let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
-    let caller = Caller::Address([192, 0, 2, 1].into());
-    Purchase::new(caller, order, Claim::Likeness { is_retry: false })
-}
-
-fn receipt(status: u16, toll: Usd, body: &'static str) -> Receipt {
-    Receipt {
-        status: StatusCode::from_u16(status).unwrap(),
-        is_json: true,
-        body: Bytes::from_static(body.as_bytes()),
-        toll,
-        is_replay: false,
-        delivery: None,
-        key: None,
-    }
+fn answered(status: u16, toll: Usd, body: &'static str) -> Receipt {
+    let status = StatusCode::from_u16(status).unwrap();
+    Receipt { status, body: Bytes::from_static(body.as_bytes()), toll, ..receipt() }
 }
 
 #[tokio::test]
@@ -237,9 +221,9 @@ async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
     let three = Usd::dollars(3);
     let said = r#"{"request_id":"r","balance":"$41.50"}"#;
     for (outcome, left) in [
-        (Ok(receipt(200, three, "{}")), 47_000_000),
-        (Ok(receipt(200, three, said)), 41_500_000),
-        (Ok(receipt(402, Usd::ZERO, said)), 50_000_000),
+        (Ok(answered(200, three, "{}")), 47_000_000),
+        (Ok(answered(200, three, said)), 41_500_000),
+        (Ok(answered(402, Usd::ZERO, said)), 50_000_000),
         (Err(Problem::new(&GATEWAY_UNREACHABLE)), 50_000_000),
         (Err(Problem::new(&OUTCOME_UNKNOWN)), 47_000_000),
     ] {
@@ -248,7 +232,7 @@ async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
         let ended = outcome.clone();
         let gateway = service_fn(move |_| std::future::ready(ended.clone()));
         let stack = layer(credit.clone(), Usd::ZERO).layer(gateway);
-        let _ = stack.oneshot(video()).await;
+        let _ = stack.oneshot(purchase()).await;
         let amount = credit.left().map(|left| left.amount);
         assert_eq!(amount, Some(Usd::micros(left)), "{outcome:?}");
     }
@@ -260,11 +244,11 @@ async fn a_purchase_that_is_dropped_half_way_counts_as_spent() {
     credit.learnt(credit.mark(), Usd::dollars(50));
     let stack = layer(credit.clone(), Usd::ZERO);
     let gateway = service_fn(|_| std::future::pending::<Result<Receipt, Problem>>());
-    drop(stack.layer(gateway).oneshot(video()));
+    drop(stack.layer(gateway).oneshot(purchase()));
     assert_eq!(credit.left().map(|left| left.amount), Some(Usd::dollars(50)));
     let mut call = layer(credit.clone(), Usd::ZERO)
         .layer(service_fn(|_| std::future::pending::<Result<Receipt, Problem>>()));
-    drop(call.call(video()));
+    drop(call.call(purchase()));
     assert_eq!(credit.left().map(|left| left.amount), Some(Usd::dollars(47)));
 }
 
@@ -295,7 +279,7 @@ async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
     credit.learnt(credit.mark(), Usd::micros(2_109_999));
     let gateway = service_fn(|_| async { panic!("it is not sent") });
     let stack = layer(credit, Usd::dollars(1)).layer(gateway);
-    let problem = stack.oneshot(video()).await.expect_err("not covered");
+    let problem = stack.oneshot(purchase()).await.expect_err("not covered");
     assert_eq!(problem.kind().code, "insufficient_credit");
     let answer = problem.into_response("");
     let body = answer.into_body();

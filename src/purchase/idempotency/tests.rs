@@ -1,48 +1,13 @@
-use bytes::Bytes;
 use tower::{ServiceExt, service_fn};
 
 use super::*;
-use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
-use crate::store::Caller;
-use crate::store::Limits;
+use crate::purchase::sample::{SOON, keyed, receipt, terms};
 use crate::store::memory::Memory;
-use crate::validate;
-
-const SOON: Duration = Duration::from_secs(1);
-
-fn terms() -> Terms {
-    Terms {
-        limits: Limits::default(),
-        balance_floor: Usd::ZERO,
-        dedupe_window: SOON,
-        keep_chats: SOON,
-        keep_videos: SOON,
-        patience: 10 * SOON,
-    }
-}
-
-fn purchase() -> Purchase {
-    let order = validate::video(br#"{"prompt":"a tide"}"#, &Catalog::published()).unwrap();
-    let caller = Caller::Address([192, 0, 2, 1].into());
-    Purchase::new(caller, order, Claim::Key("k".into()))
-}
-
-fn receipt() -> Receipt {
-    Receipt {
-        status: StatusCode::OK,
-        is_json: true,
-        body: Bytes::new(),
-        toll: Usd::dollars(3),
-        is_replay: false,
-        delivery: None,
-        key: None,
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
-    let (first, second) = (purchase(), purchase());
+    let (first, second) = (keyed(), keyed());
     let (abandoned, ended) = (first.id, Arc::new(tokio::sync::Notify::new()));
     let gone = Arc::clone(&ended);
     let inner = service_fn(move |purchase: Purchase| {
@@ -65,7 +30,7 @@ async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
         }
     });
     let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
-    let stack = layer(Running::default(), ledger, terms()).layer(inner);
+    let stack = layer(Running::default(), ledger, terms(10 * SOON)).layer(inner);
     let (gave_up, bought) =
         tokio::join!(stack.clone().oneshot(first), stack.clone().oneshot(second));
     assert_eq!(gave_up.unwrap_err().kind(), &OVERLOADED);
@@ -75,7 +40,7 @@ async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
 /// A purchase that the ledger says is under way so many times, although it does not run here.
 async fn elsewhere(times: usize) -> (Outcome, Duration) {
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let earlier = purchase().id;
+    let earlier = keyed().id;
     let inner = service_fn(move |_: Purchase| {
         let number = asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         async move {
@@ -86,7 +51,8 @@ async fn elsewhere(times: usize) -> (Outcome, Duration) {
     });
     let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
     let start = clock::now();
-    let outcome = layer(Running::default(), ledger, terms()).layer(inner).oneshot(purchase()).await;
+    let outcome =
+        layer(Running::default(), ledger, terms(10 * SOON)).layer(inner).oneshot(keyed()).await;
     (outcome, clock::now() - start)
 }
 
@@ -96,12 +62,15 @@ async fn what_runs_elsewhere_is_asked_for_until_patience_ends() {
     assert!(outcome.is_ok() && took < SOON, "{took:?}");
     let (outcome, took) = elsewhere(usize::MAX).await;
     assert_eq!(outcome.unwrap_err().kind(), &STILL_RUNNING);
-    assert!(took >= terms().patience && took < terms().patience + SOON, "{took:?}");
+    assert!(
+        took >= terms(10 * SOON).patience && took < terms(10 * SOON).patience + SOON,
+        "{took:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_joins_a_purchase_that_runs_gets_its_reply_as_a_replay() {
-    let (first, second) = (purchase(), purchase());
+    let (first, second) = (keyed(), keyed());
     let bought = first.id;
     let inner = service_fn(move |purchase: Purchase| async move {
         if purchase.id != bought {
@@ -112,7 +81,7 @@ async fn who_joins_a_purchase_that_runs_gets_its_reply_as_a_replay() {
         Ok(receipt())
     });
     let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
-    let stack = layer(Running::default(), ledger, terms()).layer(inner);
+    let stack = layer(Running::default(), ledger, terms(10 * SOON)).layer(inner);
     let (buyer, joiner) = tokio::join!(stack.clone().oneshot(first), stack.clone().oneshot(second));
     assert!(!buyer.unwrap().is_replay);
     assert!(joiner.unwrap().is_replay);
