@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
     use crate::contract::money::Usd;
-    use crate::purchase::sample::{purchase, receipt};
+    use crate::purchase::tests::{purchase, receipt};
     use crate::store::Broken;
     use crate::store::memory::Memory;
 

@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
     use crate::access::Standing;
-    use crate::purchase::sample::{purchase, receipt};
+    use crate::purchase::tests::{purchase, receipt};
 
     #[tokio::test(start_paused = true)]
     async fn a_hang_up_does_not_stop_the_purchase_and_a_shutdown_waits_for_it() {

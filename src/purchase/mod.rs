@@ -5,9 +5,9 @@ pub mod budget;
 pub mod credit;
 pub mod detached;
 pub mod idempotency;
-#[cfg(test)]
-mod sample;
 pub mod send;
+#[cfg(test)]
+mod tests;
 mod waiters;
 
 use std::fmt;

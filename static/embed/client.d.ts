@@ -15,7 +15,8 @@ export class TollgateError extends Error {
   constructor(facts: Pick<TollgateError, 'code' | 'charged'> & Partial<TollgateError>);
   name: 'TollgateError';
   /**
-   * The problem's code, or `connection_lost`, `unreadable`, `refused`; `token_failed` where no token could be had, so that this attempt
+   * The problem's code, or `connection_lost`, `unreadable`, `refused`; `forgotten` where the answer was lost and the server does not
+   * keep the key any more, so that a repeat would be a second purchase and was not sent; `token_failed` where no token could be had, so that this attempt
    * was not sent, and `retry_failed` where `onRetry` threw, so that there was no other: `cause` is what was thrown.
    */
   code: string;
@@ -42,7 +43,7 @@ export interface ClientOptions {
   baseUrl?: string | URL;
   /** A member's token or a JWT, or what gives one: it is asked before each attempt. */
   token?: string | null | (() => string | null | Promise<string | null>);
-  /** How often a call is sent at most; 5 when nothing is said. */
+  /** How often a call is tried at most; 5 when nothing is said. */
   attempts?: number;
   /** Another `fetch` than the platform's. */
   fetch?: typeof globalThis.fetch;

@@ -3,7 +3,7 @@
  *
  * Every purchase gets one Idempotency-Key, made before its first attempt and sent with each repeat, so that a
  * lost reply is asked for again and never bought again. What cannot be settled that way is thrown, and says
- * whether money moved.
+ * whether money moved. A server keeps keys in its ledger: under another ledger a repeat would be a new purchase, and is not sent.
  */
 
 /** Where this file came from: the default address of the API. */
@@ -13,12 +13,15 @@ const ATTEMPTS = 5;
 const LONGEST_WAIT = 60;
 /** Refusals that cost nothing, or that the same key answers later: sent again where they say when. */
 const SENT_AGAIN = [409, 429, 503];
+/** How much of the time for which the server knows a key is relied upon. */
+const SAFE_SHARE = 0.9;
+const FORGOTTEN = 'The answer was lost, and the service no longer knows this purchase. Sent again, it may be bought a second time';
 
 /** A refusal, or a call whose outcome nobody here knows. */
 export class TollgateError extends Error {
   /**
-   * `code`: the problem's, or `connection_lost`, `unreadable`, `refused`, or `token_failed`, `retry_failed` where the page's own
-   * function threw (`cause`). `charged`: `no`, `yes` or `unknown`. `errors`: faults of the payload. `retryAfter`: seconds.
+   * `code`: the problem's, or `connection_lost`, `unreadable`, `refused`, `forgotten`, or `token_failed`, `retry_failed` where the page's
+   * own function threw (`cause`). `charged`: `no`, `yes` or `unknown`. `errors`: faults of the payload. `retryAfter`: seconds.
    * `idempotencyKey`: of a purchase; calling again with it settles what is unknown.
    */
   constructor(facts) {
@@ -32,10 +35,10 @@ export class TollgateError extends Error {
 /**
  * @param {object} options
  *   baseUrl: tollgate's address, this file's by default. token: a member's token or a JWT, or a function that
- *   gives one (it may be async). attempts: how often a call is sent at most. fetch: another one.
+ *   gives one (it may be async). attempts: how often a call is tried at most. fetch: another one.
  */
 export function createClient({ baseUrl = HOME, token = null, attempts = ATTEMPTS, fetch = globalThis.fetch.bind(globalThis) } = {}) {
-  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, fetch };
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, fetch, sent: new Map() };
   const read = async (path, options) => (await call(wire, path, options)).body;
   return Object.freeze({
     chat: async (request, options = {}) => {
@@ -83,17 +86,19 @@ async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = 
       idempotencyKey,
     };
   } catch (error) {
-    if (error instanceof TollgateError) error.idempotencyKey = idempotencyKey;
-    throw error;
+    if (!(error instanceof TollgateError)) throw error;
+    if (error.charged === 'no') wire.sent.delete(idempotencyKey);
+    throw Object.assign(error, { idempotencyKey });
   }
 }
 
 /** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */
 async function call(wire, path, { onRetry, sentBefore = false, ...request } = {}, take = asJson) {
-  let doubt = sentBefore;
+  const look = lookout(wire, path, request);
+  let doubt = sentBefore || look?.isRepeat;
   for (let attempt = 1; ; attempt += 1) {
     try {
-      const response = await send(wire, path, request);
+      const response = await send(wire, path, request, look && (() => look(doubt)));
       return { body: await whole(response, request, take), response };
     } catch (error) {
       if (!(error instanceof TollgateError)) throw error;
@@ -107,6 +112,41 @@ async function call(wire, path, { onRetry, sentBefore = false, ...request } = {}
       tellOf(onRetry, error, wait, doubt);
       await pause(wait, request.signal);
     }
+  }
+}
+
+/**
+ * What a purchase looks at before each attempt: a repeat has to find the ledger that its key was first sent to, and while it is kept
+ * there. Under another one it would be bought anew. What is noted of a key is copied: another call with it may come to another end.
+ */
+function lookout(wire, path, { headers, signal }) {
+  const key = headers?.['idempotency-key'];
+  if (!key) return null;
+  const note = { ...wire.sent.get(key) };
+  const look = async (isRepeat) => {
+    const { ledger, [`${path.split('/').pop()}_seconds`]: seconds } = await replayOf(wire, isRepeat, signal);
+    const age = Date.now() - note.at;
+    // Of a key that was brought along, what is found first is taken.
+    if (!isRepeat || !note.ledger) Object.assign(note, { ledger, at: Date.now() });
+    else if (!(ledger === note.ledger && age >= 0 && age < seconds * 1000 * SAFE_SHARE)) {
+      throw new TollgateError({ code: 'forgotten', charged: 'unknown', detail: FORGOTTEN });
+    }
+    wire.sent.set(key, note);
+  };
+  return Object.assign(look, { isRepeat: wire.sent.has(key) });
+}
+
+/** For how long keys are known, and by which ledger. */
+async function replayOf(wire, isRepeat, signal) {
+  try {
+    const response = await send({ ...wire, token: null }, '/bff/catalog', { signal });
+    const { replay } = await whole(response, { signal }, asJson);
+    if (typeof replay?.ledger === 'string') return replay;
+    throw new TollgateError({ code: 'unreadable', status: response.status, charged: 'no', detail: '/bff/catalog names no ledger' });
+  } catch (error) {
+    // Looking has cost nothing; what was sent before may have.
+    if (isRepeat && error instanceof TollgateError) error.charged = 'unknown';
+    throw error;
   }
 }
 
@@ -125,8 +165,10 @@ function tellOf(onRetry, error, wait, doubt) {
 
 const failed = (code, cause, charged) => new TollgateError({ code, charged, cause, detail: String(cause?.message ?? cause) });
 
-async function send(wire, path, { headers = {}, ...request } = {}) {
+async function send(wire, path, { headers = {}, ...request } = {}, look = null) {
   const all = await signed(wire, headers, request);
+  // Last of all: a token may take its time.
+  await look?.();
   try {
     return await wire.fetch(new URL(path, wire.base).href, {
       ...request, headers: all, credentials: 'omit', redirect: 'error', cache: 'no-store', referrerPolicy: 'no-referrer',

@@ -262,7 +262,7 @@ export class Purchasing extends HTMLElement {
     const isSure = error instanceof TollgateError && !(record.forgotten && error.charged === 'no');
     const charged = isSure ? error.charged : 'unknown';
     const words = [error.message, ...(error.errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
-    if (charged === 'unknown') return error.cause?.code === 'forgotten' ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
+    if (charged === 'unknown') return [error.code, error.cause?.code].includes('forgotten') ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     this.kept.drop(record);
     const cost = this.#cost(record);
     const anew = () => this.go(this.fresh(record.request), spot);

@@ -12,12 +12,20 @@
   const told = (status, code, charged, headers = {}) => () =>
     new Response(JSON.stringify({ code, charged, title: code, detail: `It is ${code}`, errors: [{ pointer: '/model' }] }), { status, headers });
   const html = (status, headers = {}) => () => new Response('<h1>Bad Gateway</h1>', { status, headers });
+  const keeps = (seconds, ledger = 'one') => () => Response.json({ replay: { ledger, chat_seconds: seconds } });
   const after = (seconds) => ({ 'retry-after': String(seconds) });
 
   /** Runs `errand` with a client whose requests are answered by `script`, one after another. */
-  async function play(script, errand, options = {}) {
+  async function play(script, errand, { ledgers = ['one'], ...options } = {}) {
     const sent = [];
+    let looked = 0;
     const fetch = async (url, { method = 'GET', headers }) => {
+      // What is read before a purchase, and before its repeat.
+      if (url.endsWith('/bff/catalog')) {
+        const ledger = ledgers[Math.min(looked, ledgers.length - 1)];
+        looked += 1;
+        return typeof ledger === 'function' ? ledger() : keeps(100, ledger)();
+      }
       sent.push({ method, key: headers['idempotency-key'], authorization: headers.authorization });
       const step = script[sent.length - 1];
       if (!step) throw new Error('one request too many');
@@ -43,6 +51,11 @@
   const token = (fails) => {
     let asked = 0;
     return { token: async () => { if ((asked += 1) === fails) throw new RangeError('no session'); return 't'; } };
+  };
+  /** A ledger that is another one as soon as a second token was asked for. */
+  const forgetting = () => {
+    let asked = 0;
+    return { token: async () => { asked += 1; return 't'; }, ledgers: [() => keeps(100, asked > 1 ? 'two' : 'one')()] };
   };
   const stubborn = (client) => client.chat(REQUEST, { onRetry: () => { throw new RangeError('no more'); } });
 
@@ -87,6 +100,21 @@
     ['reading without a token costs nothing', me, [], 0, { code: 'token_failed', charged: 'no' }, token(1)],
     ['who stops at a lost attempt keeps its key', stubborn, [lost], 1, { code: 'retry_failed', charged: 'unknown', detail: 'no more' }],
     ['who stops at a refusal has paid nothing', stubborn, [told(429, 'rate_limited', 'no', after(1))], 1, { code: 'retry_failed', charged: 'no' }],
+    ['another ledger is not asked', chat, [lost], 1, { code: 'forgotten', charged: 'unknown' }, { ledgers: ['one', 'two'] }],
+    ['nor what is joined', chat, [told(409, 'in_flight', 'unknown', after(1))], 1, { code: 'forgotten' }, { ledgers: ['one', 'two'] }],
+    ['nor one that keeps keys no longer', chat, [lost], 1, { code: 'forgotten', charged: 'unknown' }, { ledgers: [keeps(0)] }],
+    ['nor one that does not say how long', chat, [lost], 1, { code: 'forgotten' }, { ledgers: [keeps()] }],
+    ['a refusal that cost nothing may be repeated anywhere', chat, [told(429, 'rate_limited', 'no', after(1)), bought()], 2, {}, { ledgers: ['one', 'two'] }],
+    ['and counts from there', chat, [told(429, 'rate_limited', 'no', after(1)), lost, bought()], 3, {}, { ledgers: ['one', 'two', 'two'] }],
+    ['a look that is lost is an attempt', chat, [lost, bought()], 2, {}, { ledgers: ['one', lost, 'one'] }],
+    ['and ends with them', chat, [lost], 1, { code: 'connection_lost', charged: 'unknown' }, { ledgers: ['one', lost], attempts: 2 }],
+    ['who cannot look has paid nothing', chat, [], 0, { code: 'connection_lost', charged: 'no' }, { ledgers: [lost], attempts: 2 }],
+    ['but may have, with an earlier key', repeat, [], 0, { code: 'connection_lost', charged: 'unknown' }, { ledgers: [lost], attempts: 1 }],
+    ['a look that is refused sends nothing', chat, [], 0, { code: 'refused', status: 502, charged: 'no' }, { ledgers: [html(502)] }],
+    ['and says nothing of what was lost', chat, [lost], 1, { code: 'refused', status: 502, charged: 'unknown' }, { ledgers: ['one', html(502)] }],
+    ['a look that is put off is waited for', chat, [bought()], 1, {}, { ledgers: [told(429, 'rate_limited', 'no', after(1)), 'one'] }],
+    ['a price list without a ledger is none', chat, [], 0, { code: 'unreadable', charged: 'no' }, { ledgers: [() => new Response('{}')] }],
+    ['whoever forgets while a token is had is not asked', chat, [lost], 1, { code: 'forgotten' }, forgetting()],
     ['none is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: 0 }],
   ];
   const plain = async ([name, errand, script, count, wanted, options]) => {
@@ -146,6 +174,33 @@
     const shown = sent.map(({ key, authorization }) => `${key} ${authorization}`).join();
     return shown === 'mine Bearer t1,mine Bearer t2' && answer?.idempotencyKey === 'mine' ? [] : [`a named purchase: ${shown}`];
   };
-  const faults = await Promise.all([...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
+  // What a client knows of a key holds for all its calls with it, and no call opens the way for another.
+  const twice = (second) => async (client) => {
+    const { idempotencyKey } = await client.chat(REQUEST).catch((error) => error);
+    const words = [];
+    for (const options of second) words.push(await client.chat(REQUEST, { idempotencyKey, ...options }).then(() => 'bought', ({ code, charged }) => `${code} ${charged}`));
+    return { words: words.join() };
+  };
+  const REFUSED = told(401, 'invalid_credentials', 'no');
+  const SEVERAL = [
+    ['who calls again finds another ledger each time', twice([{}, {}]), [lost], 'forgotten unknown,forgotten unknown', ['one', 'two']],
+    ['or the same one, after another look', twice([{}, {}]), [lost, bought()], 'refused unknown,bought', ['one', html(502), 'one']],
+    ['whatever is said of the key, it was sent', twice([{ sentBefore: false }]), [lost, REFUSED], 'invalid_credentials unknown', ['one']],
+    ['what was bought is not bought again elsewhere', twice([{}]), [bought()], 'forgotten unknown', ['one', 'two']],
+    ['what was refused may be', twice([{ sentBefore: false }]), [REFUSED, bought()], 'bought', ['one', 'two']],
+  ];
+  const several = async ([name, errand, script, wanted, ledgers]) => {
+    const { sent, answer, error } = await play(script, errand, { ledgers, attempts: 1 });
+    return answer?.words === wanted && sent.length === script.length ? [] : [`${name}: ${answer?.words}, ${error}, ${sent.length} requests`];
+  };
+  const atOnce = async () => {
+    const errand = async (client) => {
+      const one = () => client.chat(REQUEST, { idempotencyKey: 'mine' }).catch(({ code }) => code);
+      return { codes: String(await Promise.all([one(), one()])) };
+    };
+    const { sent, answer } = await play([lost, lost], errand, { ledgers: ['one', 'one', 'two'] });
+    return sent.length === 2 && answer?.codes === 'forgotten,forgotten' ? [] : [`two calls with one key: ${sent.length} requests, ${answer?.codes}`];
+  };
+  const faults = await Promise.all([...SEVERAL.map(several), atOnce(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
   return faults.flat();
 })();

@@ -5,7 +5,7 @@ use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::access::Standing;
-use crate::purchase::sample::{SOON, keyed, receipt, terms};
+use crate::purchase::tests::{SOON, keyed, receipt, terms};
 use crate::store::State;
 use crate::store::memory::Memory;
 

@@ -7,7 +7,7 @@ use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::problem::{GATEWAY_UNREACHABLE, OUTCOME_UNKNOWN};
-use crate::purchase::sample::{purchase, receipt};
+use crate::purchase::tests::{purchase, receipt};
 
 /// What happens to one account; sums are in dollars.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@ use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::purchase::sample::{SOON, keyed, receipt, terms};
+use crate::purchase::tests::{SOON, keyed, receipt, terms};
 use crate::store::memory::Memory;
 
 #[tokio::test(start_paused = true)]

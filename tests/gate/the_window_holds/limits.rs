@@ -33,6 +33,20 @@ fn no_second_sees_more_than_five_calls_whoever_asks_for_what() {
 }
 
 #[test]
+fn a_repeat_after_a_429_takes_a_place_of_its_own() {
+    let upstream = Upstream::start(|heard| match heard.number {
+        0 => Reply::error(429).header("retry-after", "1"),
+        _ => Reply::chat("hi"),
+    });
+    let settings = "gateway.window = { requests = 3, seconds = 60 }\ngateway.max_wait = \"5s\"";
+    let gate = gate(&upstream, settings);
+    assert_eq!((gate.chat().status, upstream.requests()), (200, 2));
+    assert_eq!(figure(&gate, "window_free"), 1);
+    assert_eq!((gate.chat().status, upstream.requests()), (200, 3));
+    assert_eq!((gate.chat().status, upstream.requests()), (503, 3));
+}
+
+#[test]
 fn a_reply_that_takes_long_keeps_its_place_one_window_longer() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(600)));
     let gate = gate(&upstream, "gateway.window = { requests = 2, seconds = 1 }");
