@@ -16,8 +16,9 @@ export class TollgateError extends Error {
   name: 'TollgateError';
   /**
    * The problem's code, or `connection_lost`, `unreadable`, `refused`; `forgotten` where the answer was lost and the server does not
-   * keep the key any more, so that a repeat would be a second purchase and was not sent; `token_failed` where no token could be had, so that this attempt
-   * was not sent, and `retry_failed` where `onRetry` threw, so that there was no other: `cause` is what was thrown.
+   * keep the key any more, and `stranger` where another caller's token is given by now, so that a repeat would be a second purchase and
+   * was not sent; `token_failed` where no token could be had, so that this attempt was not sent, and `retry_failed` where `onRetry` or
+   * `onSend` threw, so that there was no other: `cause` is what was thrown.
    */
   code: string;
   /** HTTP status; 0 where no answer came. */
@@ -54,6 +55,14 @@ export interface ReadOptions {
   signal?: AbortSignal | undefined;
 }
 
+/** To whom and to what a key means its purchase: a repeat by or to another would buy anew, and is not sent. */
+export interface Known {
+  caller: string;
+  ledger: string | null;
+  /** When it was first sent, in milliseconds since 1970. */
+  at: number;
+}
+
 export interface BuyOptions extends ReadOptions {
   /** Names the purchase; made anew for each call when nothing is said. It means this purchase to one caller alone. */
   idempotencyKey?: string | undefined;
@@ -62,6 +71,10 @@ export interface BuyOptions extends ReadOptions {
    * `true` when nothing is said of an `idempotencyKey`; say `false` of one that was never sent.
    */
   sentBefore?: boolean | undefined;
+  /** What `onSend` told of this key, kept over a reload. With `ledger: null` the same caller may buy anew. */
+  known?: Known | null | undefined;
+  /** Told before each attempt is sent: keep it beside the key. Where it throws, nothing is sent (`retry_failed`). */
+  onSend?: (known: Known) => void;
   /** Told before each repeat: why, and after how many seconds it comes. Where it throws, nothing is sent again (`retry_failed`). */
   onRetry?: (reason: TollgateError, seconds: number) => void;
 }
@@ -237,5 +250,8 @@ declare global {
 
 /** A name that no other purchase has: an Idempotency-Key. */
 export function newKey(): string;
+
+/** Who a caller is, in a word: as in `Known`. */
+export function callerName(caller: Me['caller']): string;
 
 export function createClient(options?: ClientOptions): Client;

@@ -3,7 +3,8 @@
  *
  * Every purchase gets one Idempotency-Key, made before its first attempt and sent with each repeat, so that a
  * lost reply is asked for again and never bought again. What cannot be settled that way is thrown, and says
- * whether money moved. A server keeps keys in its ledger: under another ledger a repeat would be a new purchase, and is not sent.
+ * whether money moved. A key means one purchase to one caller and one ledger of the server: a repeat by or to another would be a new
+ * purchase, and is not sent.
  */
 
 /** Where this file came from: the default address of the API. */
@@ -16,12 +17,13 @@ const SENT_AGAIN = [409, 429, 503];
 /** How much of the time for which the server knows a key is relied upon. */
 const SAFE_SHARE = 0.9;
 const FORGOTTEN = 'The answer was lost, and the service no longer knows this purchase. Sent again, it may be bought a second time';
+const STRANGER = 'Somebody else is signed in now. Its answer is only for who bought it';
 
 /** A refusal, or a call whose outcome nobody here knows. */
 export class TollgateError extends Error {
   /**
-   * `code`: the problem's, or `connection_lost`, `unreadable`, `refused`, `forgotten`, or `token_failed`, `retry_failed` where the page's
-   * own function threw (`cause`). `charged`: `no`, `yes` or `unknown`. `errors`: faults of the payload. `retryAfter`: seconds.
+   * `code`: the problem's, or `connection_lost`, `unreadable`, `refused`, `forgotten`, `stranger`, or `token_failed`, `retry_failed` where
+   * the page's own function threw (`cause`). `charged`: `no`, `yes` or `unknown`. `errors`: faults of the payload. `retryAfter`: seconds.
    * `idempotencyKey`: of a purchase; calling again with it settles what is unknown.
    */
   constructor(facts) {
@@ -38,7 +40,7 @@ export class TollgateError extends Error {
  *   gives one (it may be async). attempts: how often a call is tried at most. fetch: another one.
  */
 export function createClient({ baseUrl = HOME, token = null, attempts = ATTEMPTS, fetch = globalThis.fetch.bind(globalThis) } = {}) {
-  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, fetch, sent: new Map() };
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, fetch, met: null, sent: new Map() };
   const read = async (path, options) => (await call(wire, path, options)).body;
   return Object.freeze({
     chat: async (request, options = {}) => {
@@ -73,12 +75,16 @@ export function newKey() {
 
 const named = (ids) => ids.map((id) => `request_id=${encodeURIComponent(id)}`).join('&');
 
-/** `sentBefore`: whether an earlier call may have sent this key. Of a key that was brought along, nobody here knows better. */
-async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = brought != null, signal, onRetry } = {}) {
+/**
+ * `sentBefore`: whether an earlier call may have sent this key. Of a key that was brought along, nobody here knows better. `known`: what
+ * `onSend` told of it.
+ */
+async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = brought != null, known = null, signal, onRetry, onSend } = {}) {
   const idempotencyKey = brought ?? newKey();
   const headers = { 'content-type': 'application/json', 'idempotency-key': idempotencyKey };
+  const look = lookout(wire, idempotencyKey, `${path.split('/').pop()}_seconds`, { known, signal, onSend });
   try {
-    const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry, sentBefore });
+    const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry, sentBefore, look });
     return {
       body,
       toll: response.headers.get('tollgate-toll'),
@@ -86,89 +92,114 @@ async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = 
       idempotencyKey,
     };
   } catch (error) {
-    if (!(error instanceof TollgateError)) throw error;
-    if (error.charged === 'no') wire.sent.delete(idempotencyKey);
+    if (!isOurs(error, signal)) throw error;
+    if (error.charged === 'no') look.forget();
     throw Object.assign(error, { idempotencyKey });
   }
 }
 
+/** Whoever aborted may have given any reason, also an error of another call: that is theirs, and stays as it is. */
+const isOurs = (error, signal) => error instanceof TollgateError && !(signal?.aborted && error === signal.reason);
+
 /** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */
-async function call(wire, path, { onRetry, sentBefore = false, ...request } = {}, take = asJson) {
-  const look = lookout(wire, path, request);
-  let doubt = sentBefore || look?.isRepeat;
+async function call(wire, path, { onRetry, look, sentBefore = false, ...request } = {}, take = asJson) {
+  let doubt = sentBefore;
+  const before = look && (async (headers) => { doubt = await look.look(headers, doubt); });
   for (let attempt = 1; ; attempt += 1) {
     try {
-      const response = await send(wire, path, request, look && (() => look(doubt)));
+      const response = await send(wire, path, request, before);
       return { body: await whole(response, request, take), response };
     } catch (error) {
-      if (!(error instanceof TollgateError)) throw error;
+      if (!isOurs(error, request.signal)) throw error;
       // A refusal of a repeat speaks of the repeat: of an earlier attempt that was lost, it says nothing.
-      if (doubt && error.charged === 'no' && !speaksOfTheKey(error)) error.charged = 'unknown';
+      if ((doubt || look?.isElsewhere()) && error.charged === 'no' && !speaksOfTheKey(error)) error.charged = 'unknown';
       const isLost = error.code === 'connection_lost';
       const wait = isLost ? Math.min(2 ** (attempt - 1), LONGEST_WAIT) : error.retryAfter;
       const isAgain = isLost || (SENT_AGAIN.includes(error.status) && wait !== null);
       if (!isAgain || attempt >= wire.attempts || wait > LONGEST_WAIT) throw error;
       doubt ||= error.charged !== 'no';
-      tellOf(onRetry, error, wait, doubt);
+      tellOf(onRetry, doubt, error, wait);
       await pause(wait, request.signal);
     }
   }
 }
 
 /**
- * What a purchase looks at before each attempt: a repeat has to find the ledger that its key was first sent to, and while it is kept
- * there. Under another one it would be bought anew. What is noted of a key is copied: another call with it may come to another end.
+ * What a purchase looks at before each attempt: whoever repeats it has to be its first caller, and to find the ledger that its key was
+ * first sent to, while it is kept there. What was sent, and by whom, is noted for all calls of this client with the key.
  */
-function lookout(wire, path, { headers, signal }) {
-  const key = headers?.['idempotency-key'];
-  if (!key) return null;
-  const note = { ...wire.sent.get(key) };
-  const look = async (isRepeat) => {
-    const { ledger, [`${path.split('/').pop()}_seconds`]: seconds } = await replayOf(wire, isRepeat, signal);
-    const age = Date.now() - note.at;
-    // Of a key that was brought along, what is found first is taken.
-    if (!isRepeat || !note.ledger) Object.assign(note, { ledger, at: Date.now() });
-    else if (!(ledger === note.ledger && age >= 0 && age < seconds * 1000 * SAFE_SHARE)) {
-      throw new TollgateError({ code: 'forgotten', charged: 'unknown', detail: FORGOTTEN });
-    }
-    wire.sent.set(key, note);
+function lookout(wire, key, kept, { known, signal, onSend }) {
+  let own = null;
+  const isElsewhere = () => wire.sent.has(key) && wire.sent.get(key) !== own;
+  const judge = (first, now, seconds) => {
+    if (first.caller !== now.caller) throw stopped('stranger', STRANGER);
+    // A page says so of a purchase that may be bought anew.
+    if (first.ledger == null) return now;
+    const age = now.at - first.at;
+    if (first.ledger !== now.ledger || !(age >= 0 && age < seconds * 1000 * SAFE_SHARE)) throw stopped('forgotten', FORGOTTEN);
+    return { caller: first.caller, ledger: first.ledger, at: first.at };
   };
-  return Object.assign(look, { isRepeat: wire.sent.has(key) });
+  const look = async ({ authorization }, doubt) => {
+    const caller = await callerOf(wire, authorization, signal);
+    const replay = (await glance(wire, '/bff/catalog', { signal }))?.replay;
+    if (typeof replay?.ledger !== 'string') throw unreadable('GET', '/bff/catalog names no ledger');
+    // From here on, nothing comes between: another call may have sent the key while this one looked.
+    const isRepeat = doubt || isElsewhere();
+    const now = { caller, ledger: replay.ledger, at: Date.now() };
+    const first = own ?? known ?? wire.sent.get(key);
+    own = isRepeat && first ? judge(first, now, replay[kept]) : now;
+    wire.sent.set(key, own);
+    tellOf(onSend, isRepeat, { ...own });
+    return isRepeat;
+  };
+  return {
+    isElsewhere,
+    look: (headers, doubt) => look(headers, doubt).catch((error) => {
+      // Looking has cost nothing; what was sent before may have.
+      if (doubt && isOurs(error, signal)) error.charged = 'unknown';
+      throw error;
+    }),
+    /** Nothing was charged: whoever buys next begins anew. */
+    forget: () => isElsewhere() || wire.sent.delete(key),
+  };
 }
 
-/** For how long keys are known, and by which ledger. */
-async function replayOf(wire, isRepeat, signal) {
-  try {
-    const response = await send({ ...wire, token: null }, '/bff/catalog', { signal });
-    const { replay } = await whole(response, { signal }, asJson);
-    if (typeof replay?.ledger === 'string') return replay;
-    throw new TollgateError({ code: 'unreadable', status: response.status, charged: 'no', detail: '/bff/catalog names no ledger' });
-  } catch (error) {
-    // Looking has cost nothing; what was sent before may have.
-    if (isRepeat && error instanceof TollgateError) error.charged = 'unknown';
-    throw error;
+/** Who a caller is, in a word. */
+export const callerName = ({ kind, name }) => `${kind} ${name ?? ''}`;
+
+/** Whose token this is, as the server says; asked once. */
+async function callerOf(wire, authorization, signal) {
+  if (!wire.met || wire.met.authorization !== authorization) {
+    const caller = (await glance(wire, '/bff/me', { headers: authorization && { authorization }, signal }))?.caller;
+    if (typeof caller?.kind !== 'string') throw unreadable('GET', '/bff/me names no caller');
+    wire.met = { authorization, name: callerName(caller) };
   }
+  return wire.met.name;
 }
+
+const glance = async (wire, path, request) => whole(await send({ ...wire, token: null }, path, request), request, asJson);
 
 /** Decided only after the key was looked up: these speak of every attempt with it. So does the gateway's own refusal. */
 const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
 const speaksOfTheKey = ({ code }) => code === 'refused' || AFTER_LOOKUP.includes(code);
 
-/** Tells the page of a repeat. Where that throws, there is none, and the key is not lost with it. */
-function tellOf(onRetry, error, wait, doubt) {
+/** Tells the page of what comes next. Where that throws, it does not come, and the key is not lost with it. */
+function tellOf(listener, doubt, ...words) {
   try {
-    onRetry?.(error, wait);
+    listener?.(...words);
   } catch (cause) {
     throw failed('retry_failed', cause, doubt ? 'unknown' : 'no');
   }
 }
 
 const failed = (code, cause, charged) => new TollgateError({ code, charged, cause, detail: String(cause?.message ?? cause) });
+const stopped = (code, detail) => new TollgateError({ code, detail, charged: 'unknown' });
+const unreadable = (method, detail, status = 200) => new TollgateError({ code: 'unreadable', status, charged: method === 'POST' ? 'unknown' : 'no', detail });
 
-async function send(wire, path, { headers = {}, ...request } = {}, look = null) {
+async function send(wire, path, { headers = {}, ...request } = {}, before = null) {
   const all = await signed(wire, headers, request);
   // Last of all: a token may take its time.
-  await look?.();
+  await before?.(all);
   try {
     return await wire.fetch(new URL(path, wire.base).href, {
       ...request, headers: all, credentials: 'omit', redirect: 'error', cache: 'no-store', referrerPolicy: 'no-referrer',
@@ -183,7 +214,7 @@ async function send(wire, path, { headers = {}, ...request } = {}, look = null) 
 /** The headers with the caller's token. Without it, nothing is sent: this attempt has cost nothing. */
 async function signed({ token }, headers, { signal }) {
   try {
-    const word = typeof token === 'function' ? await token() : token;
+    const word = typeof token === 'function' ? await unlessStopped(token(), signal) : token;
     return Object.fromEntries(new Headers({ ...headers, ...(word && { authorization: `Bearer ${word}` }) }));
   } catch (cause) {
     if (signal?.aborted) throw signal.reason;
@@ -201,7 +232,7 @@ async function whole(response, request, take) {
     if (response.ok) return await take(response, request);
     throw refusal(response, await response.text(), request);
   } catch (error) {
-    if (error instanceof TollgateError) throw error;
+    if (isOurs(error, request.signal)) throw error;
     if (request.signal?.aborted) throw request.signal.reason;
     throw lost(request);
   }
@@ -212,7 +243,7 @@ async function asJson(response, { method }) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new TollgateError({ code: 'unreadable', status: response.status, charged: method === 'POST' ? 'unknown' : 'no', detail: 'The answer is not JSON' });
+    throw unreadable(method, 'The answer is not JSON', response.status);
   }
 }
 
@@ -240,16 +271,24 @@ function refusal(response, text, { method } = {}) {
 async function pause(seconds, signal) {
   signal?.throwIfAborted();
   let timer;
-  let stop;
   try {
-    await new Promise((done, fail) => {
-      timer = setTimeout(done, seconds * 1000);
-      stop = () => fail(signal.reason);
-      signal?.addEventListener('abort', stop);
-    });
+    await unlessStopped(new Promise((done) => { timer = setTimeout(done, seconds * 1000); }), signal);
   } finally {
     clearTimeout(timer);
-    signal?.removeEventListener('abort', stop);
+  }
+}
+
+/** What comes of it, or the abort. */
+async function unlessStopped(work, signal) {
+  if (!signal) return work;
+  let stop;
+  const stopping = new Promise((_, fail) => { stop = () => fail(signal.reason); });
+  signal.addEventListener('abort', stop);
+  if (signal.aborted) stop();
+  try {
+    return await Promise.race([work, stopping]);
+  } finally {
+    signal.removeEventListener('abort', stop);
   }
 }
 

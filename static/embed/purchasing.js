@@ -6,7 +6,7 @@
  * button; under another memory, only by a person who was told that it may be bought anew (`waived` once, `forgotten` from then on).
  */
 
-import { TollgateError, createClient, newKey } from './client.js';
+import { TollgateError, callerName, createClient, newKey } from './client.js';
 
 const STYLE = `
 :host { display: block; font: inherit; --accent: var(--tollgate-accent, #2f6f4f); --radius: var(--tollgate-radius, .5rem); }
@@ -33,16 +33,14 @@ const MONEY = { no: 'Nothing was charged.', yes: 'It was charged.', unknown: 'It
 const UNTOLD = 'Something was sent before this page was loaded, and its answer is not here yet. Who is signed in now could not be told';
 const LEFT = 'It was sent, and its answer is not here yet.';
 const FORGOTTEN = 'The answer was lost, and the service may no longer know this purchase. Sent again, it may be bought a second time.';
-const STRANGER = 'Somebody else is signed in now. Its answer is only for who bought it.';
 
 /** How long after it was sent a purchase is asked for without a press of a button: a person still wants it then. */
 const FRESH = 60 * 60 * 1000;
-/** How much of the time for which the server knows a key is relied upon. */
+/** How much of the time for which the server knows a key is relied upon; the client looks again before it sends. */
 const SAFE_SHARE = 0.9;
 
 /** A clock that was set back says nothing about an age. */
 const isWithin = (at, span) => Date.now() >= at && Date.now() - at < span;
-const stopped = (code, detail) => new TollgateError({ code, detail, charged: 'unknown' });
 
 /** An element with its properties, listeners and children. */
 export function make(tag, { text, on = {}, ...properties } = {}, ...children) {
@@ -105,9 +103,6 @@ class Kept {
  */
 export class Purchasing extends HTMLElement {
   #style = new CSSStyleSheet();
-  #base;
-  /** Who has the token that was looked at last. */
-  #met = null;
   /** Keys that this element shows; and records that were settled while it was in no page. */
   #shown = new Set();
   #unseen = [];
@@ -128,9 +123,9 @@ export class Purchasing extends HTMLElement {
       this.isBack();
       return;
     }
-    this.#base = this.getAttribute('base-url') ?? undefined;
-    this.kept = new Kept(`${this.localName} ${this.#base ?? ''} ${this.id}`);
-    this.client = createClient({ baseUrl: this.#base, token: () => this.#token() });
+    const baseUrl = this.getAttribute('base-url') ?? undefined;
+    this.kept = new Kept(`${this.localName} ${baseUrl ?? ''} ${this.id}`);
+    this.client = createClient({ baseUrl, token: () => (typeof this.token === 'function' ? this.token() : this.token) });
     await this.begin();
   }
 
@@ -140,36 +135,6 @@ export class Purchasing extends HTMLElement {
 
   /** It was taken out of the page, and is there again. */
   isBack() {}
-
-  async #token() {
-    return (typeof this.token === 'function' ? await this.token() : this.token) || null;
-  }
-
-  /** Whose token this is, as the server says. */
-  async #callerOf(token) {
-    if (this.#met?.token !== token) {
-      const { caller } = await createClient({ baseUrl: this.#base, token }).me();
-      this.#met = { token, caller: `${caller.kind} ${caller.name ?? ''}` };
-    }
-    return this.#met.caller;
-  }
-
-  /** The token for an attempt; of a repeat only for the same caller, and where it can bring nothing but the first one's answer. */
-  async #tokenFor(record) {
-    const token = await this.#token();
-    const caller = await this.#callerOf(token);
-    if (record.sent) {
-      if (caller !== record.caller) throw stopped('stranger', STRANGER);
-      this.catalog.replay = (await this.client.catalog()).replay;
-      const now = { at: Date.now(), ledger: this.catalog.replay.ledger, waived: false, forgotten: true };
-      if (record.waived) Object.assign(record, now);
-      else if (!this.#isKnown(record)) throw stopped('forgotten', FORGOTTEN);
-    } else {
-      Object.assign(record, { caller, at: Date.now(), sent: true });
-    }
-    this.kept.put(record);
-    return token;
-  }
 
   /** Whether the server still knows the key, as its price list says. */
   #isKnown({ ledger, at }) {
@@ -198,7 +163,7 @@ export class Purchasing extends HTMLElement {
     if (!left.length) return;
     let caller;
     try {
-      caller = await this.#callerOf(await this.#token());
+      caller = callerName((await this.client.me()).caller);
     } catch (error) {
       const card = this.card(`${UNTOLD}: ${error.message}`, 'unknown', this.way('Look again', () => void this.takeUp()));
       this.list.append(make('li', {}, card));
@@ -220,7 +185,7 @@ export class Purchasing extends HTMLElement {
 
   /** A purchase that nobody has sent yet. */
   fresh(request) {
-    const record = { key: newKey(), request, caller: null, ledger: this.catalog.replay.ledger, at: 0, sent: false };
+    const record = { key: newKey(), request, sent: false };
     this.#shown.add(record.key);
     return record;
   }
@@ -239,10 +204,13 @@ export class Purchasing extends HTMLElement {
 
   async #run(record, spot) {
     this.said.textContent = 'Waiting for the answer.';
-    const client = createClient({ baseUrl: this.#base, token: () => this.#tokenFor(record) });
+    const { key: idempotencyKey, sent: sentBefore } = record;
+    // A person was told what it may cost, and goes on: to any ledger, but as the same caller.
+    const known = record.sent ? { ...record, ledger: record.waived ? null : record.ledger } : null;
+    const onSend = (noted) => this.kept.put(Object.assign(record, noted, { sent: true, forgotten: record.forgotten || record.waived, waived: false }));
     const onRetry = () => { this.said.textContent = record.forgotten ? 'Asking again.' : 'Asking again; it is not bought twice.'; };
     try {
-      const answer = await this.buy(client, record.request, { idempotencyKey: record.key, sentBefore: record.sent, onRetry });
+      const answer = await this.buy(this.client, record.request, { idempotencyKey, sentBefore, known, onSend, onRetry });
       this.said.textContent = `Received for ${price(answer)}.`;
       this.took(answer, record, spot);
     } catch (error) {
@@ -262,7 +230,7 @@ export class Purchasing extends HTMLElement {
     const isSure = error instanceof TollgateError && !(record.forgotten && error.charged === 'no');
     const charged = isSure ? error.charged : 'unknown';
     const words = [error.message, ...(error.errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
-    if (charged === 'unknown') return [error.code, error.cause?.code].includes('forgotten') ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
+    if (charged === 'unknown') return error.code === 'forgotten' ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     this.kept.drop(record);
     const cost = this.#cost(record);
     const anew = () => this.go(this.fresh(record.request), spot);

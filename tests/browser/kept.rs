@@ -211,7 +211,7 @@ fn what_the_server_forgot_while_a_call_was_lost_is_not_sent_again_by_itself() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     page.find(SEND);
-    page.evaluate("replay = { ledger: 'another' }");
+    page.evaluate("replayAfterwards = { ledger: 'another' }");
     lose(&page, &gate, "Good day");
     wait_for(&page, "it may be bought a second time");
     assert_eq!(keys(&page).len(), 1);
@@ -219,6 +219,19 @@ fn what_the_server_forgot_while_a_call_was_lost_is_not_sent_again_by_itself() {
     page.reload();
     page.find(SEND);
     assert!(!shows(&page, "Good day"));
+    assert_eq!(gate.sold(), 1);
+}
+
+/// A page may be older than the server's ledger.
+#[test]
+fn a_key_belongs_to_the_ledger_of_its_first_attempt_and_not_to_that_of_the_page() {
+    let (shop, gate) = embed(CHAT, &[]);
+    let page = visit(&shop, &gate);
+    page.find(SEND);
+    page.evaluate("replay = { ledger: 'another' }");
+    lose(&page, &gate, "Good day");
+    page.evaluate("mood = null");
+    wait_for(&page, "Received for $");
     assert_eq!(gate.sold(), 1);
 }
 

@@ -16,11 +16,12 @@
   const after = (seconds) => ({ 'retry-after': String(seconds) });
 
   /** Runs `errand` with a client whose requests are answered by `script`, one after another. */
-  async function play(script, errand, { ledgers = ['one'], ...options } = {}) {
+  async function play(script, errand, { ledgers = ['one'], callers = {}, ...options } = {}) {
     const sent = [];
     let looked = 0;
     const fetch = async (url, { method = 'GET', headers }) => {
       // What is read before a purchase, and before its repeat.
+      if (url.endsWith('/bff/me') && errand !== me) return Response.json({ caller: { kind: 'member', name: callers[headers.authorization] ?? 'ann' } });
       if (url.endsWith('/bff/catalog')) {
         const ledger = ledgers[Math.min(looked, ledgers.length - 1)];
         looked += 1;
@@ -52,6 +53,12 @@
     let asked = 0;
     return { token: async () => { if ((asked += 1) === fails) throw new RangeError('no session'); return 't'; } };
   };
+  const tokens = () => {
+    let asked = 0;
+    return { token: () => `t${asked += 1}` };
+  };
+  /** A key that a page has kept, with what it was told of it. */
+  const known = (otherwise) => (client) => client.chat(REQUEST, { idempotencyKey: 'mine', known: { caller: 'member ann', ledger: 'one', at: Date.now(), ...otherwise } });
   /** A ledger that is another one as soon as a second token was asked for. */
   const forgetting = () => {
     let asked = 0;
@@ -113,6 +120,19 @@
     ['a look that is refused sends nothing', chat, [], 0, { code: 'refused', status: 502, charged: 'no' }, { ledgers: [html(502)] }],
     ['and says nothing of what was lost', chat, [lost], 1, { code: 'refused', status: 502, charged: 'unknown' }, { ledgers: ['one', html(502)] }],
     ['a look that is put off is waited for', chat, [bought()], 1, {}, { ledgers: [told(429, 'rate_limited', 'no', after(1)), 'one'] }],
+    ['a price list that is nothing keeps the key', chat, [lost], 1, { code: 'unreadable', charged: 'unknown' }, { ledgers: ['one', () => new Response('null')] }],
+    ['another caller is not answered', chat, [lost], 1, { code: 'stranger', charged: 'unknown' }, { ...tokens(), callers: { 'Bearer t2': 'bob' } }],
+    ['the same one with another token is', chat, [lost, bought()], 2, {}, tokens()],
+    ['nobody else is refused what cost nothing', chat, [told(429, 'rate_limited', 'no', after(1)), bought()], 2, {}, { ...tokens(), callers: { 'Bearer t2': 'bob' } }],
+    ['what a page has kept is compared', known({}), [bought()], 1, {}],
+    ['to another ledger', known({ ledger: 'two' }), [], 0, { code: 'forgotten', charged: 'unknown' }],
+    ['too late', known({ at: 0 }), [], 0, { code: 'forgotten', charged: 'unknown' }],
+    ['by a clock that was set back', known({ at: Date.now() + 60_000 }), [], 0, { code: 'forgotten' }],
+    ['by another caller', known({ caller: 'member bob' }), [], 0, { code: 'stranger', charged: 'unknown' }],
+    ['unless it may be bought anew', known({ ledger: null }), [bought()], 1, {}],
+    ['and never by another caller', known({ ledger: null, caller: 'member bob' }), [], 0, { code: 'stranger' }],
+    ['and then as any other', known({ ledger: null }), [lost], 1, { code: 'forgotten' }, { ledgers: ['one', 'two'] }],
+    ['what cannot be kept is not sent', (client) => client.chat(REQUEST, { onSend: () => { throw new RangeError('full'); } }), [], 0, { code: 'retry_failed', charged: 'no', detail: 'full' }],
     ['a price list without a ledger is none', chat, [], 0, { code: 'unreadable', charged: 'no' }, { ledgers: [() => new Response('{}')] }],
     ['whoever forgets while a token is had is not asked', chat, [lost], 1, { code: 'forgotten' }, forgetting()],
     ['none is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: 0 }],
@@ -186,21 +206,54 @@
     ['who calls again finds another ledger each time', twice([{}, {}]), [lost], 'forgotten unknown,forgotten unknown', ['one', 'two']],
     ['or the same one, after another look', twice([{}, {}]), [lost, bought()], 'refused unknown,bought', ['one', html(502), 'one']],
     ['whatever is said of the key, it was sent', twice([{ sentBefore: false }]), [lost, REFUSED], 'invalid_credentials unknown', ['one']],
+    ['also where there is no token', twice([{ sentBefore: false }]), [lost], 'token_failed unknown', ['one'], token(2)],
     ['what was bought is not bought again elsewhere', twice([{}]), [bought()], 'forgotten unknown', ['one', 'two']],
     ['what was refused may be', twice([{ sentBefore: false }]), [REFUSED, bought()], 'bought', ['one', 'two']],
   ];
-  const several = async ([name, errand, script, wanted, ledgers]) => {
-    const { sent, answer, error } = await play(script, errand, { ledgers, attempts: 1 });
+  const several = async ([name, errand, script, wanted, ledgers, options]) => {
+    const { sent, answer, error } = await play(script, errand, { ledgers, attempts: 1, ...options });
     return answer?.words === wanted && sent.length === script.length ? [] : [`${name}: ${answer?.words}, ${error}, ${sent.length} requests`];
   };
-  const atOnce = async () => {
-    const errand = async (client) => {
-      const one = () => client.chat(REQUEST, { idempotencyKey: 'mine' }).catch(({ code }) => code);
-      return { codes: String(await Promise.all([one(), one()])) };
+  // Two calls with one key, whoever is slower: `later` holds up the second one's token, or its first look.
+  const atOnce = async (later, options) => {
+    let asked = 0;
+    let looks = 0;
+    const slowly = () => new Promise((done) => { setTimeout(done, 300, keeps(100, 'two')()); });
+    const wanted = {
+      attempts: 2,
+      ledgers: [() => keeps(100, 'one')(), () => (later === 'look' ? lost() : keeps(100, looks ? 'two' : 'one')()), () => keeps(100, 'two')()],
+      token: async () => { asked += 1; if (asked === 2 && later === 'token') { await slowly(); looks = 1; } return 't'; },
     };
-    const { sent, answer } = await play([lost, lost], errand, { ledgers: ['one', 'one', 'two'] });
-    return sent.length === 2 && answer?.codes === 'forgotten,forgotten' ? [] : [`two calls with one key: ${sent.length} requests, ${answer?.codes}`];
+    const errand = async (client) => {
+      const one = () => client.chat(REQUEST, { idempotencyKey: 'mine', ...options }).then(() => 'bought', ({ code, charged }) => `${code} ${charged}`);
+      return { ends: String(await Promise.all([one(), one()])) };
+    };
+    const { sent, answer } = await play([lost, lost], errand, wanted);
+    const most = later ? 1 : 2;
+    return sent.length === most && answer?.ends === 'forgotten unknown,forgotten unknown' ? [] : [`two calls at once, ${later}: ${sent.length} requests, ${answer?.ends}`];
   };
-  const faults = await Promise.all([...SEVERAL.map(several), atOnce(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
+  // What is noted is told before each attempt, the same for all of them.
+  const noted = async () => {
+    const told = [];
+    await play([lost, bought()], (client) => client.chat(REQUEST, { onSend: (word) => told.push(word) }));
+    const [one, two] = told;
+    return told.length === 2 && one.caller === 'member ann' && one.ledger === 'one' && one.at === two.at ? [] : [`what is noted: ${JSON.stringify(told)}`];
+  };
+  // A reason is whoever's it is, also an error of ours.
+  const stoppedByAnother = async () => {
+    const stop = new AbortController();
+    const reason = new TollgateError({ code: 'budget_exhausted', charged: 'no', idempotencyKey: 'other' });
+    const script = [() => { stop.abort(reason); return cut(); }];
+    const { error } = await play(script, (client) => client.chat(REQUEST, { signal: stop.signal }));
+    return error === reason && reason.idempotencyKey === 'other' ? [] : [`another's reason: ${error}`];
+  };
+  const stoppedWaitingForItsToken = async () => {
+    const reason = new Error('gone');
+    const stop = new AbortController();
+    setTimeout(() => stop.abort(reason), 50);
+    const { sent, error } = await play([], (client) => client.chat(REQUEST, { signal: stop.signal }), { token: () => new Promise(() => {}) });
+    return sent.length === 0 && error === reason ? [] : [`an abort of a token: ${error}`];
+  };
+  const faults = await Promise.all([...SEVERAL.map(several), atOnce(), atOnce('token'), atOnce('look'), atOnce('token', { sentBefore: false }), noted(), stoppedByAnother(), stoppedWaitingForItsToken(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
   return faults.flat();
 })();

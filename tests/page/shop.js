@@ -10,6 +10,8 @@
   globalThis.doorMood = wanted.doorMood ?? null;
   /** What the price list's `replay` says otherwise. */
   globalThis.replay = wanted.replay ?? {};
+  /** And what it says once this page has sent something. */
+  globalThis.replayAfterwards = {};
   /** The key and bearer of each purchase that was sent, and the signals of the event streams. */
   globalThis.sent = [];
   globalThis.streams = [];
@@ -36,6 +38,6 @@
     const answer = await real(url, options);
     if (pathname !== '/bff/catalog') return answer;
     const list = await answer.json();
-    return Response.json({ ...list, replay: { ...list.replay, ...replay } });
+    return Response.json({ ...list, replay: { ...list.replay, ...replay, ...(sent.length && replayAfterwards) } });
   };
 }
