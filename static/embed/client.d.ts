@@ -61,6 +61,10 @@ export interface Known {
   ledger: string | null;
   /** When it was first sent, in milliseconds since 1970. */
   at: number;
+  /** For how long the server said that it keeps the key. */
+  seconds: number;
+  /** Whether it was bought anew: of an earlier one with this key, no refusal speaks. */
+  anew: boolean;
 }
 
 export interface BuyOptions extends ReadOptions {

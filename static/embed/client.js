@@ -112,7 +112,7 @@ async function call(wire, path, { onRetry, look, sentBefore = false, ...request 
     } catch (error) {
       if (!isOurs(error, request.signal)) throw error;
       // A refusal of a repeat speaks of the repeat: of an earlier attempt that was lost, it says nothing.
-      if ((doubt || look?.isElsewhere()) && error.charged === 'no' && !speaksOfTheKey(error)) error.charged = 'unknown';
+      if ((doubt || look?.isElsewhere()) && error.charged === 'no' && !(speaksOfTheKey(error) && !look?.isAnew())) error.charged = 'unknown';
       const isLost = error.code === 'connection_lost';
       const wait = isLost ? Math.min(2 ** (attempt - 1), LONGEST_WAIT) : error.retryAfter;
       const isAgain = isLost || (SENT_AGAIN.includes(error.status) && wait !== null);
@@ -130,46 +130,51 @@ async function call(wire, path, { onRetry, look, sentBefore = false, ...request 
  */
 function lookout(wire, key, kept, { known, signal, onSend }) {
   let own = null;
+  let isFirst = true;
   const isElsewhere = () => wire.sent.has(key) && wire.sent.get(key) !== own;
-  const judge = (first, now, seconds) => {
-    if (first.caller !== now.caller) throw stopped('stranger', STRANGER);
+  const judge = (first, now) => {
     // A page says so of a purchase that may be bought anew.
-    if (first.ledger == null) return now;
+    if (first.ledger == null) return { ...now, anew: true };
     const age = now.at - first.at;
+    const seconds = Math.min(first.seconds ?? now.seconds, now.seconds);
     if (first.ledger !== now.ledger || !(age >= 0 && age < seconds * 1000 * SAFE_SHARE)) throw stopped('forgotten', FORGOTTEN);
-    return { caller: first.caller, ledger: first.ledger, at: first.at };
+    return { ...now, at: first.at, seconds, anew: Boolean(first.anew) };
   };
   const look = async ({ authorization }, doubt) => {
-    const caller = await callerOf(wire, authorization, signal);
+    const caller = await callerOf(wire, authorization, doubt, signal);
     const replay = (await glance(wire, '/bff/catalog', { signal }))?.replay;
     if (typeof replay?.ledger !== 'string') throw unreadable('GET', '/bff/catalog names no ledger');
     // From here on, nothing comes between: another call may have sent the key while this one looked.
     const isRepeat = doubt || isElsewhere();
-    const now = { caller, ledger: replay.ledger, at: Date.now() };
-    const first = own ?? known ?? wire.sent.get(key);
-    own = isRepeat && first ? judge(first, now, replay[kept]) : now;
+    const now = { caller, ledger: replay.ledger, at: Date.now(), seconds: replay[kept], anew: false };
+    const first = own ?? (isRepeat ? known ?? wire.sent.get(key) : null);
+    if (first && first.caller !== caller) throw stopped('stranger', STRANGER, isRepeat);
+    own = isRepeat && first ? judge(first, now) : now;
+    isFirst = !isRepeat;
     wire.sent.set(key, own);
     tellOf(onSend, isRepeat, { ...own });
     return isRepeat;
   };
   return {
     isElsewhere,
+    /** Whether it was sent to a ledger of which nobody knows that it is the first one's: of that one, no refusal speaks. */
+    isAnew: () => Boolean(own?.anew),
     look: (headers, doubt) => look(headers, doubt).catch((error) => {
       // Looking has cost nothing; what was sent before may have.
-      if (doubt && isOurs(error, signal)) error.charged = 'unknown';
+      if ((doubt || isElsewhere()) && isOurs(error, signal)) error.charged = 'unknown';
       throw error;
     }),
     /** Nothing was charged: whoever buys next begins anew. */
-    forget: () => isElsewhere() || wire.sent.delete(key),
+    forget: () => isFirst && !isElsewhere() && wire.sent.delete(key),
   };
 }
 
 /** Who a caller is, in a word. */
 export const callerName = ({ kind, name }) => `${kind} ${name ?? ''}`;
 
-/** Whose token this is, as the server says; asked once. */
-async function callerOf(wire, authorization, signal) {
-  if (!wire.met || wire.met.authorization !== authorization) {
+/** Whose token this is, as the server says: asked once, and before a repeat, since a server may be set up anew. */
+async function callerOf(wire, authorization, isRepeat, signal) {
+  if (isRepeat || !wire.met || wire.met.authorization !== authorization) {
     const caller = (await glance(wire, '/bff/me', { headers: authorization && { authorization }, signal }))?.caller;
     if (typeof caller?.kind !== 'string') throw unreadable('GET', '/bff/me names no caller');
     wire.met = { authorization, name: callerName(caller) };
@@ -193,7 +198,7 @@ function tellOf(listener, doubt, ...words) {
 }
 
 const failed = (code, cause, charged) => new TollgateError({ code, charged, cause, detail: String(cause?.message ?? cause) });
-const stopped = (code, detail) => new TollgateError({ code, detail, charged: 'unknown' });
+const stopped = (code, detail, isRepeat = true) => new TollgateError({ code, detail, charged: isRepeat ? 'unknown' : 'no' });
 const unreadable = (method, detail, status = 200) => new TollgateError({ code: 'unreadable', status, charged: method === 'POST' ? 'unknown' : 'no', detail });
 
 async function send(wire, path, { headers = {}, ...request } = {}, before = null) {

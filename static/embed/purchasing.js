@@ -1,9 +1,9 @@
 /**
  * What the elements of `elements.js` share: the client, the price list, one purchase at a time, and what is kept of it.
  *
- * A purchase is kept in the tab before it is sent: `{key, request, caller, ledger, at, sent, waived, forgotten, answer}`. Its key means
+ * A purchase is kept in the tab before it is sent: `{key, request, caller, ledger, at, seconds, anew, sent, waived, answer}`. Its key means
  * this purchase to one caller and one memory of the server only, so it is sent again under these alone, by itself or at a press of a
- * button; under another memory, only by a person who was told that it may be bought anew (`waived` once, `forgotten` from then on).
+ * button; under another memory, only by a person who was told that it may be bought anew (`waived` once, `anew` from then on).
  */
 
 import { TollgateError, callerName, createClient, newKey } from './client.js';
@@ -137,9 +137,9 @@ export class Purchasing extends HTMLElement {
   isBack() {}
 
   /** Whether the server still knows the key, as its price list says. */
-  #isKnown({ ledger, at }) {
-    const { replay } = this.catalog;
-    return ledger === replay.ledger && isWithin(at, replay[`${this.kind}_seconds`] * 1000 * SAFE_SHARE);
+  #isKnown({ ledger, at, seconds }) {
+    const { ledger: now, [`${this.kind}_seconds`]: most } = this.catalog.replay;
+    return ledger === now && isWithin(at, Math.min(seconds ?? most, most) * 1000 * SAFE_SHARE);
   }
 
   /** Asks for the price list, and draws what it says. */
@@ -179,7 +179,7 @@ export class Purchasing extends HTMLElement {
   /** Sends by itself what is still wanted and known; about the rest, it asks. */
   async resume(record, spot) {
     const isKnown = this.#isKnown(record);
-    if (isKnown && !this.busy && !record.forgotten && isWithin(record.at, FRESH)) await this.go(record, spot);
+    if (isKnown && !this.busy && !record.anew && isWithin(record.at, FRESH)) await this.go(record, spot);
     else this.place(isKnown ? this.#unknown(record, spot, LEFT) : this.#atRisk(record, spot), spot);
   }
 
@@ -207,8 +207,8 @@ export class Purchasing extends HTMLElement {
     const { key: idempotencyKey, sent: sentBefore } = record;
     // A person was told what it may cost, and goes on: to any ledger, but as the same caller.
     const known = record.sent ? { ...record, ledger: record.waived ? null : record.ledger } : null;
-    const onSend = (noted) => this.kept.put(Object.assign(record, noted, { sent: true, forgotten: record.forgotten || record.waived, waived: false }));
-    const onRetry = () => { this.said.textContent = record.forgotten ? 'Asking again.' : 'Asking again; it is not bought twice.'; };
+    const onSend = (noted) => this.kept.put(Object.assign(record, noted, { sent: true, waived: false }));
+    const onRetry = () => { this.said.textContent = record.anew ? 'Asking again.' : 'Asking again; it is not bought twice.'; };
     try {
       const answer = await this.buy(this.client, record.request, { idempotencyKey, sentBefore, known, onSend, onRetry });
       this.said.textContent = `Received for ${price(answer)}.`;
@@ -226,9 +226,8 @@ export class Purchasing extends HTMLElement {
   }
 
   #ended(record, spot, error) {
-    // What is not the client's error may be anything. Of a purchase that the server had forgotten, no refusal speaks.
-    const isSure = error instanceof TollgateError && !(record.forgotten && error.charged === 'no');
-    const charged = isSure ? error.charged : 'unknown';
+    // What is not the client's error may be anything.
+    const charged = error instanceof TollgateError ? error.charged : 'unknown';
     const words = [error.message, ...(error.errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
     if (charged === 'unknown') return error.code === 'forgotten' ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     this.kept.drop(record);
@@ -240,7 +239,7 @@ export class Purchasing extends HTMLElement {
   }
 
   #unknown(record, spot, words) {
-    const way = record.forgotten ? 'Ask again' : 'Ask what became of it (not bought twice)';
+    const way = record.anew ? 'Ask again' : 'Ask what became of it (not bought twice)';
     return this.card(words, 'unknown', this.way(way, () => this.go(record, spot)), this.forget(record));
   }
 

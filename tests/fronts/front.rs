@@ -4,8 +4,9 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
+use std::{iter, thread};
 
 use tempfile::TempDir;
 
@@ -128,16 +129,14 @@ impl Kind {
 impl Front {
     /// One before this address.
     pub(crate) fn start(kind: Kind, behind: SocketAddr) -> Self {
-        // Between the moment in which a port is found free and its use, others may take it.
+        // Between the moment in which a port is found free and its use, other programs may take it.
         let tried = (0..5).find_map(|_| Self::try_start(kind, behind));
         tried.unwrap_or_else(|| panic!("{} does not start with its recipe", kind.program()))
     }
 
     fn try_start(kind: Kind, behind: SocketAddr) -> Option<Self> {
         let folder = TempDir::with_prefix("tollgate-front-").unwrap();
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = free_address();
         let (settings, log) = (folder.path().join("settings"), folder.path().join("log"));
         fs::write(&settings, kind.settings(address, behind, folder.path())).unwrap();
         if kind == Kind::Site {
@@ -178,6 +177,17 @@ impl Front {
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// A free port of its own for each front, below those that the system gives to whoever asks for any: another test's
+/// listener would otherwise get it before the front does, and be taken for it.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = u16::try_from(std::process::id() % 100).unwrap() * 100;
+    let mut candidates =
+        iter::repeat_with(|| 20_000 + begin + NEXT.fetch_add(1, Ordering::Relaxed));
+    let free = candidates.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+    free.expect("a free port").local_addr().unwrap()
 }
 
 fn certify(folder: &Path) {

@@ -19,9 +19,10 @@
   async function play(script, errand, { ledgers = ['one'], callers = {}, ...options } = {}) {
     const sent = [];
     let looked = 0;
+    let asked = 0;
     const fetch = async (url, { method = 'GET', headers }) => {
       // What is read before a purchase, and before its repeat.
-      if (url.endsWith('/bff/me') && errand !== me) return Response.json({ caller: { kind: 'member', name: callers[headers.authorization] ?? 'ann' } });
+      if (url.endsWith('/bff/me') && errand !== me) return Response.json({ caller: { kind: 'member', name: callers[headers.authorization] ?? callers[(asked += 1) - 1] ?? 'ann' } });
       if (url.endsWith('/bff/catalog')) {
         const ledger = ledgers[Math.min(looked, ledgers.length - 1)];
         looked += 1;
@@ -120,16 +121,20 @@
     ['a look that is refused sends nothing', chat, [], 0, { code: 'refused', status: 502, charged: 'no' }, { ledgers: [html(502)] }],
     ['and says nothing of what was lost', chat, [lost], 1, { code: 'refused', status: 502, charged: 'unknown' }, { ledgers: ['one', html(502)] }],
     ['a look that is put off is waited for', chat, [bought()], 1, {}, { ledgers: [told(429, 'rate_limited', 'no', after(1)), 'one'] }],
+    ['nor one who is another by now with the same token', chat, [lost], 1, { code: 'stranger', charged: 'unknown' }, { token: 't', callers: ['ann', 'bob'] }],
     ['a price list that is nothing keeps the key', chat, [lost], 1, { code: 'unreadable', charged: 'unknown' }, { ledgers: ['one', () => new Response('null')] }],
     ['another caller is not answered', chat, [lost], 1, { code: 'stranger', charged: 'unknown' }, { ...tokens(), callers: { 'Bearer t2': 'bob' } }],
     ['the same one with another token is', chat, [lost, bought()], 2, {}, tokens()],
-    ['nobody else is refused what cost nothing', chat, [told(429, 'rate_limited', 'no', after(1)), bought()], 2, {}, { ...tokens(), callers: { 'Bearer t2': 'bob' } }],
+    ['nor buys what the first one wanted', chat, [told(429, 'rate_limited', 'no', after(1))], 1, { code: 'stranger', charged: 'no' }, { ...tokens(), callers: { 'Bearer t2': 'bob' } }],
     ['what a page has kept is compared', known({}), [bought()], 1, {}],
     ['to another ledger', known({ ledger: 'two' }), [], 0, { code: 'forgotten', charged: 'unknown' }],
     ['too late', known({ at: 0 }), [], 0, { code: 'forgotten', charged: 'unknown' }],
     ['by a clock that was set back', known({ at: Date.now() + 60_000 }), [], 0, { code: 'forgotten' }],
     ['by another caller', known({ caller: 'member bob' }), [], 0, { code: 'stranger', charged: 'unknown' }],
     ['unless it may be bought anew', known({ ledger: null }), [bought()], 1, {}],
+    ['then no refusal speaks of the first one', known({ ledger: null }), [told(402, 'insufficient_credit', 'no')], 1, { charged: 'unknown' }],
+    ['nor later', known({ anew: true }), [told(402, 'insufficient_credit', 'no')], 1, { charged: 'unknown' }],
+    ['as long as it was to be kept then', known({ at: Date.now() - 80_000, seconds: 80 }), [], 0, { code: 'forgotten', charged: 'unknown' }, { ledgers: [keeps(1000)] }],
     ['and never by another caller', known({ ledger: null, caller: 'member bob' }), [], 0, { code: 'stranger' }],
     ['and then as any other', known({ ledger: null }), [lost], 1, { code: 'forgotten' }, { ledgers: ['one', 'two'] }],
     ['what cannot be kept is not sent', (client) => client.chat(REQUEST, { onSend: () => { throw new RangeError('full'); } }), [], 0, { code: 'retry_failed', charged: 'no', detail: 'full' }],
