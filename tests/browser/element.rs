@@ -15,12 +15,12 @@ const IS_HIT: &str = "function (x, y) {
 const TWO_FRAMES: &str =
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
 
-/// Notes that a press of the mouse met the element, wherever the page has moved it to meanwhile.
+/// Notes that a click met the element: a page that moves it away between the press and the release has met none.
 const WATCH_FOR_A_PRESS: &str = "function () {
     globalThis.pressed = false;
     const note = () => { globalThis.pressed = true; };
     (this.labels?.length ? [this, ...this.labels] : [this]).forEach((one) =>
-        one.addEventListener('mousedown', note, { capture: true, once: true }));
+        one.addEventListener('click', note, { capture: true, once: true }));
 }";
 
 /// An element that was found by role and name.
