@@ -73,7 +73,7 @@ async fn buy(ledger: &dyn Ledger, toll: Usd) -> Outcome {
     ledger.sent(id).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
-    ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep }).await?;
+    ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep, job: None }).await?;
     ledger.delivered(id);
     Ok(())
 }

@@ -33,7 +33,7 @@ use crate::access::keyed;
 use crate::access::roll::Roll;
 use crate::access::token::Secret;
 use crate::account::billing::Books;
-use crate::account::books;
+use crate::account::books::Keeper;
 use crate::account::media::Videos;
 use crate::account::statement::Statement;
 use crate::config;
@@ -58,7 +58,7 @@ use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::server::Crowd;
-use crate::store::{KeyId, Ledger, Limits, Members, WindowLog};
+use crate::store::{Binding, KeyId, Ledger, Limits, Members, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
@@ -80,6 +80,8 @@ pub struct Lasting {
     pub metrics: Arc<Metrics>,
     /// Where every purchase is written down.
     pub ledger: Arc<dyn Ledger>,
+    /// Whether the gateway's account is the ledger's.
+    pub binding: Binding,
     /// Names what it remembers: see [`Remembered`].
     pub ledger_name: Arc<str>,
     /// Who may call.
@@ -178,6 +180,7 @@ impl App {
         };
         let counter = Counter {
             ledger: Arc::clone(&lasting.ledger),
+            binding: lasting.binding.clone(),
             running: lasting.running.clone(),
             credit: lasting.credit.clone(),
             desk: desk(&lasting.jobs, keys),
@@ -206,44 +209,23 @@ impl App {
         Ok(pipeline::downstream(&self.gate, routes))
     }
 
-    /// Notes the gateway's books in the ledger, for reconciliation, and from then on follows the
-    /// account's balance; play money is never reconciled. It ends with the gate.
-    pub fn open_books(&self) -> impl Future<Output = ()> + Send + 'static {
-        let is_live = matches!(self.config.gateway.target, Target::Live { .. });
-        let ledger = Arc::clone(&self.counter.ledger);
-        let noting = is_live.then(|| books::note(ledger, self.books.gateway()));
-        let (following, learning) = self.ears();
-        // The limit that the first answer tells holds at once, however long the ledger takes to note it.
-        let books = async {
-            OptionFuture::from(noting).await;
-            following.await;
-        };
-        async {
-            futures_util::join!(books, learning);
-        }
-    }
-
-    /// Follows the account's balance and rate limit, for a gate that takes the place of another.
+    /// Follows the account's books: its balance, its rate limit, whether it is the ledger's account; and
+    /// notes a checkpoint for reconciliation. Play money is never reconciled. It ends with the gate.
     pub fn follow_books(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (following, learning) = self.ears();
-        async {
-            futures_util::join!(following, learning);
-        }
-    }
-
-    /// What follows the balance, and what hands the rate limit on.
-    fn ears(
-        &self,
-    ) -> (
-        impl Future<Output = ()> + Send + 'static,
-        impl Future<Output = Option<()>> + Send + 'static,
-    ) {
         let credit = self.counter.credit.clone();
         let following = self.books.follow(move || credit.was_used());
         let window = Arc::clone(&self.gateway.window);
         let is_told = self.config.gateway.window == config::Window::Auto;
         let learning = is_told.then(|| account::learn_limit(self.books.limit(), window));
-        (following, OptionFuture::from(learning))
+        let is_live = matches!(self.config.gateway.target, Target::Live { .. });
+        let Counter { ledger, binding, .. } = &self.counter;
+        let keeper = is_live.then(|| Keeper::new(Arc::clone(ledger), binding.clone()));
+        let keeping = keeper.map(|keeper| keeper.follow(self.books.heard()));
+        // The limit that the first answer tells holds at once, however long the ledger takes.
+        let (learning, keeping) = (OptionFuture::from(learning), OptionFuture::from(keeping));
+        async {
+            futures_util::join!(following, learning, keeping);
+        }
     }
 
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
@@ -375,8 +357,8 @@ pub fn terms(config: &Config) -> Terms {
 }
 
 fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
-    let (book, jobs) = (jobs.book(), jobs.clone());
-    Desk { book, keys, tell: Arc::new(move |job| jobs.accepted(job)) }
+    let jobs = jobs.clone();
+    Desk { keys, tell: Arc::new(move |job| jobs.accepted(job)) }
 }
 
 fn words(config: &Config) -> reading::Words {

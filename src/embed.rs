@@ -140,7 +140,7 @@ impl Tollgate {
     pub fn background(&self) -> impl Future<Output = ()> + Send + 'static {
         let behind = Arc::clone(&self.behind);
         async move {
-            let books = behind.app.open_books();
+            let books = behind.app.follow_books();
             let tidying = async {
                 let mut due = interval(TIDY_EVERY);
                 loop {

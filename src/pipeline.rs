@@ -31,6 +31,7 @@ use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{Purchase, Receipt, Terms};
+use crate::store::Binding;
 use crate::store::Ledger;
 use crate::upstream;
 use crate::upstream::keyring::Ring;
@@ -113,6 +114,8 @@ where
 pub struct Counter {
     /// Where each purchase is written down.
     pub ledger: Arc<dyn Ledger>,
+    /// Whether the gateway's account is the ledger's.
+    pub binding: Binding,
     /// The purchases that are under way.
     pub running: Running,
     /// What the account's balance covers.
@@ -136,13 +139,13 @@ where
     S::Future: Send,
 {
     use purchase::{accepted, budget, credit, detached, idempotency, send};
-    let Counter { ledger, running, credit, desk, terms, metrics } = counter.clone();
+    let Counter { ledger, binding, running, credit, desk, terms, metrics } = counter.clone();
     let stack = ServiceBuilder::new()
         .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
-        .layer(budget::layer(Arc::clone(&ledger), terms)) //           its toll is set aside, then settled
+        .layer(budget::layer(Arc::clone(&ledger), binding, terms)) //  its toll is set aside, then settled
         .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
-        .layer(accepted::layer(desk)) //                               a video's job is written down
+        .layer(accepted::layer(desk)) //                               a video's job, for the ledger
         .layer(send::layer(metrics, ledger)) //                        order → ask, reply → receipt
         .service(gateway);
     BoxCloneSyncService::new(stack)

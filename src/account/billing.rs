@@ -46,6 +46,19 @@ pub struct Known {
     pub listing: Arc<Listing>,
     /// When: wall-clock time since the Unix epoch.
     pub as_of: Duration,
+    /// When it was asked, likewise.
+    pub asked: Duration,
+}
+
+/// What came of the latest question.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// None was asked yet.
+    NotYet,
+    /// No answer that can be read.
+    Nothing,
+    /// This.
+    Listing(Known),
 }
 
 /// The account's books. Clones are the same ones.
@@ -59,6 +72,7 @@ struct Shared {
     is_stale: AtomicBool,
     latest: Mutex<Option<Known>>,
     limit: watch::Sender<Option<Told>>,
+    heard: watch::Sender<Heard>,
     ears: Ears,
     is_ours: IsOurs,
     told: Mutex<HashSet<String>>,
@@ -83,6 +97,7 @@ impl Books {
             is_stale: AtomicBool::new(false),
             latest: Mutex::default(),
             limit: watch::Sender::new(None),
+            heard: watch::Sender::new(Heard::NotYet),
             ears: Box::new(move || Box::new(ears())),
             is_ours: Box::new(is_ours),
             told: Mutex::default(),
@@ -92,6 +107,11 @@ impl Books {
     /// The account's rate limit (2.3), as soon as it is known and whenever it changes.
     pub fn limit(&self) -> watch::Receiver<Option<Told>> {
         self.0.limit.subscribe()
+    }
+
+    /// What comes of each question.
+    pub fn heard(&self) -> watch::Receiver<Heard> {
+        self.0.heard.subscribe()
     }
 
     /// Whether the gateway did not answer when it was asked last.
@@ -175,6 +195,7 @@ impl Shared {
     /// The gateway's reply, and whether it could be read.
     async fn ask(&self, asked: Ask) -> (Result<Reply, Error>, bool) {
         let heard = (self.ears)();
+        let asked_at = clock::wall();
         let reply = self.gateway.clone().oneshot(asked).await;
         let listing = reply.as_ref().ok().map(billing::read);
         let is_read = matches!(listing, Some(Ok(_)));
@@ -182,10 +203,13 @@ impl Shared {
             heard(&listing.billing);
             self.hand_on(listing.billing.rate_limit);
             self.tell_revoked(&listing.keys);
-            let known = Known { listing: Arc::new(listing), as_of: clock::wall() };
+            let (listing, as_of) = (Arc::new(listing), clock::wall());
+            let known = Known { listing, as_of, asked: asked_at };
+            self.heard.send_replace(Heard::Listing(known.clone()));
             *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
         } else {
             info!("the account's books cannot be read; selling goes on");
+            self.heard.send_replace(Heard::Nothing);
             self.limit.send_if_modified(|known| {
                 known.is_none() && known.replace(Told::Nothing).is_none()
             });

@@ -19,7 +19,7 @@ use crate::purchase::idempotency::Running;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::sqlite::OpenError;
-use crate::store::{Broken, Money};
+use crate::store::{Binding, Broken, Money};
 
 /// When a gate ends.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +56,10 @@ pub async fn begin(
         members: store.members,
         metrics,
         ledger: store.ledger,
+        binding: match config.gateway.target {
+            Target::Sandbox => Binding::play(),
+            Target::Live { .. } => Binding::real(),
+        },
         ledger_name: store.name,
         running: Running::default(),
         credit: Credit::default(),

@@ -32,13 +32,14 @@ use crate::downstream::host::Hosts;
 use crate::routes::admin::Admin;
 use crate::server;
 
-/// Runs the proxy until it is told to stop.
+/// Runs the proxy until it is told to stop. `new_account` gives the ledger to the gateway's account.
 ///
 /// # Errors
 /// What the system refuses: an address that is taken, no trust anchors.
 pub fn serve(
     loaded: Loaded,
     config_path: Option<PathBuf>,
+    new_account: bool,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
@@ -70,6 +71,9 @@ pub fn serve(
         }
         begun => begun?,
     };
+    if new_account {
+        lasting.binding.renew();
+    }
     // Before anybody can read that we run: a signal that nobody takes ends a process on the spot, as it
     // should while we wait for the ledger.
     let signals = behind.block_on(async { Signals::new() })?;
@@ -86,7 +90,7 @@ pub fn serve(
     // The cores have their own handles: with these open, too, the kernel would go on taking
     // connections that nobody serves while the rest drains.
     drop(listeners);
-    behind.spawn(app.open_books());
+    behind.spawn(app.follow_books());
     behind.spawn(async move { access.follow().await });
     let statement = app.statement();
     let reload =

@@ -44,7 +44,7 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 #[test]
 fn no_command_is_serve() {
     let (cli, ..) = read(&[]);
-    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Serve));
+    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Serve { new_account: false }));
     let (cli, ..) = read(&["--config", "a.toml", "check", "--online"]);
     let cli = cli.expect("right");
     assert_eq!(cli.config.as_deref(), Some(Path::new("a.toml")));
@@ -317,7 +317,10 @@ fn reports_are_asked_for_in_words() {
     let usage = Command::Usage { since, by: By::Day, format: Format::Table };
     assert_eq!(cli.map(|cli| cli.command()), Ok(usage));
     let (cli, ..) = read(&["reconcile", "--dry-run"]);
-    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Reconcile { dry_run: true }));
+    assert_eq!(
+        cli.map(|cli| cli.command()),
+        Ok(Command::Reconcile { dry_run: true, format: reconcile::Format::Text })
+    );
     for arguments in [
         &["usage", "--since", "yesterday"][..],
         &["usage", "--since", CANARY],

@@ -100,6 +100,7 @@ pub(crate) fn caller() -> Caller {
 fn job(request_id: &str) -> Job {
     Job {
         request_id: request_id.into(),
+        purchase: None,
         owner: caller().to_string().into(),
         key: Some(KeyId([2; 8])),
         model: "video-a-2".into(),

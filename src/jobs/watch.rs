@@ -143,6 +143,7 @@ mod tests {
     fn watched() -> Arc<Watched> {
         Arc::new(Watched::new(Job {
             request_id: "r".into(),
+            purchase: None,
             owner: "ann".into(),
             key: None,
             model: "m".into(),

@@ -21,7 +21,8 @@ use crate::problem::{
 };
 use crate::store;
 use crate::store::{
-    Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refused, Reservation, Twin,
+    Binding, Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refused,
+    Reservation, Twin,
 };
 use crate::upstream::{Departure, Stay};
 use crate::validate::Paid;
@@ -31,15 +32,20 @@ use crate::validate::Paid;
 pub struct Budget<S> {
     inner: S,
     ledger: Arc<dyn Ledger>,
+    binding: Binding,
     terms: Terms,
 }
 
-/// Sets tolls aside in `ledger`.
+/// Sets tolls aside in `ledger`, if the gateway's account is the ledger's.
 pub fn layer<S>(
     ledger: Arc<dyn Ledger>,
+    binding: Binding,
     terms: Terms,
 ) -> impl Layer<S, Service = Budget<S>> + Clone {
-    layer_fn(move |inner| Budget { inner, ledger: Arc::clone(&ledger), terms })
+    layer_fn(move |inner| {
+        let (ledger, binding) = (Arc::clone(&ledger), binding.clone());
+        Budget { inner, ledger, binding, terms }
+    })
 }
 
 type Outcome = Result<Receipt, Stop>;
@@ -62,6 +68,7 @@ where
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
         let (ledger, terms) = (Arc::clone(&self.ledger), self.terms);
+        let binding = self.binding.clone();
         Box::pin(async move {
             let hold = Hold::reserve(ledger, reservation(&purchase, &terms)).await?;
             purchase.departure = Some(Arc::new(LastWord {
@@ -74,9 +81,14 @@ where
                 store::Service::Chat => terms.keep_chats,
                 store::Service::Video | store::Service::Other => terms.keep_videos,
             };
-            let toll = purchase.order.get().toll;
             let is_keyless = matches!(purchase.claim, Claim::Likeness { .. });
-            let mut outcome = inner.call(purchase).await;
+            // Only now: the ledger answers a repeat, whichever account the key is of.
+            let mut outcome = match binding.may_sell().await {
+                Ok(()) => inner.call(purchase).await,
+                Err(refusal) => Err(refusal),
+            };
+            let accepted = outcome.as_mut().ok().and_then(|receipt| receipt.accepted.take());
+            let job = accepted.as_ref().map(|accepted| Box::new(accepted.job().clone()));
             let ending = match &outcome {
                 Ok(receipt) if receipt.status.is_success() => {
                     let reply = KeptReply {
@@ -84,17 +96,20 @@ where
                         is_json: receipt.is_json,
                         body: receipt.body.clone(),
                     };
-                    Ending::Posted { cost: receipt.toll, reply: Some(reply), keep }
+                    Ending::Posted { cost: receipt.toll, reply: Some(reply), keep, job }
                 }
                 // A definitive refusal: the toll goes back, and the key is free again.
                 Ok(_refusal) => Ending::Voided,
                 Err(problem) => match problem.charge() {
                     Charged::No => Ending::Voided,
-                    Charged::Yes => Ending::Posted { cost: toll, reply: None, keep },
-                    Charged::Unknown => Ending::Unknown,
+                    // Only a reply that was read proves a charge.
+                    Charged::Yes | Charged::Unknown => Ending::Unknown,
                 },
             };
             hold.settle(ending).await;
+            if let Some(accepted) = accepted {
+                accepted.tell();
+            }
             if let Ok(receipt) = &mut outcome
                 && is_keyless
             {

@@ -189,7 +189,17 @@ where
                 let delivery = matches!(purchase.claim, Claim::Likeness { .. })
                     .then(|| Delivery { ledger: Arc::clone(&self.ledger), id });
                 let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-                Ok(Receipt { status, is_json, body, toll, key: None, is_replay: true, delivery })
+                let (key, accepted) = (None, None);
+                Ok(Receipt {
+                    status,
+                    is_json,
+                    body,
+                    toll,
+                    key,
+                    is_replay: true,
+                    delivery,
+                    accepted,
+                })
             }
             (State::Posted, None) => Err(Problem::new(&OUTCOME_UNKNOWN)
                 .charged(Charged::Yes)

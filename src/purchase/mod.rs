@@ -143,6 +143,8 @@ pub struct Receipt {
     pub is_replay: bool,
     /// To be told when the caller took the body to its end.
     pub delivery: Option<Delivery>,
+    /// The job that a video's order became, until it is written down.
+    pub accepted: Option<accepted::Announcement>,
 }
 
 /// Notes in the ledger that a reply reached its caller.

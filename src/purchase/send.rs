@@ -86,6 +86,7 @@ where
                     body: reply.body,
                     is_replay: false,
                     delivery: None,
+                    accepted: None,
                 }),
                 Err(error) => {
                     if let Some(body) = error.unread() {

@@ -48,6 +48,8 @@ pub struct KeyId(pub [u8; 8]);
 pub struct Job {
     /// The gateway's name for it (contract 2.5).
     pub request_id: Arc<str>,
+    /// The purchase that it was ordered with, where that is known.
+    pub purchase: Option<super::PurchaseId>,
     /// Whose it is, as [`super::Caller`] is written.
     pub owner: Arc<str>,
     /// The key that it was ordered with, where that is known.

@@ -1,5 +1,6 @@
 //! Keeps the ledger in a file that survives a crash of the process, and whatever is dear a power cut.
 
+mod audit;
 mod books;
 mod claim;
 mod column;
@@ -32,7 +33,6 @@ use tracing::warn;
 
 use super::Answer;
 use super::CallerSpending;
-use super::Checkpoint;
 use super::Clock;
 use super::Ending;
 use super::Job;
@@ -42,7 +42,6 @@ use super::Money;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
-use super::Rest;
 use super::Room;
 use super::Row;
 use super::Scope;
@@ -315,32 +314,12 @@ impl Ledger for Sqlite {
         let clock = self.clock.clone();
         self.ask(Weight::Cheap, move |books| books.spent(&scope, clock()))
     }
-
-    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
-        report::at_rest(self.path.clone(), since)
-    }
-
-    fn check(&self, noted: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
-        self.ask(Weight::Cheap, move |books| books.check(noted))
-    }
-
-    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        self.ask(Weight::Cheap, |books| Ok(books.checks(1)?.pop()))
-    }
-
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
-        self.ask(Weight::Cheap, move |books| books.checks(most))
-    }
 }
 
 impl JobBook for Sqlite {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         let job = job.clone();
         self.ask(Weight::Dear, move |books| jobs::accept(&books.connection, &job))
-    }
-
-    fn accept_later(&self, job: Job) {
-        self.send(Noted::step(Weight::Dear, move |books| jobs::accept(&books.connection, &job)));
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {

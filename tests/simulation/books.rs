@@ -189,7 +189,7 @@ impl Books {
         }
         entry.ended_at.get_or_insert(wall);
         match ending {
-            Ending::Posted { cost, reply, keep } => {
+            Ending::Posted { cost, reply, keep, .. } => {
                 entry.state = State::Posted;
                 entry.cost = *cost;
                 entry.reply = reply.as_ref().map(|reply| reply.body.clone());

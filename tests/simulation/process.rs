@@ -20,7 +20,7 @@ use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
 use tollgate::purchase::{Claim, Purchase, Receipt};
 use tollgate::store;
-use tollgate::store::{Ending, KeyId, PurchaseId};
+use tollgate::store::{Binding, Ending, KeyId, PurchaseId};
 use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
 use tollgate::upstream::{Ask, Error, Reply, What};
@@ -77,13 +77,10 @@ impl Process {
         let credit = Credit::default();
         let counter = Counter {
             ledger: Arc::new(disk.clone()),
+            binding: Binding::play(),
             running: Running::default(),
             credit: credit.clone(),
-            desk: Desk {
-                book: Arc::new(disk.clone()),
-                keys: Arc::from([KeyId([1; 8]); 3]),
-                tell: Arc::new(|_job| ()),
-            },
+            desk: Desk { keys: Arc::from([KeyId([1; 8]); 3]), tell: Arc::new(|_job| ()) },
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),
         };

@@ -91,7 +91,7 @@ async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) 
 
 async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Ending::Posted { cost: TOLL, reply: None, keep: 24 * HOUR }).await;
+    desk.settle(id, Ending::Posted { cost: TOLL, reply: None, keep: 24 * HOUR, job: None }).await;
     desk.ledger.forget().await.unwrap();
     let earlier = desk.known(&keyed("k", "p")).await;
     assert_eq!((earlier.state, earlier.reply), (State::Posted, None));

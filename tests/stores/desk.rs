@@ -207,7 +207,7 @@ pub(crate) fn reply(body: &str) -> KeptReply {
 }
 
 pub(crate) fn posted(cost: Usd, body: &str) -> Ending {
-    Ending::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR }
+    Ending::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
 /// Runs each promise on each backend, with the usual room.

@@ -1,6 +1,7 @@
 //! One suite on every backend of the ledger, and what only the one on disk has to promise.
 #![cfg(test)]
 
+mod audit;
 mod budgets;
 mod claims;
 mod concurrency;

@@ -53,7 +53,7 @@ fn verbs() -> impl Strategy<Value = Verb> {
     let ending = prop_oneof![
         3 => (0..20_u64, prop::option::of("[a-z]{0,30}"), 0..100_u64).prop_map(|(cost, body, keep)| {
             let reply = body.map(|body| reply(&body));
-            Ending::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep) }
+            Ending::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep), job: None }
         }),
         1 => Just(Ending::Voided),
         1 => Just(Ending::Unknown),

@@ -21,11 +21,11 @@ async fn again_after_a_cut(after_departure: bool) -> Outcome {
     });
     let cut = keyed();
     let waiting = cut.waiters.wait(Standing::default());
-    let call = layer(Arc::clone(&ledger), terms(SOON)).layer(endless).oneshot(cut);
+    let call = layer(Arc::clone(&ledger), Binding::play(), terms(SOON)).layer(endless).oneshot(cut);
     timeout(SOON, call).await.expect_err("it has no end");
     drop(waiting);
     let prompt = service_fn(|_: Purchase| async { Ok::<_, Problem>(receipt()) });
-    layer(ledger, terms(SOON)).layer(prompt).oneshot(keyed()).await
+    layer(ledger, Binding::play(), terms(SOON)).layer(prompt).oneshot(keyed()).await
 }
 
 #[tokio::test(start_paused = true)]

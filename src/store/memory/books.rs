@@ -5,13 +5,14 @@ mod report;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+use super::audit::Notes;
 use super::replies::Replies;
 use crate::contract::money::Usd;
-use crate::store::Checkpoint;
 use crate::store::Claim;
 use crate::store::Earlier;
 use crate::store::Ending;
 use crate::store::Identity;
+use crate::store::Job;
 use crate::store::PurchaseId;
 use crate::store::Refused;
 use crate::store::Reservation;
@@ -25,14 +26,11 @@ use crate::store::Unavailable;
 use crate::store::budget;
 use crate::store::period::Today;
 
-/// Checkpoints that are remembered.
-const MOST_CHECKS: usize = 1_000;
-
 pub(super) struct Books {
     room: Room,
-    entries: BTreeMap<u64, Entry>,
-    numbers: HashMap<PurchaseId, u64>,
-    next: u64,
+    pub(super) entries: BTreeMap<u64, Entry>,
+    pub(super) numbers: HashMap<PurchaseId, u64>,
+    pub(super) next: u64,
     keys: HashMap<Identity, u64>,
     /// Purchases without a key that count, by likeness and end: the running ones come first.
     twins: BTreeSet<(Identity, Option<Duration>, u64)>,
@@ -42,7 +40,7 @@ pub(super) struct Books {
     /// Ended ones, in the order of their first end.
     ended: VecDeque<u64>,
     replies: Replies,
-    checked: VecDeque<Checkpoint>,
+    pub(super) audit: Notes,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,12 +49,13 @@ enum Period {
     Month(u64),
 }
 
-struct Entry {
-    row: Row,
+pub(super) struct Entry {
+    pub(super) row: Row,
     today: Today,
     counts: Usd,
     found_by: FoundBy,
     is_delivered: bool,
+    pub(super) is_assumed: bool,
     keep_until: Duration,
 }
 
@@ -82,7 +81,7 @@ impl Books {
             running: 0,
             ended: VecDeque::new(),
             replies: Replies::default(),
-            checked: VecDeque::new(),
+            audit: Notes::default(),
         }
     }
 
@@ -134,6 +133,7 @@ impl Books {
             counts: asked.toll,
             found_by,
             is_delivered: false,
+            is_assumed: false,
             keep_until: Duration::ZERO,
         };
         self.entries.insert(number, entry);
@@ -156,6 +156,7 @@ impl Books {
         id: PurchaseId,
         ending: Ending,
         now: Duration,
+        accept: impl FnOnce(&Job),
     ) -> Result<(), Unavailable> {
         let Some(&number) = self.numbers.get(&id) else { return Ok(()) };
         let Some(entry) = self.entries.get(&number) else { return Ok(()) };
@@ -173,8 +174,12 @@ impl Books {
         let ended_at = *entry.row.ended.get_or_insert(now);
         entry.row.state = state;
         entry.counts = counts;
-        if let Ending::Posted { cost, keep, reply } = ending {
+        if let Ending::Posted { cost, keep, reply, job } = ending {
+            entry.is_assumed = reply.is_none();
             entry.row.toll = cost;
+            if let Some(job) = job {
+                accept(&job);
+            }
             entry.keep_until = now.saturating_add(keep);
             if let Some(reply) = reply {
                 self.replies.keep(number, reply, self.room);
@@ -209,15 +214,6 @@ impl Books {
 
     pub(super) fn spent_now(&self, scope: &Scope, now: Duration) -> Spent {
         self.spent(scope, Today::at(now, self.latest_day))
-    }
-
-    pub(super) fn check(&mut self, noted: Checkpoint) -> bool {
-        if self.running == 0 {
-            self.checked.push_back(noted);
-            let surplus = self.checked.len().saturating_sub(MOST_CHECKS);
-            self.checked.drain(..surplus);
-        }
-        self.running == 0
     }
 
     /// Whether a key may be claimed. One whose keep time is over is free again.

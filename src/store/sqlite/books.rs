@@ -12,10 +12,10 @@ use super::column;
 use super::column::nanos;
 use super::counters::Counters;
 use super::fault::Fault;
+use super::jobs;
 use super::replies;
 use super::replies::Kept;
 use crate::contract::money::Usd;
-use crate::store::Checkpoint;
 use crate::store::Claim;
 use crate::store::Ending;
 use crate::store::Money;
@@ -29,9 +29,6 @@ use crate::store::State;
 use crate::store::Unavailable;
 use crate::store::budget;
 use crate::store::period::Today;
-
-/// Checkpoints that are remembered.
-const CHECKS: i64 = 1_000;
 
 /// An open ledger, and what is known of it without asking.
 pub(super) struct Books {
@@ -141,15 +138,19 @@ impl Books {
         };
         let mut end = self.connection.prepare_cached(
             "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
-                ended_at = coalesce(ended_at, ?)
+                ended_at = coalesce(ended_at, ?), assumed = ?
              WHERE number = ?",
         )?;
-        end.execute(params![state.name(), cost, until, nanos(now), purchase.number])?;
+        let assumed = matches!(ending, Ending::Posted { reply: None, .. });
+        end.execute(params![state.name(), cost, until, nanos(now), assumed, purchase.number])?;
         if state == State::Voided {
             claim::let_go(&self.connection, purchase.number)?;
         }
         if let Ending::Posted { reply: Some(reply), .. } = ending {
             replies::keep(self, purchase.number, reply, until.unwrap_or_default())?;
+        }
+        if let Ending::Posted { job: Some(job), .. } = ending {
+            jobs::accept(&self.connection, job)?;
         }
         Ok(())
     }
@@ -164,46 +165,6 @@ impl Books {
     pub(super) fn spent(&self, scope: &Scope, now: Duration) -> Result<Spent, Fault> {
         let counters = Counters { connection: &self.connection };
         counters.of(scope, Today::at(now, counters.latest_day()?))
-    }
-
-    pub(super) fn check(&self, noted: Checkpoint) -> Result<bool, Fault> {
-        let running = "SELECT EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)";
-        if self.connection.query_row(running, [], |row| row.get(0))? {
-            return Ok(false);
-        }
-        let mut insert = self.connection.prepare_cached(
-            "INSERT INTO checks (at, balance_cents, chats, chat_cents, spent_cents)
-             VALUES (?, ?, ?, ?, ?)",
-        )?;
-        insert.execute(params![
-            nanos(noted.at),
-            noted.balance_cents,
-            noted.chats,
-            noted.chat_cents,
-            noted.spent_cents,
-        ])?;
-        let oldest = self.connection.last_insert_rowid().saturating_sub(CHECKS);
-        self.connection.execute("DELETE FROM checks WHERE number <= ?", [oldest])?;
-        Ok(true)
-    }
-
-    /// The latest, newest first.
-    pub(super) fn checks(&self, most: usize) -> Result<Vec<Checkpoint>, Fault> {
-        let mut latest = self.connection.prepare_cached(
-            "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
-             ORDER BY number DESC LIMIT ?",
-        )?;
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let found = latest.query_map([most], |row| {
-            Ok(Checkpoint {
-                at: column::moment(row, 0)?,
-                balance_cents: row.get(1)?,
-                chats: row.get(2)?,
-                chat_cents: row.get(3)?,
-                spent_cents: row.get(4)?,
-            })
-        })?;
-        Ok(found.collect::<rusqlite::Result<_>>()?)
     }
 
     /// What the crash of an earlier server left behind: what was never sent is voided, what was sent

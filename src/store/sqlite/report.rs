@@ -15,7 +15,7 @@ use super::open;
 use super::open::Purpose;
 use crate::store::Answer;
 use crate::store::CallerSpending;
-use crate::store::Rest;
+use crate::store::PurchaseId;
 use crate::store::Room;
 use crate::store::Row;
 use crate::store::Spending;
@@ -57,24 +57,7 @@ pub(super) fn unknown(
     })
 }
 
-/// One statement, and so one moment of the file; rows are never deleted, so numbers only go up.
-pub(super) fn at_rest(
-    path: PathBuf,
-    since: Duration,
-) -> Answer<'static, Result<Option<Rest>, Unavailable>> {
-    read(path, move |connection| {
-        let query = "
-            SELECT (SELECT coalesce(max(number), 0) FROM purchases),
-                   (SELECT count(*) FROM purchases WHERE at >= ? AND state = 'unknown')
-            WHERE NOT EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)";
-        let rest = connection.query_row(query, [column::nanos(since)], |row| {
-            Ok(Rest { begun: row.get(0)?, unknown: row.get(1)? })
-        });
-        rest.optional()
-    })
-}
-
-fn read<T: Send + 'static>(
+pub(super) fn read<T: Send + 'static>(
     path: PathBuf,
     query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
 ) -> Answer<'static, Result<T, Unavailable>> {
@@ -152,26 +135,32 @@ fn all(connection: &Connection, since: Duration) -> rusqlite::Result<Vec<Row>> {
     purchases(connection, "WHERE at >= ? ORDER BY at, number", column::nanos(since))
 }
 
+pub(super) fn purchase(connection: &Connection, id: PurchaseId) -> rusqlite::Result<Option<Row>> {
+    let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
+    connection.query_row(&query, [id.0.as_bytes()], row).optional()
+}
+
 fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
-    let mut find = connection.prepare(&format!(
-        "SELECT id, at, caller, service, model, coalesce(cost_micros, toll_micros), state,
-            ended_at
-         FROM purchases {which}"
-    ))?;
-    let rows = find.query_map([value], |row| {
-        let ended: Option<u64> = row.get(7)?;
-        Ok(Row {
-            id: column::id(row, 0)?,
-            at: column::moment(row, 1)?,
-            ended: ended.map(Duration::from_nanos),
-            caller: row.get(2)?,
-            service: column::service(row, 3)?,
-            model: model(row, 4)?,
-            toll: column::money(row, 5)?,
-            state: column::state(row, 6)?,
-        })
-    })?;
-    rows.collect()
+    let mut find = connection.prepare(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
+    find.query_map([value], row)?.collect()
+}
+
+/// What [`row`] reads.
+const COLUMNS: &str =
+    "id, at, caller, service, model, coalesce(cost_micros, toll_micros), state, ended_at";
+
+pub(super) fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+    let ended: Option<u64> = row.get(7)?;
+    Ok(Row {
+        id: column::id(row, 0)?,
+        at: column::moment(row, 1)?,
+        ended: ended.map(Duration::from_nanos),
+        caller: row.get(2)?,
+        service: column::service(row, 3)?,
+        model: model(row, 4)?,
+        toll: column::money(row, 5)?,
+        state: column::state(row, 6)?,
+    })
 }
 
 /// A name that was damaged is no reason to show no money.
