@@ -151,9 +151,9 @@ fn evidence(
          ORDER BY p.number",
     )?;
     let found = find.query_map(params![signed(settled), nanos(refundable)], |row| {
-        let job = match row.get_ref(10)? {
-            rusqlite::types::ValueRef::Null => None,
-            _ => Some(column::named(row, 10, &JobState::ALL, JobState::name)?),
+        let job = match row.get::<_, Option<String>>(10)? {
+            Some(_) => Some(column::named(row, 10, &JobState::ALL, JobState::name)?),
+            None => None,
         };
         Ok(Evidence { row: report::row(row)?, number: row.get(8)?, is_assumed: row.get(9)?, job })
     })?;
