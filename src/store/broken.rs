@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::AccountLimit;
 use super::Answer;
 use super::CallerSpending;
 use super::Checkpoint;
@@ -152,6 +153,12 @@ impl WindowLog for Broken {
     fn replied(&self, _: Place, _: Duration) {}
 
     fn unsent(&self, _: Place) {}
+
+    fn note_limit(&self, _: AccountLimit) {}
+
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
+        self.refuse()
+    }
 
     fn places(&self, _: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         self.refuse()

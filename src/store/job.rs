@@ -38,6 +38,15 @@ pub struct TakenPlace {
     pub replied: Duration,
 }
 
+/// The account's rate limit as the gateway told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountLimit {
+    /// Requests in any window.
+    pub requests: u64,
+    /// The length of a window in seconds.
+    pub window_seconds: u64,
+}
+
 /// Which key of the account made a job: a hash of the key, so that it can be told among the keys of a
 /// later ring and tells nothing itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -37,7 +37,7 @@ pub use entry::{
     Money, OverBudget, PurchaseId, Refused, Reservation, Rest, Row, Scope, Service, Spending,
     Spent, State, Twin,
 };
-pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
+pub use job::{AccountLimit, Job, JobState, KeyId, Place, TakenPlace, Word};
 pub use member::{LOOK_EVERY, Member, MemberFault, Members, Own, Role, Session, is_member_name};
 pub use room::Room;
 
@@ -115,8 +115,8 @@ pub trait Ledger: Send + Sync + 'static {
     fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>>;
 }
 
-/// The log of what was sent to the gateway in the last day, so that a restart does not forget the
-/// window.
+/// The log of what was sent to the gateway in the last day, and the limit that it told, so that a restart
+/// does not forget the window.
 pub trait WindowLog: Send + Sync + 'static {
     /// A place in the window is taken; on return, a crash does not forget it. `at` is wall-clock time.
     fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>>;
@@ -126,6 +126,12 @@ pub trait WindowLog: Send + Sync + 'static {
 
     /// Notes, without waiting, that nothing was sent: the place is free at once.
     fn unsent(&self, place: Place);
+
+    /// Keeps, without waiting, the rate limit that the gateway told last. It outlives power cuts.
+    fn note_limit(&self, limit: AccountLimit);
+
+    /// The last limit that was [noted](Self::note_limit).
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>>;
 
     /// The places that were taken, or whose reply came, after `since`; what nobody knows the reply of
     /// counts as replied to when the store was opened (a crash), or just now (it is under way).

@@ -128,6 +128,13 @@ const MIGRATIONS: &[&str] = &["
         number INTEGER PRIMARY KEY CHECK (number = 1),
         print  BLOB NOT NULL CHECK (length(print) = 32)
     ) STRICT;
+", "
+    -- The account's rate limit as the gateway told it last: one row, once it is known.
+    CREATE TABLE rate_limit (
+        number   INTEGER PRIMARY KEY CHECK (number = 1),
+        requests INTEGER NOT NULL CHECK (requests > 0),    -- in any window
+        seconds  INTEGER NOT NULL CHECK (seconds > 0)      -- the length of a window
+    ) STRICT;
 "];
 
 /// The version that this program writes.
@@ -215,7 +222,7 @@ mod tests {
         let clock = || Arc::new(|| Duration::from_secs(9));
         for opened in [Sqlite::read(&path, clock()), Sqlite::beside(&path, clock())] {
             let why = opened.unwrap_err().to_string();
-            assert!(why.contains("start the server once to bring it to 3"), "{why}");
+            assert!(why.contains("start the server once to bring it to 4"), "{why}");
         }
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
@@ -242,7 +249,7 @@ mod tests {
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
         let why = Sqlite::beside(&path, clock()).unwrap_err().to_string();
-        assert!(why.contains("its version is 2; start the server once to bring it to 3"), "{why}");
+        assert!(why.contains("its version is 2; start the server once to bring it to 4"), "{why}");
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
         let members = ledger.members().await.unwrap();

@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::app::Remembered;
 use tollgate::store::{
-    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
-    Reservation, Rest, Row, Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
+    AccountLimit, Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place,
+    PurchaseId, Refused, Reservation, Rest, Row, Scope, Spending, Spent, TakenPlace, Unavailable,
+    WindowLog, Word,
 };
 
 use crate::support::lock;
@@ -144,6 +145,14 @@ impl WindowLog for Brittle {
 
     fn unsent(&self, place: Place) {
         self.0.log.unsent(place);
+    }
+
+    fn note_limit(&self, limit: AccountLimit) {
+        self.0.log.note_limit(limit);
+    }
+
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
+        self.0.log.noted_limit()
     }
 
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
-    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
-    Reservation, Rest, Row, Scope, Spending, Spent, State, TakenPlace, Unavailable, WindowLog,
-    Word,
+    AccountLimit, Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place,
+    PurchaseId, Refused, Reservation, Rest, Row, Scope, Spending, Spent, State, TakenPlace,
+    Unavailable, WindowLog, Word,
 };
 
 use super::{Disk, Verb, finish};
@@ -229,6 +229,16 @@ impl WindowLog for Disk {
             self.closes(place);
             self.store().unsent(place);
         }
+    }
+
+    fn note_limit(&self, limit: AccountLimit) {
+        if self.is_alive() {
+            self.store().note_limit(limit);
+        }
+    }
+
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
+        Box::pin(ready(finish(self.store().noted_limit())))
     }
 
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
