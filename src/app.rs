@@ -137,10 +137,6 @@ impl App {
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         lasting.jobs.follow(jobs::Setup {
             gateway: BoxCloneSyncService::new(polls.clone()),
-            room: Arc::new({
-                let window = Arc::clone(&lasting.window);
-                move || window.room()
-            }),
             keys: Arc::clone(&keys),
             words: words(&config),
             is_public: !config.is_private(),

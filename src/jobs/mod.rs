@@ -49,8 +49,6 @@ const LATEST: Duration = Duration::from_secs(300);
 pub struct Setup {
     /// Whom to ask.
     pub gateway: BoxCloneSyncService<Ask, Reply, Error>,
-    /// How many polls could go now without a purchase waiting for it.
-    pub room: Arc<dyn Fn() -> usize + Send + Sync>,
     /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
     /// How a status body is read.

@@ -177,7 +177,7 @@ impl Shared {
                 // The settings take no path that a target may not hold.
                 (method.clone(), target.parse().map_err(|_| Error::NotTaken)?, body.clone())
             }
-            What::VideoStatus { request_id } => {
+            What::VideoStatus { request_id, .. } => {
                 let query: String =
                     url::form_urlencoded::byte_serialize(request_id.as_bytes()).collect();
                 let target = format!("{}?request_id={query}", self.targets.status);

@@ -149,7 +149,7 @@ impl Process {
 
     /// Somebody asks how far a job is.
     pub(crate) fn poll_job(&self) {
-        let ask = Ask::free(What::VideoStatus { request_id: "job".into() });
+        let ask = Ask::free(What::VideoStatus { request_id: "job".into(), is_watched: true });
         let asked = self.gateway.clone().oneshot(ask);
         self.runtime.spawn(asked);
     }
