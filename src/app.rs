@@ -4,6 +4,7 @@
 mod account;
 mod alone;
 mod begin;
+mod books;
 mod current;
 mod page;
 mod remembered;
@@ -13,7 +14,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::OptionFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -33,9 +33,7 @@ use crate::access::keyed;
 use crate::access::roll::Roll;
 use crate::access::token::Secret;
 use crate::account::billing::Books;
-use crate::account::books;
 use crate::account::media::Videos;
-use crate::account::statement::Statement;
 use crate::config;
 use crate::config::{Config, Key, Mode, Target};
 use crate::downstream;
@@ -105,6 +103,8 @@ pub struct App {
     gate: Gate,
     parts: Arc<Parts>,
     gateway: Gateway,
+    /// The gateway as whatever is no purchase asks it.
+    polls: BoxCloneSyncService<Ask, Reply, upstream::Error>,
     counter: Counter,
     books: Books,
     config: Config,
@@ -126,13 +126,33 @@ impl App {
     /// # Errors
     /// Settings that only the system can refuse: no trust anchors, an unreadable `page.dir`.
     pub fn new(config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
+        Self::build(config, own, lasting, None)
+    }
+
+    /// Builds the gate anew from other settings. It keeps this gate's books, so that it has nothing to
+    /// ask; [`take_over`](Self::take_over) has them ask with the new settings.
+    ///
+    /// # Errors
+    /// As [`App::new`].
+    pub fn renewed(&self, config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
+        Self::build(config, own, lasting, Some(self.books.clone()))
+    }
+
+    fn build(
+        config: Config,
+        own: Vec<IpAddr>,
+        lasting: &Lasting,
+        books: Option<Books>,
+    ) -> io::Result<Self> {
         let (base, keys) = gateway(&config.gateway.target, lasting)?;
         let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
         let gateway = Gateway { base, keys, ring, window: Arc::clone(&lasting.window) };
         let metrics = Arc::clone(&lasting.metrics);
         let polls = gateway.stack(&config, &metrics)?;
         let limiter = Arc::new(Limiter::new(&config.limits));
-        let books = account::books(polls.clone(), lasting.credit.clone(), &gateway.keys);
+        let books = books.unwrap_or_else(|| {
+            account::books(polls.clone(), lasting.credit.clone(), &gateway.keys)
+        });
         let origins = page::media_origins(&config, lasting);
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         lasting.jobs.follow(jobs::Setup {
@@ -184,7 +204,8 @@ impl App {
         let (most, trusted) = (config.server.max_connections_per_address, gate.trusted.clone());
         lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
         let crowd = Arc::clone(&lasting.crowd);
-        Ok(Self { gate, parts: Arc::new(parts), gateway, counter, books, config, metrics, crowd })
+        let (parts, polls) = (Arc::new(parts), BoxCloneSyncService::new(polls));
+        Ok(Self { gate, parts, gateway, polls, counter, books, config, metrics, crowd })
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -202,62 +223,12 @@ impl App {
         Ok(pipeline::downstream(&self.gate, routes))
     }
 
-    /// Notes the gateway's books in the ledger, for reconciliation, and from then on follows the
-    /// account's balance; play money is never reconciled. It ends with the gate.
-    pub fn open_books(&self) -> impl Future<Output = ()> + Send + 'static {
-        let is_live = matches!(self.config.gateway.target, Target::Live { .. });
-        let ledger = Arc::clone(&self.counter.ledger);
-        let noting = is_live.then(|| books::note(ledger, self.books.gateway()));
-        let (following, learning) = self.ears();
-        // The limit that the first answer tells holds at once, however long the ledger takes to note it.
-        let books = async {
-            OptionFuture::from(noting).await;
-            following.await;
-        };
-        async {
-            futures_util::join!(books, learning);
-        }
-    }
-
-    /// Follows the account's balance and rate limit, for a gate that takes the place of another.
-    pub fn follow_books(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (following, learning) = self.ears();
-        async {
-            futures_util::join!(following, learning);
-        }
-    }
-
-    /// What follows the balance, and what hands the rate limit on.
-    fn ears(
-        &self,
-    ) -> (
-        impl Future<Output = ()> + Send + 'static,
-        impl Future<Output = Option<()>> + Send + 'static,
-    ) {
-        let credit = self.counter.credit.clone();
-        let following = self.books.follow(move || credit.was_used());
-        let window = Arc::clone(&self.gateway.window);
-        let is_told = self.config.gateway.window == config::Window::Auto;
-        let learning = is_told.then(|| account::learn_limit(self.books.limit(), window));
-        (following, OptionFuture::from(learning))
-    }
-
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
     pub async fn tidy(&self) {
         self.gate.limiter.tidy();
         if let Err(error) = self.counter.ledger.forget().await {
             tracing::warn!(%error, "old replies could not be forgotten");
         }
-    }
-
-    /// Who asks the account's books of the gateway anew, however lately it was asked.
-    pub fn statement(&self) -> Statement {
-        Statement::new(self.books.gateway())
-    }
-
-    /// Has `statement` ask with the settings of this gate from now on.
-    pub fn take_over(&self, statement: &Statement) {
-        statement.ask_through(self.books.gateway());
     }
 
     /// The settings that this gate was built from.

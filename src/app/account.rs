@@ -36,8 +36,13 @@ where
             credit.learnt(mark, balance.unwrap_or(Usd::micros(u64::MAX)));
         }
     };
+    Books::new(gateway, ears, is_ours(keys))
+}
+
+/// Says whether one of these keys begins so.
+pub(super) fn is_ours(keys: &[Key]) -> impl Fn(&str) -> bool + Send + Sync + use<> {
     let keys = keys.to_vec();
-    Books::new(gateway, ears, move |prefix| keys.iter().any(|key| key.expose().starts_with(prefix)))
+    move |prefix| keys.iter().any(|key| key.expose().starts_with(prefix))
 }
 
 /// Hands the account's rate limit on to the window. A gateway that does not tell it leaves purchases to

@@ -89,8 +89,7 @@ pub fn serve(
     behind.spawn(app.open_books());
     behind.spawn(async move { access.follow().await });
     let statement = app.statement();
-    let reload =
-        Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
+    let reload = Reload { config_path, own, lasting: lasting.clone() };
     let admin_own = app::own_addresses(&[admin.local_addr()?])?;
     let admin_hosts = Hosts::new([], admin_own.clone());
     behind.block_on(async {
