@@ -22,14 +22,13 @@ use tower::util::BoxCloneSyncService;
 use url::Url;
 
 pub use alone::{asking, window_alone};
-pub use begin::{Ends, begin, own_addresses};
+pub use begin::{Ends, Starting, begin, own_addresses, prepare};
 pub use current::Current;
 pub use remembered::{Remembered, memory, sqlite};
 
 use crate::access::Access;
 use crate::access::Door;
 use crate::access::jwt::Jwt;
-use crate::access::keyed;
 use crate::access::roll::Roll;
 use crate::access::token::Secret;
 use crate::account::billing::Books;
@@ -247,10 +246,13 @@ impl App {
     }
 
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
-    pub async fn tidy(&self) {
-        self.gate.limiter.tidy();
-        if let Err(error) = self.counter.ledger.forget().await {
-            tracing::warn!(%error, "old replies could not be forgotten");
+    pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (limiter, ledger) = (Arc::clone(&self.gate.limiter), Arc::clone(&self.counter.ledger));
+        async move {
+            limiter.tidy();
+            if let Err(error) = ledger.forget().await {
+                tracing::warn!(%error, "old replies could not be forgotten");
+            }
         }
     }
 
@@ -312,12 +314,11 @@ pub async fn window(
 }
 
 /// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed
-/// where there are members only.
+/// where there are members only, who are let in once their list is [read](Access::open).
 ///
 /// # Errors
-/// That of `secret`, or that it is another one than the members' tokens were made with; a file of keys that
-/// cannot be used.
-pub async fn access(
+/// That of `secret`; a file of keys that cannot be used.
+pub fn access(
     mode: &Mode,
     members: Arc<dyn Members>,
     secret: impl FnOnce() -> io::Result<Secret>,
@@ -325,11 +326,7 @@ pub async fn access(
 ) -> io::Result<Arc<Access>> {
     let door = match mode {
         Mode::Open => Door::Open,
-        Mode::Members => {
-            let secret = secret()?;
-            keyed::recognise(&*members, &secret).await.map_err(io::Error::other)?;
-            Door::Members(Roll::open(members, secret).await)
-        }
+        Mode::Members => Door::Members(Roll::new(members, secret()?)),
         Mode::Jwt(settings) => Door::Jwt(Jwt::new(settings)?),
     };
     Ok(Arc::new(Access::new(door, metrics)))

@@ -31,6 +31,7 @@ use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem
 use crate::store::{Caller, Own, Role};
 use failures::Failures;
 use jwt::Jwt;
+use keyed::SecretFault;
 use roll::{Count, Opened, Roll};
 
 /// What a caller's credentials say of it, besides its name.
@@ -157,6 +158,24 @@ impl Access {
     pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
         let ended = self.roll()?.log_out(value).await;
         ended.map_err(|_unavailable| no_list())
+    }
+
+    /// Reads the list of members for the first time, where members may call.
+    ///
+    /// # Errors
+    /// Their tokens were made with another secret.
+    pub async fn open(&self) -> Result<(), SecretFault> {
+        match &self.door {
+            Door::Open | Door::Jwt(_) => Ok(()),
+            Door::Members(roll) => roll.open().await,
+        }
+    }
+
+    /// Looks for changes among the members now, and returns when they hold.
+    pub async fn refresh(&self) {
+        if let Door::Members(roll) = &self.door {
+            roll.look().await;
+        }
     }
 
     /// Looks for changes for as long as it is polled.

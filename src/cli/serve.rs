@@ -4,7 +4,9 @@ use std::io;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{interval, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{Interval, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -22,15 +25,21 @@ use super::check::{budgets, callers, gateway};
 use super::reload::Reload;
 use super::secret::secret;
 use super::{Exit, Loaded, log};
-use crate::access::Access;
 use crate::access::keyed::SecretFault;
+use crate::account::statement::Statement;
 use crate::app;
-use crate::app::{App, Current, Ends, TIDY_EVERY};
+use crate::app::{App, Current, Ends, Lasting, TIDY_EVERY};
 use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};
 use crate::downstream::host::Hosts;
 use crate::routes::admin::Admin;
 use crate::server;
+
+/// How long the ledger may take to close when nothing is under way any more.
+const CLOSES_WITHIN: Duration = Duration::from_secs(5);
+
+/// What serves a listener.
+type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs the proxy until it is told to stop.
 ///
@@ -50,6 +59,9 @@ pub fn serve(
         }
         return Ok(Exit::Mistake);
     }
+    let behind = runtime()?;
+    // Before anybody can know that we run: from the first listener on, a signal means a stop in good order.
+    let mut signals = behind.block_on(async { Signals::new() })?;
     log::start(config.log);
     for warning in loaded.warnings {
         warn!("{warning}");
@@ -58,61 +70,148 @@ pub fn serve(
     let listeners =
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
     let admin = bind(config.admin.listen)?;
-    let behind = runtime()?;
-    let shutdown = CancellationToken::new();
-    let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
+    let ends = Ends::default();
     let finding = || secret(&config);
-    let beginning = app::begin(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
-    let lasting = match behind.block_on(beginning) {
-        Err(error) if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) => {
-            writeln!(err, "tollgate: {error}")?;
-            return Ok(Exit::Mistake);
-        }
-        begun => begun?,
+    let preparing =
+        app::prepare(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
+    let Some(prepared) = behind.block_on(signals.unless_ended(preparing)) else {
+        info!("stopped before the start was over");
+        return Ok(Exit::Done);
     };
-    // Before anybody can read that we run: a signal that nobody takes ends a process on the spot, as it
-    // should while we wait for the ledger.
-    let signals = behind.block_on(async { Signals::new() })?;
-    let access = Arc::clone(&lasting.access);
+    let (lasting, starting) = match prepared {
+        Err(error) => return refused(error, err),
+        Ok(prepared) => prepared,
+    };
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
-
-    let cores = start_cores(&app, &listeners, &shutdown)?;
-    announce(app.config(), &access, &listeners, &admin, out)?;
-    if app.config().is_private() {
-        // One that tells nothing of itself looks like a browser on this machine.
-        info!("no front-end is named; before one is, set server.hosts and server.trusted_proxies");
-    }
-    // The cores have their own handles: with these open, too, the kernel would go on taking
-    // connections that nobody serves while the rest drains.
-    drop(listeners);
-    behind.spawn(app.open_books());
-    behind.spawn(async move { access.follow().await });
+    let cores = start_cores(&app, &listeners, &ends.shutdown)?;
     let statement = app.statement();
     let reload =
         Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
-    let admin_own = app::own_addresses(&[admin.local_addr()?])?;
-    let admin_hosts = Hosts::new([], admin_own.clone());
+    let server = Server { lasting, ends, cores, reload, is_open: Arc::default() };
     behind.block_on(async {
-        let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
-            let shutdown = shutdown.clone();
-            move || !shutdown.is_cancelled()
-        });
-        let admin_service = admin_service
-            .with_books(statement, &admin_own, move |headers| admin_hosts.check(headers));
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
-        // Who reaches the admin listener at all is not among those who crowd out each other.
-        let settings = server::Settings { crowd: Arc::default(), ..app.server() };
-        let admin = TcpListener::from_std(admin)?;
-        let introduce = move |peer: SocketAddr| admin_service.asked_from(peer.ip());
-        tokio::spawn(server::run(admin, introduce, settings, end.clone()));
+        let operators = server.operators(&app, statement, &admin)?;
+        let admin_address = admin.local_addr()?;
+        tokio::spawn(operators(TcpListener::from_std(admin)?, end.clone()));
+        let access = Arc::clone(&server.lasting.access);
+        tokio::spawn(async move { access.follow().await });
+
         let drain = app.config().server.drain;
-        wait_for_the_end(app, &cores, signals, &reload, &shutdown).await;
-        let exit = drained(cores, drain).await;
+        let begun = signals.unless_ended(starting.finish(&server.lasting)).await;
+        if let Some(Err(error)) = begun {
+            return refused(error, err);
+        }
+        if begun.is_some() {
+            server.is_open.store(true, Ordering::Release);
+            server.announce(app.config(), &listeners, admin_address, out)?;
+        }
+        // The cores have their own handles: with these open, too, the kernel would go on taking
+        // connections that nobody serves while the rest drains.
+        drop(listeners);
+        if begun.is_some() {
+            tokio::spawn(app.open_books());
+            server.run(app, &mut signals).await;
+        }
+        let exit = server.stop(drain).await;
         end.cancel();
         Ok(exit)
     })
+}
+
+/// A start that was refused: by a secret that is another one than before, with what to do; else by the system.
+fn refused(error: io::Error, err: &mut impl Write) -> io::Result<Exit> {
+    if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) {
+        writeln!(err, "tollgate: {error}")?;
+        return Ok(Exit::Mistake);
+    }
+    Err(error)
+}
+
+/// What runs until a signal ends it.
+struct Server {
+    lasting: Lasting,
+    ends: Ends,
+    cores: Vec<Core>,
+    reload: Reload,
+    /// Whether purchases can be made.
+    is_open: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// What serves the admin listener until it is told to end.
+    fn operators(
+        &self,
+        app: &App,
+        statement: Statement,
+        admin: &StdListener,
+    ) -> io::Result<impl FnOnce(TcpListener, CancellationToken) -> Serving + use<>> {
+        let own = app::own_addresses(&[admin.local_addr()?])?;
+        let hosts = Hosts::new([], own.clone());
+        let (shutdown, is_open) = (self.ends.shutdown.clone(), Arc::clone(&self.is_open));
+        let ready = move || !shutdown.is_cancelled();
+        let service = Admin::new(Arc::clone(&self.lasting.metrics), ready)
+            .with_start(move || is_open.load(Ordering::Acquire))
+            .with_members(Arc::clone(&self.lasting.access))
+            .with_books(statement, &own, move |headers| hosts.check(headers));
+        // Who reaches the admin listener at all is not among those who crowd out each other.
+        let settings = server::Settings { crowd: Arc::default(), ..app.server() };
+        Ok(move |listener, end| -> Serving {
+            let introduce = move |peer: SocketAddr| service.asked_from(peer.ip());
+            Box::pin(server::run(listener, introduce, settings, end))
+        })
+    }
+
+    /// Tidies, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
+    async fn run(&self, app: App, signals: &mut Signals) {
+        let mut app = app;
+        let mut tidying = Tidying::new();
+        let Signals { hup, term, int } = signals;
+        loop {
+            tokio::select! {
+                () = tidying.due() => tidying.begin(app.tidy()),
+                _ = hup.recv() => app = self.reload.run(app, &self.cores),
+                _ = term.recv() => break,
+                _ = int.recv() => break,
+            }
+        }
+    }
+
+    /// Finishes what is under way, for at most `drain` from now on.
+    async fn stop(self, drain: Duration) -> Exit {
+        self.ends.shutdown.cancel();
+        info!("stopping: finishing what is under way");
+        watch_the_end(drain);
+        drained(self.cores, drain).await
+    }
+
+    /// Where the page is, what it costs, who may come: the first thing that a person reads.
+    fn announce(
+        &self,
+        config: &Config,
+        listeners: &[StdListener],
+        admin: SocketAddr,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
+        for listener in listeners {
+            writeln!(out, "page      http://{}", listener.local_addr()?)?;
+        }
+        let count = self.lasting.access.count();
+        writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
+        writeln!(out, "callers   {}", callers(&config.access.mode, count))?;
+        writeln!(out, "budgets   {}", budgets(&config.budget))?;
+        writeln!(out, "admin     http://{admin}")?;
+        out.flush()?;
+        if config.is_private() {
+            // One that tells nothing of itself looks like a browser on this machine.
+            info!(
+                "no front-end is named; before one is, set server.hosts and server.trusted_proxies"
+            );
+        }
+        Ok(())
+    }
 }
 
 fn bind(at: SocketAddr) -> io::Result<StdListener> {
@@ -184,6 +283,28 @@ async fn serve_core(
     Ok(())
 }
 
+/// Tidies now and then, at most one at a time: a ledger that hangs keeps nothing else waiting.
+struct Tidying {
+    ticks: Interval,
+    running: Option<JoinHandle<()>>,
+}
+
+impl Tidying {
+    fn new() -> Self {
+        Self { ticks: interval(TIDY_EVERY), running: None }
+    }
+
+    async fn due(&mut self) {
+        self.ticks.tick().await;
+    }
+
+    fn begin(&mut self, tidy: impl Future<Output = ()> + Send + 'static) {
+        if self.running.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.running = Some(tokio::spawn(tidy));
+        }
+    }
+}
+
 /// What a process can be told.
 struct Signals {
     hup: Signal,
@@ -199,33 +320,37 @@ impl Signals {
             int: signal(SignalKind::interrupt())?,
         })
     }
+
+    /// Resolves at a SIGTERM or SIGINT.
+    async fn end(&mut self) {
+        tokio::select! { _ = self.term.recv() => {}, _ = self.int.recv() => {} }
+    }
+
+    /// Does this, or returns `None` at a SIGTERM or SIGINT.
+    async fn unless_ended<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! { biased; () = self.end() => None, done = work => Some(done) }
+    }
 }
 
-/// Tidies, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
-async fn wait_for_the_end(
-    mut app: App,
-    cores: &[Core],
-    signals: Signals,
-    reload: &Reload,
-    shutdown: &CancellationToken,
-) {
-    let Signals { mut hup, mut term, mut int } = signals;
-    let mut tidy = interval(TIDY_EVERY);
-    loop {
-        tokio::select! {
-            _ = tidy.tick() => app.tidy().await,
-            _ = hup.recv() => app = reload.run(app, cores),
-            _ = term.recv() => break,
-            _ = int.recv() => break,
+/// A second signal means now; what is in flight then is an unknown outcome. On a thread of its own: a disk that
+/// hangs may hold up everything else, and then the process ends without it when `drain` is over.
+fn watch_the_end(drain: Duration) {
+    let watch = move || {
+        let watching = async {
+            let mut signals = Signals::new()?;
+            timeout(drain + CLOSES_WITHIN, signals.end()).await.map_err(io::Error::other)
+        };
+        match runtime().and_then(|runtime| runtime.block_on(watching)) {
+            Ok(()) => std::process::exit(1),
+            Err(_elapsed) => {
+                error!("the ledger could not be closed in time");
+                std::process::exit(0)
+            }
         }
+    };
+    if let Err(error) = thread::Builder::new().name("end".to_owned()).spawn(watch) {
+        warn!(%error, "a second signal is not heard");
     }
-    shutdown.cancel();
-    info!("stopping: finishing what is under way");
-    // A second signal means now; what is in flight then is an unknown outcome.
-    tokio::spawn(async move {
-        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-        std::process::exit(1);
-    });
 }
 
 async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
@@ -245,23 +370,4 @@ async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
     }
     info!("stopped");
     Exit::Done
-}
-
-/// Where the page is, what it costs, who may come: the first thing that a person reads.
-fn announce(
-    config: &Config,
-    access: &Access,
-    listeners: &[StdListener],
-    admin: &StdListener,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
-    for listener in listeners {
-        writeln!(out, "page      http://{}", listener.local_addr()?)?;
-    }
-    writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
-    writeln!(out, "callers   {}", callers(&config.access.mode, access.count()))?;
-    writeln!(out, "budgets   {}", budgets(&config.budget))?;
-    writeln!(out, "admin     http://{}", admin.local_addr()?)?;
-    out.flush()
 }

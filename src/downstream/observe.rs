@@ -22,6 +22,7 @@ use super::route::Further;
 use crate::answer::Answer;
 use crate::clock;
 use crate::metrics::Metrics;
+use crate::problem::LEDGER_UNAVAILABLE;
 
 /// See the file's documentation.
 #[derive(Clone, Debug)]
@@ -84,8 +85,12 @@ impl Finish for Seen {
         let elapsed = clock::now().duration_since(self.started);
         self.metrics.request(self.route, status, elapsed);
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        // The ledger says so itself, once: a full disk must not fill up with lines.
+        let is_ledger = answer.body().problem().is_some_and(|it| *it.kind() == LEDGER_UNAVAILABLE);
         match status {
-            424 | 500..=599 => warn!(parent: &Span::current(), status, millis, "answered"),
+            424 | 500..=599 if !is_ledger => {
+                warn!(parent: &Span::current(), status, millis, "answered")
+            }
             _ => debug!(parent: &Span::current(), status, millis, "answered"),
         }
         answer.headers_mut().insert(X_REQUEST_ID, self.id.to_header());

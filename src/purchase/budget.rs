@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::SetOnce;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
-use tracing::error;
+use tracing::{debug, error};
 
 use super::{Claim, Delivery, Purchase, Receipt, Risk, Stop, Terms, Waiters};
 use crate::clock;
@@ -238,7 +238,8 @@ fn stop(refused: Refused) -> Stop {
         Refused::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
         Refused::OverBudget(over) => Problem::new(&BUDGET_EXHAUSTED).detail(words(&over)).into(),
         Refused::Unavailable(error) => {
-            error!(%error, "nothing can be bought");
+            // The ledger says so itself, once.
+            debug!(%error, "purchase refused by the ledger");
             Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5)).into()
         }
     }

@@ -12,22 +12,28 @@ use http::header::ORIGIN;
 use http::{HeaderMap, Method, Request, StatusCode};
 use tower::Service;
 
+use crate::access::Access;
 use crate::account::statement::Statement;
 use crate::answer;
 use crate::answer::Answer;
 use crate::metrics::Metrics;
 use crate::problem::{
-    DRAINING, FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem,
+    DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,
+    Problem,
 };
 
 /// What the gateway says of the account.
 const BILLING: &str = "/billing";
+/// Who may call.
+const MEMBERS: &str = "/members";
 
 /// Answers `/healthz`, `/readyz`, `/metrics` and `/billing`.
 #[derive(Clone)]
 pub struct Admin {
     metrics: Arc<Metrics>,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    is_open: Arc<dyn Fn() -> bool + Send + Sync>,
+    access: Option<Arc<Access>>,
     books: Option<(Statement, Guard)>,
     /// This machine's addresses that it listens on.
     own: Arc<[IpAddr]>,
@@ -41,7 +47,28 @@ type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 impl Admin {
     /// `ready` says whether new calls are welcome.
     pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { metrics, ready: Arc::new(ready), books: None, own: Arc::new([]), is_near: false }
+        Self {
+            metrics,
+            ready: Arc::new(ready),
+            is_open: Arc::new(|| true),
+            access: None,
+            books: None,
+            own: Arc::new([]),
+            is_near: false,
+        }
+    }
+
+    /// `is_open` says whether the ledger is open: until then, nothing can be bought.
+    #[must_use]
+    pub fn with_start(self, is_open: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_open: Arc::new(is_open), ..self }
+    }
+
+    /// Has `POST /members` look for changes among the members at once, beside [`with_books`](Self::with_books)
+    /// and under the same guard.
+    #[must_use]
+    pub fn with_members(self, access: Arc<Access>) -> Self {
+        Self { access: Some(access), ..self }
     }
 
     /// Answers `/billing`, too, to this machine alone, which has the addresses `own`, and unless `guard`
@@ -80,6 +107,9 @@ impl Admin {
             "/readyz" if !(self.ready)() => {
                 Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(5)))
             }
+            "/readyz" if !(self.is_open)() => Err(Problem::new(&LEDGER_UNAVAILABLE)
+                .detail("starting: the ledger is being opened")
+                .retry_after(Duration::from_secs(5))),
             _ => Ok(alive()),
         }
     }
@@ -91,16 +121,35 @@ async fn billing(
     method: Method,
     headers: HeaderMap,
 ) -> Result<Answer, Problem> {
-    guard(&headers)?;
-    // A page under any name can send a GET here, although it could not read the answer.
-    let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
-    if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
-        return Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail("no web page may ask this"));
-    }
+    is_for_operators(&guard, &headers)?;
     if method != Method::GET {
         return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET"));
     }
     Ok(answer::json(StatusCode::OK, &statement.now().await?))
+}
+
+/// Reads the list of members if it has changed: a command waits until its change holds.
+async fn refresh(
+    (access, guard): (Arc<Access>, Guard),
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Answer, Problem> {
+    is_for_operators(&guard, &headers)?;
+    if method != Method::POST {
+        return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("POST"));
+    }
+    access.refresh().await;
+    Ok(alive())
+}
+
+fn is_for_operators(guard: &Guard, headers: &HeaderMap) -> Result<(), Problem> {
+    guard(headers)?;
+    // A page under any name can send a request here, although it could not read the answer.
+    let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
+        return Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail("no web page may ask this"));
+    }
+    Ok(())
 }
 
 /// The answer of a probe that finds us well.
@@ -122,7 +171,7 @@ impl<B> Service<Request<B>> for Admin {
         match (request.uri().path(), &self.books) {
             // The account's numbers have no password but this; and each question takes a place in the
             // window from those who buy.
-            (BILLING, Some(_)) if !self.is_near => {
+            (BILLING | MEMBERS, Some(_)) if !self.is_near => {
                 let problem = Problem::new(&FORBIDDEN).detail("only this machine may ask this");
                 Box::pin(ready(Ok(refused(problem))))
             }
@@ -130,6 +179,15 @@ impl<B> Service<Request<B>> for Admin {
                 let (head, _body) = request.into_parts();
                 let asked = billing(books.clone(), head.method, head.headers);
                 Box::pin(async move { Ok(asked.await.unwrap_or_else(refused)) })
+            }
+            (MEMBERS, Some((_, guard))) if self.access.is_some() => {
+                let (head, _body) = request.into_parts();
+                let access = self.access.clone().map(|access| (access, Arc::clone(guard)));
+                Box::pin(async move {
+                    let Some(access) = access else { return Ok(refused(Problem::new(&NOT_FOUND))) };
+                    let asked = refresh(access, head.method, head.headers).await;
+                    Ok(asked.unwrap_or_else(refused))
+                })
             }
             (path, _) => {
                 let answer = self.answer(request.method(), path).unwrap_or_else(refused);

@@ -39,11 +39,21 @@ pub(super) struct Books {
     pub(super) room: Room,
     /// How much room the replies take; nothing when it has to be counted anew.
     pub(super) kept: Cell<Option<Kept>>,
+    /// The number of the latest purchase of this transaction.
+    pub(super) latest: Cell<Option<i64>>,
+    /// What went wrong with steps that were undone alone.
+    pub(super) fault: Cell<Option<Fault>>,
 }
 
 impl Books {
     pub(super) fn new(connection: Connection, room: Room) -> Self {
-        Self { connection, room, kept: Cell::new(None) }
+        Self {
+            connection,
+            room,
+            kept: Cell::new(None),
+            latest: Cell::default(),
+            fault: Cell::default(),
+        }
     }
 
     /// Does something in one transaction of its own.
@@ -108,7 +118,9 @@ impl Books {
             payload,
             likeness,
         ])?;
+        let number = self.connection.last_insert_rowid();
         counters.change(&asked.caller, today, Usd::ZERO, asked.toll)?;
+        self.latest.set(Some(number));
         Ok(Ok(()))
     }
 

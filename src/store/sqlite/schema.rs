@@ -128,6 +128,15 @@ const MIGRATIONS: &[&str] = &["
         number INTEGER PRIMARY KEY CHECK (number = 1),
         print  BLOB NOT NULL CHECK (length(print) = 32)
     ) STRICT;
+", "
+    -- Which ledger this is: one row, once it was served.
+    CREATE TABLE identity (
+        number  INTEGER PRIMARY KEY CHECK (number = 1),
+        name    TEXT NOT NULL,          -- public; changes when purchases may have been forgotten
+        nonce   BLOB NOT NULL CHECK (length(nonce) = 16),   -- of the last start; the lock file has it, too
+        boot    TEXT NOT NULL           -- the system's boot id at the last start; empty: not known
+    ) STRICT;
+    CREATE INDEX purchases_unknown ON purchases (at) WHERE state = 'unknown';
 "];
 
 /// The version that this program writes.
@@ -215,7 +224,7 @@ mod tests {
         let clock = || Arc::new(|| Duration::from_secs(9));
         for opened in [Sqlite::read(&path, clock()), Sqlite::beside(&path, clock())] {
             let why = opened.unwrap_err().to_string();
-            assert!(why.contains("start the server once to bring it to 3"), "{why}");
+            assert!(why.contains("start the server once to bring it to 4"), "{why}");
         }
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
@@ -242,7 +251,7 @@ mod tests {
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
         let why = Sqlite::beside(&path, clock()).unwrap_err().to_string();
-        assert!(why.contains("its version is 2; start the server once to bring it to 3"), "{why}");
+        assert!(why.contains("its version is 2; start the server once to bring it to 4"), "{why}");
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
         let members = ledger.members().await.unwrap();
@@ -292,6 +301,22 @@ mod tests {
         let left: i64 =
             file.query_row("SELECT count(*) FROM checks", [], |row| row.get(0)).unwrap();
         assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn unknown_purchases_are_found_by_their_own_index() {
+        let mut file = Connection::open_in_memory().unwrap();
+        migrate(&mut file).unwrap();
+        for query in [
+            "SELECT id FROM purchases WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT 5",
+            "SELECT count(*) FROM purchases WHERE at >= 5 AND state = 'unknown'",
+        ] {
+            let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
+            let steps = plan.query_map([], |row| row.get::<_, String>(3)).unwrap();
+            let steps: Vec<_> = steps.map(Result::unwrap).collect();
+            assert_eq!(steps.len(), 1, "nothing is sorted: {steps:?}");
+            assert!(steps[0].contains("purchases_unknown"), "{steps:?}");
+        }
     }
 
     #[test]

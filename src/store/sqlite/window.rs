@@ -45,7 +45,7 @@ impl WindowLog for Sqlite {
 
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         let clock = self.clock.clone();
-        self.ask(Weight::Cheap, move |books| places(books, since, clock()))
+        self.ask_opening(Weight::Cheap, move |books| places(books, since, clock()))
     }
 }
 

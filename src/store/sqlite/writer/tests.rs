@@ -91,7 +91,8 @@ fn writer() -> Writer {
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
     let (_, queue) = mpsc::channel();
-    Writer::new(Books::new(connection, Room::default()), queue, Access::Write).unwrap()
+    Writer::new(Books::new(connection, Room::default()), queue, Access::Write, None, Arc::default())
+        .unwrap()
 }
 
 fn reservation(toll: Usd) -> Reservation {
