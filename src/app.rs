@@ -246,7 +246,7 @@ impl App {
     }
 
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
-    pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (limiter, ledger) = (Arc::clone(&self.gate.limiter), Arc::clone(&self.counter.ledger));
         async move {
             limiter.tidy();

@@ -99,6 +99,10 @@ pub fn serve(
         tokio::spawn(async move { access.follow().await });
 
         let drain = app.config().server.drain;
+        for listener in &listeners {
+            let page = listener.local_addr()?;
+            info!(%page, admin = %admin_address, "listening");
+        }
         let begun = signals.unless_ended(starting.finish(&server.lasting)).await;
         if let Some(Err(error)) = begun {
             return refused(error, err);
@@ -163,19 +167,10 @@ impl Server {
         })
     }
 
-    /// Tidies, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
+    /// Serves until the first SIGTERM or SIGINT.
     async fn run(&self, app: App, signals: &mut Signals) {
-        let mut app = app;
-        let mut tidying = Tidying::new();
-        let Signals { hup, term, int } = signals;
-        loop {
-            tokio::select! {
-                () = tidying.due() => tidying.begin(app.tidy()),
-                _ = hup.recv() => app = self.reload.run(app, &self.cores),
-                _ = term.recv() => break,
-                _ = int.recv() => break,
-            }
-        }
+        let reload = |app| self.reload.run(app, &self.cores);
+        wait_for_the_end(app, App::tidy, reload, signals).await;
     }
 
     /// Finishes what is under way, for at most `drain` from now on.
@@ -283,6 +278,25 @@ async fn serve_core(
     Ok(())
 }
 
+/// Tidies, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
+async fn wait_for_the_end<A, T: Future<Output = ()> + Send + 'static>(
+    mut app: A,
+    tidy: impl Fn(&A) -> T,
+    reload: impl Fn(A) -> A,
+    signals: &mut Signals,
+) {
+    let mut tidying = Tidying::new();
+    let Signals { hup, term, int } = signals;
+    loop {
+        tokio::select! {
+            () = tidying.due() => tidying.begin(tidy(&app)),
+            _ = hup.recv() => app = reload(app),
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+        }
+    }
+}
+
 /// Tidies now and then, at most one at a time: a ledger that hangs keeps nothing else waiting.
 struct Tidying {
     ticks: Interval,
@@ -370,4 +384,44 @@ async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
     }
     info!("stopped");
     Exit::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::atomic::AtomicUsize;
+
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tidy_that_never_ends_is_not_begun_twice_and_keeps_no_signal_waiting() {
+        let mut signals = Signals::new().unwrap();
+        let (begun, reloaded) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+        let tidy = |_: &()| {
+            let begun = Arc::clone(&begun);
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                pending().await
+            }
+        };
+        let reload = |()| {
+            reloaded.fetch_add(1, Ordering::Relaxed);
+            raise(Signal::SIGTERM).unwrap();
+        };
+        let told = async {
+            tokio::time::sleep(TIDY_EVERY * 5).await;
+            raise(Signal::SIGHUP).unwrap();
+            pending::<()>().await
+        };
+        let ended = wait_for_the_end((), tidy, reload, &mut signals);
+        tokio::select! {
+            () = ended => {}
+            () = told => {}
+            () = tokio::time::sleep(TIDY_EVERY * 1_000) => panic!("it is deaf"),
+        }
+        let counts = (begun.load(Ordering::Relaxed), reloaded.load(Ordering::Relaxed));
+        assert_eq!(counts, (1, 1));
+    }
 }

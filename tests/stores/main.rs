@@ -8,6 +8,7 @@ mod damage;
 mod desk;
 mod disk;
 mod endings;
+mod identity;
 mod jobs;
 mod members;
 mod model;
