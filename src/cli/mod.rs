@@ -14,6 +14,7 @@ mod sandbox;
 mod secret;
 mod serve;
 mod settings;
+mod signals;
 mod usage;
 
 use std::ffi::OsString;

@@ -113,10 +113,10 @@ impl Writer {
         self.process(last);
         if !self.again.is_empty() {
             tracing::error!(lost = self.again.len(), "the ledger could not write its last steps");
-        } else if self.broken.is_none()
-            && let Some(lock) = &mut self.lock
-        {
-            lock.is_done();
+        } else if self.broken.is_none() && self.lock.is_some() {
+            // Somebody else may have the file open, and then closing it would leave the log as it is.
+            self.cut_log();
+            self.lock.iter_mut().for_each(Lock::is_done);
         }
     }
 

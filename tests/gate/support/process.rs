@@ -61,7 +61,8 @@ impl Process {
         Self::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Self {
+    /// Starts this command, which becomes a tollgate.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let printed = Arc::new(Mutex::new(String::new()));
@@ -124,6 +125,13 @@ impl Process {
 
     fn has_closed_its_output(&self) -> bool {
         self.readers.iter().all(JoinHandle::is_finished)
+    }
+}
+
+/// Also where a test fails.
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
