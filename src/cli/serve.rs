@@ -25,9 +25,8 @@ use super::secret::secret;
 use super::signals::{Signals, wait_for_the_end, watch_the_end};
 use super::{Exit, Loaded, log};
 use crate::access::keyed::SecretFault;
-use crate::account::statement::Statement;
 use crate::app;
-use crate::app::{App, Current, Ends, Lasting};
+use crate::app::{App, Current, Ends, Lasting, Starting};
 use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};
 use crate::downstream::host::Hosts;
@@ -81,43 +80,9 @@ pub fn serve(
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
     let cores = start_cores(&app, &listeners, &ends.shutdown)?;
-    let statement = app.statement();
-    let reload =
-        Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
+    let reload = Reload { config_path, own, lasting: lasting.clone(), statement: app.statement() };
     let server = Server { lasting, ends, cores, reload, is_open: Arc::default() };
-    behind.block_on(async {
-        // The admin listener goes last: probes see `draining` until nothing is left to drain.
-        let end = CancellationToken::new();
-        let operators = server.operators(&app, statement, &admin)?;
-        let admin_address = admin.local_addr()?;
-        tokio::spawn(operators(TcpListener::from_std(admin)?, end.clone()));
-        let access = Arc::clone(&server.lasting.access);
-        tokio::spawn(async move { access.follow().await });
-
-        let drain = app.config().server.drain;
-        for listener in &listeners {
-            let page = listener.local_addr()?;
-            info!(%page, admin = %admin_address, "listening");
-        }
-        let begun = signals.unless_ended(starting.finish(&server.lasting)).await;
-        if let Some(Err(error)) = begun {
-            return refused(error, err);
-        }
-        if begun.is_some() {
-            server.is_open.store(true, Ordering::Release);
-            server.announce(app.config(), &listeners, admin_address, out)?;
-        }
-        // The cores have their own handles: with these open, too, the kernel would go on taking
-        // connections that nobody serves while the rest drains.
-        drop(listeners);
-        if begun.is_some() {
-            tokio::spawn(app.open_books());
-            server.run(app, &mut signals).await;
-        }
-        let exit = server.stop(drain).await;
-        end.cancel();
-        Ok(exit)
-    })
+    behind.block_on(server.live(app, starting, (listeners, admin), &mut signals, (out, err)))
 }
 
 /// A start that was refused: by a secret that is another one than before, with what to do; else by the system.
@@ -140,11 +105,51 @@ struct Server {
 }
 
 impl Server {
+    /// From the first answer to the last.
+    async fn live(
+        self,
+        app: App,
+        starting: Starting,
+        (listeners, admin): (Vec<StdListener>, StdListener),
+        signals: &mut Signals,
+        (out, err): (&mut impl Write, &mut impl Write),
+    ) -> io::Result<Exit> {
+        // The admin listener goes last: probes see `draining` until nothing is left to drain.
+        let end = CancellationToken::new();
+        let operators = self.operators(&app, &admin)?;
+        let at = admin.local_addr()?;
+        tokio::spawn(operators(TcpListener::from_std(admin)?, end.clone()));
+        let access = Arc::clone(&self.lasting.access);
+        tokio::spawn(async move { access.follow().await });
+        for listener in &listeners {
+            info!(page = %listener.local_addr()?, admin = %at, "listening");
+        }
+        let begun = signals.unless_ended(starting.finish(&self.lasting)).await;
+        if let Some(Err(error)) = begun {
+            return refused(error, err);
+        }
+        let is_open = begun.is_some();
+        if is_open {
+            self.is_open.store(true, Ordering::Release);
+            self.announce(app.config(), &listeners, at, out)?;
+        }
+        // The cores have their own handles: with these open, too, the kernel would go on taking
+        // connections that nobody serves while the rest drains.
+        drop(listeners);
+        let drain = app.config().server.drain;
+        if is_open {
+            tokio::spawn(app.open_books());
+            self.run(app, signals).await;
+        }
+        let exit = self.stop(drain).await;
+        end.cancel();
+        Ok(exit)
+    }
+
     /// What serves the admin listener until it is told to end.
     fn operators(
         &self,
         app: &App,
-        statement: Statement,
         admin: &StdListener,
     ) -> io::Result<impl FnOnce(TcpListener, CancellationToken) -> Serving + use<>> {
         let own = app::own_addresses(&[admin.local_addr()?])?;
@@ -154,7 +159,7 @@ impl Server {
         let service = Admin::new(Arc::clone(&self.lasting.metrics), ready)
             .with_start(move || is_open.load(Ordering::Acquire))
             .with_members(Arc::clone(&self.lasting.access))
-            .with_books(statement, &own, move |headers| hosts.check(headers));
+            .with_books(self.reload.statement.clone(), &own, move |headers| hosts.check(headers));
         // Who reaches the admin listener at all is not among those who crowd out each other.
         let settings = server::Settings { crowd: Arc::default(), ..app.server() };
         Ok(move |listener, end| -> Serving {

@@ -235,4 +235,52 @@ mod tests {
             assert_eq!(asked("/metrics").await.unwrap().status(), StatusCode::OK, "{peer}");
         }
     }
+
+    #[tokio::test]
+    async fn members_are_looked_at_for_a_command_on_this_machine_and_for_no_page() {
+        let gateway =
+            service_fn(|_: Ask| async { Err::<Reply, _>(crate::upstream::Error::Draining) });
+        let access = Arc::new(Access::new(crate::access::Door::Open, Arc::default()));
+        let admin = Admin::new(Arc::default(), || true).with_members(access).with_books(
+            Statement::new(gateway),
+            &[],
+            |_| Ok(()),
+        );
+        for (peer, method, header, status) in [
+            ("127.0.0.1", Method::POST, None, StatusCode::OK),
+            ("127.0.0.1", Method::GET, None, StatusCode::METHOD_NOT_ALLOWED),
+            ("127.0.0.1", Method::POST, Some(("origin", "null")), StatusCode::FORBIDDEN),
+            (
+                "127.0.0.1",
+                Method::POST,
+                Some(("sec-fetch-site", "cross-site")),
+                StatusCode::FORBIDDEN,
+            ),
+            ("192.0.2.8", Method::POST, None, StatusCode::FORBIDDEN),
+        ] {
+            let request = Request::builder().method(method.clone()).uri("/members");
+            let request = header
+                .into_iter()
+                .fold(request, |request, (name, value)| request.header(name, value));
+            let near = admin.asked_from(peer.parse().unwrap());
+            let answer = near.oneshot(request.body(()).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), status, "{peer} {method} {header:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn server_is_not_ready_until_its_ledger_is_open_and_alive_all_the_while() {
+        let is_open = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let seen = Arc::clone(&is_open);
+        let load = move || seen.load(std::sync::atomic::Ordering::Relaxed);
+        let admin = Admin::new(Arc::default(), || true).with_start(load);
+        let status = async |path: &str| {
+            let asked = admin.clone().oneshot(Request::get(path).body(()).unwrap());
+            asked.await.unwrap().status()
+        };
+        assert_eq!(status("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(status("/healthz").await, StatusCode::OK);
+        is_open.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(status("/readyz").await, StatusCode::OK);
+    }
 }

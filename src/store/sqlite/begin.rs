@@ -226,7 +226,8 @@ impl Sqlite {
     pub fn instead(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &true_name(path);
         let taken = Taken::take(path, Holder::Command, Purpose::Beside)?;
-        let Taken { mut connection, kind, identity, mut lock, .. } = taken;
+        // The lock first: it is given back last.
+        let Taken { mut lock, mut connection, kind, identity, .. } = taken;
         let unusable = |why: String| OpenError::unusable(path, why);
         check(&mut connection, kind, &identity).map_err(unusable)?;
         let room = Room::default();
@@ -317,7 +318,8 @@ impl Taken {
         money: Option<Money>,
         admission: &Admission,
     ) -> Result<(Books, Lock), OpenError> {
-        let Self { mut connection, kind, identity, mut lock, .. } = self;
+        // The lock first: it is given back last.
+        let Self { mut lock, mut connection, kind, identity, .. } = self;
         let path = connection.path().unwrap_or_default().to_owned();
         let unusable = |why: String| OpenError::unusable(Path::new(&path), why);
         let sql = |error: rusqlite::Error| unusable(error.to_string());
