@@ -30,6 +30,7 @@ fn fill(ledger: &Path) {
     let file = Connection::open(ledger).unwrap();
     file.execute_batch(&format!(
         "PRAGMA synchronous = OFF;
+         PRAGMA cache_size = -400000;
          BEGIN;
          WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < {})
          INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, cost_micros, state,
@@ -45,6 +46,9 @@ fn fill(ledger: &Path) {
         rows()
     ))
     .unwrap();
+    drop(file);
+    // A server has had it as it is now.
+    drop(Sqlite::serve_for(ledger, Arc::new(clock::wall), Money::Real, None).unwrap());
 }
 
 /// The folder of a server that sells from such a ledger in the mode `members`, or in the open.

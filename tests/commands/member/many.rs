@@ -61,6 +61,7 @@ fn revoked_token_holds_no_more_when_the_command_is_done_however_large_the_ledger
     let file = rusqlite::Connection::open(desk.path()).unwrap();
     file.execute_batch(&format!(
         "PRAGMA synchronous = OFF;
+         PRAGMA cache_size = -400000;
          BEGIN;
          WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < {})
          INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, state, ended_at)
