@@ -211,6 +211,10 @@ pub struct Spent {
     pub day: Usd,
     /// This UTC month.
     pub month: Usd,
+    /// When the day's budgets renew: wall-clock time since the Unix epoch.
+    pub day_renews: Duration,
+    /// When the month's budgets renew.
+    pub month_renews: Duration,
 }
 
 /// Why a toll was not set aside.

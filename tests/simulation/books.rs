@@ -1,7 +1,7 @@
 //! A second, plain bookkeeping of what the store has acknowledged, and the rules that it must have
 //! kept: they are stated here anew, without the code that is checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -41,14 +41,15 @@ pub(crate) struct Entry {
 pub(crate) struct Books {
     limits: Limits,
     pub(crate) entries: BTreeMap<PurchaseId, Entry>,
-    latest_day: u64,
+    /// Every day that something counted in.
+    days: BTreeSet<u64>,
 }
 
 type Kept = Result<(), String>;
 
 impl Books {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, entries: BTreeMap::new(), latest_day: 0 }
+        Self { limits, entries: BTreeMap::new(), days: BTreeSet::new() }
     }
 
     pub(crate) fn state(&self, id: PurchaseId) -> Option<State> {
@@ -72,7 +73,7 @@ impl Books {
             entry.was_over |= entry.state == State::Posted && entry.keep_until <= wall;
         }
         let earlier = self.earlier(wish.identity(), wish.claim, since, wall);
-        let day = Date::at(wall).days().max(self.latest_day);
+        let day = self.today(wall);
         let over = self.is_over(&asked.caller, asked.toll, day);
         match outcome {
             Ok(()) => {
@@ -82,7 +83,7 @@ impl Books {
                 if over {
                     return Err(format!("{} was set aside beyond a budget", asked.id));
                 }
-                self.latest_day = day;
+                self.days.insert(day);
                 if let Asked::Key(_) = wish.claim {
                     let entries = self.entries.values_mut();
                     entries
@@ -245,8 +246,10 @@ impl Books {
         Usd::micros(counted.map(|entry| entry.cost.as_micros()).sum())
     }
 
+    /// A day that is more than two days ahead of the clock was counted under a wrong one.
     pub(crate) fn today(&self, wall: Duration) -> u64 {
-        Date::at(wall).days().max(self.latest_day)
+        let today = Date::at(wall).days();
+        self.days.range(..=today + 2).next_back().map_or(today, |day| today.max(*day))
     }
 
     fn is_over(&self, caller: &str, more: Usd, day: u64) -> bool {

@@ -23,6 +23,7 @@ use crate::store::State;
 use crate::store::Twin;
 use crate::store::Unavailable;
 use crate::store::budget;
+use crate::store::period;
 use crate::store::period::Today;
 
 /// Checkpoints that are remembered.
@@ -37,7 +38,9 @@ pub(super) struct Books {
     /// Purchases without a key that count, by likeness and end: the running ones come first.
     twins: BTreeSet<(Identity, Option<Duration>, u64)>,
     counters: HashMap<(Scope, Period), Usd>,
-    latest_day: Option<u64>,
+    /// The days that anything was counted in.
+    days: BTreeSet<u64>,
+    warned_of_day: bool,
     running: usize,
     /// Ended ones, in the order of their first end.
     ended: VecDeque<u64>,
@@ -78,7 +81,8 @@ impl Books {
             keys: HashMap::new(),
             twins: BTreeSet::new(),
             counters: HashMap::new(),
-            latest_day: None,
+            days: BTreeSet::new(),
+            warned_of_day: false,
             running: 0,
             ended: VecDeque::new(),
             replies: Replies::default(),
@@ -94,7 +98,7 @@ impl Books {
             Claim::Key { key, payload } => self.claim_key(*key, *payload, now)?,
             Claim::Twin(twin) => self.claim_twin(twin, now)?,
         };
-        let today = Today::at(now, self.latest_day);
+        let today = self.today(now);
         let caller = Scope::Caller(asked.caller.clone());
         let (total, own) = (self.spent(&Scope::Total, today), self.spent(&caller, today));
         budget::cover(&asked.limits, total, own, asked.toll, today)?;
@@ -102,7 +106,7 @@ impl Books {
 
         let number = self.next;
         self.next += 1;
-        self.latest_day = Some(today.day);
+        self.days.insert(today.day);
         self.running += 1;
         self.numbers.insert(asked.id, number);
         match found_by {
@@ -207,8 +211,21 @@ impl Books {
         }
     }
 
-    pub(super) fn spent_now(&self, scope: &Scope, now: Duration) -> Spent {
-        self.spent(scope, Today::at(now, self.latest_day))
+    pub(super) fn spent_now(&mut self, scope: &Scope, now: Duration) -> Spent {
+        let today = self.today(now);
+        self.spent(scope, today)
+    }
+
+    /// The day and month that a purchase of now counts in.
+    fn today(&mut self, now: Duration) -> Today {
+        let last = period::last_believed_day(now);
+        if let Some(day) = self.days.last().filter(|day| **day > last)
+            && !self.warned_of_day
+        {
+            self.warned_of_day = true;
+            period::warn_of_day_ahead(*day, now);
+        }
+        Today::at(now, self.days.range(..=last).next_back().copied())
     }
 
     pub(super) fn check(&mut self, noted: Checkpoint) -> bool {
@@ -302,7 +319,12 @@ impl Books {
     fn spent(&self, scope: &Scope, today: Today) -> Spent {
         let counter =
             |period| self.counters.get(&(scope.clone(), period)).copied().unwrap_or(Usd::ZERO);
-        Spent { day: counter(Period::Day(today.day)), month: counter(Period::Month(today.month)) }
+        Spent {
+            day: counter(Period::Day(today.day)),
+            month: counter(Period::Month(today.month)),
+            day_renews: today.day_ends(),
+            month_renews: today.month_ends(),
+        }
     }
 
     /// Moves all four counters of a purchase, or none.

@@ -28,6 +28,7 @@ use crate::store::Spent;
 use crate::store::State;
 use crate::store::Unavailable;
 use crate::store::budget;
+use crate::store::period;
 use crate::store::period::Today;
 
 /// Checkpoints that are remembered.
@@ -39,11 +40,13 @@ pub(super) struct Books {
     pub(super) room: Room,
     /// How much room the replies take; nothing when it has to be counted anew.
     pub(super) kept: Cell<Option<Kept>>,
+    /// Whether a day ahead of the clock was logged.
+    warned_of_day: Cell<bool>,
 }
 
 impl Books {
     pub(super) fn new(connection: Connection, room: Room) -> Self {
-        Self { connection, room, kept: Cell::new(None) }
+        Self { connection, room, kept: Cell::new(None), warned_of_day: Cell::new(false) }
     }
 
     /// Does something in one transaction of its own.
@@ -78,7 +81,7 @@ impl Books {
             Err(refused) => return Ok(Err(refused)),
         };
         let counters = Counters { connection: &self.connection };
-        let today = Today::at(now, counters.latest_day()?);
+        let today = self.today(now)?;
         let (total, own) = counters.of_purchase(&asked.caller, today)?;
         if let Err(refused) = budget::cover(&asked.limits, total, own, asked.toll, today) {
             return Ok(Err(refused));
@@ -163,7 +166,21 @@ impl Books {
 
     pub(super) fn spent(&self, scope: &Scope, now: Duration) -> Result<Spent, Fault> {
         let counters = Counters { connection: &self.connection };
-        counters.of(scope, Today::at(now, counters.latest_day()?))
+        counters.of(scope, self.today(now)?)
+    }
+
+    /// The day and month that a purchase of now counts in.
+    fn today(&self, now: Duration) -> Result<Today, Fault> {
+        let counters = Counters { connection: &self.connection };
+        let last = period::last_believed_day(now);
+        let mut latest = counters.latest_day(None)?;
+        if let Some(day) = latest.filter(|day| *day > last) {
+            if !self.warned_of_day.replace(true) {
+                period::warn_of_day_ahead(day, now);
+            }
+            latest = counters.latest_day(Some(last))?;
+        }
+        Ok(Today::at(now, latest))
     }
 
     pub(super) fn check(&self, noted: Checkpoint) -> Result<bool, Fault> {
