@@ -31,7 +31,7 @@ use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{Purchase, Receipt, Terms};
-use crate::store::Ledger;
+use crate::store::{Ledger, Refusals};
 use crate::upstream;
 use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
@@ -115,6 +115,8 @@ pub struct Counter {
     pub ledger: Arc<dyn Ledger>,
     /// The purchases that are under way.
     pub running: Running,
+    /// Who was refused for free, and when.
+    pub refusals: Arc<Refusals>,
     /// What the account's balance covers.
     pub credit: Credit,
     /// Where accepted jobs go.
@@ -136,11 +138,11 @@ where
     S::Future: Send,
 {
     use purchase::{accepted, budget, credit, detached, idempotency, send};
-    let Counter { ledger, running, credit, desk, terms, metrics } = counter.clone();
+    let Counter { ledger, running, refusals, credit, desk, terms, metrics } = counter.clone();
     let stack = ServiceBuilder::new()
         .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
-        .layer(budget::layer(Arc::clone(&ledger), terms)) //           its toll is set aside, then settled
+        .layer(budget::layer(Arc::clone(&ledger), refusals, terms)) // its toll is set aside, then settled
         .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
         .layer(accepted::layer(desk)) //                               a video's job is written down
         .layer(send::layer(metrics, ledger)) //                        order → ask, reply → receipt

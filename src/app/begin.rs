@@ -11,6 +11,7 @@ use tracing::error;
 
 use super::{Lasting, Remembered, access, memory, sandbox, sqlite, window};
 use crate::access::token::Secret;
+use crate::clock;
 use crate::config::{Config, Store, Target};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
@@ -19,7 +20,7 @@ use crate::purchase::idempotency::Running;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::sqlite::OpenError;
-use crate::store::{Broken, Money};
+use crate::store::{Broken, Money, Refusals};
 
 /// When a gate ends.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +59,7 @@ pub async fn begin(
         ledger: store.ledger,
         ledger_name: store.name,
         running: Running::default(),
+        refusals: Arc::new(Refusals::new(clock::wall())),
         credit: Credit::default(),
         jobs,
         window,

@@ -126,6 +126,16 @@ pub struct Terms {
     pub patience: Duration,
 }
 
+impl Terms {
+    /// How long the reply of what is bought there is kept.
+    fn keep(&self, service: Service) -> Duration {
+        match service {
+            Service::Chat => self.keep_chats,
+            Service::Video | Service::Other => self.keep_videos,
+        }
+    }
+}
+
 /// The gateway's answer to a purchase, to be passed on.
 #[derive(Clone, Debug)]
 pub struct Receipt {

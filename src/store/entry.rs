@@ -108,8 +108,11 @@ pub struct Twin {
     pub likeness: Identity,
     /// An identical one that ended earlier than this (wall clock) is another purchase.
     pub since: Duration,
-    /// The client says that it is sending again: even a reply that was taken is repeated.
-    pub is_retry: bool,
+    /// So is one that ended later than this: it ended under a clock that was ahead.
+    pub until: Duration,
+    /// A reply that was delivered is repeated only if its purchase ended at this time or later; `None`
+    /// if the client does not say that it is sending again.
+    pub delivered_since: Option<Duration>,
 }
 
 /// A toll to be set aside.
@@ -243,8 +246,8 @@ pub struct Earlier {
     pub state: State,
     /// What it costs, or cost.
     pub toll: Usd,
-    /// The gateway's reply, where the purchase is posted and the reply is still kept.
-    pub reply: Option<KeptReply>,
+    /// How many bytes the gateway's reply has, if the purchase is posted and the reply is still kept.
+    pub reply_bytes: Option<usize>,
 }
 
 /// How far a purchase is.

@@ -21,6 +21,7 @@ mod job;
 mod member;
 pub mod memory;
 mod period;
+mod refusals;
 mod room;
 pub mod sqlite;
 
@@ -39,6 +40,7 @@ pub use entry::{
 };
 pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
 pub use member::{LOOK_EVERY, Member, MemberFault, Members, Own, Role, Session, is_member_name};
+pub use refusals::{Refusals, RefusedAs};
 pub use room::Room;
 
 /// What a verb answers, later.
@@ -64,6 +66,9 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
     fn settle_later(&self, id: PurchaseId, ending: Ending);
+
+    /// The gateway's reply to a purchase; `None` if it is not kept, or not any more.
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>>;
 
     /// Notes, without waiting, that the caller took the reply to its end.
     fn delivered(&self, id: PurchaseId);

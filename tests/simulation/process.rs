@@ -20,7 +20,7 @@ use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
 use tollgate::purchase::{Claim, Purchase, Receipt};
 use tollgate::store;
-use tollgate::store::{Ending, KeyId, PurchaseId};
+use tollgate::store::{Ending, KeyId, PurchaseId, Refusals};
 use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
 use tollgate::upstream::{Ask, Error, Reply, What};
@@ -78,6 +78,7 @@ impl Process {
         let counter = Counter {
             ledger: Arc::new(disk.clone()),
             running: Running::default(),
+            refusals: Arc::new(Refusals::new(wall)),
             credit: credit.clone(),
             desk: Desk {
                 book: Arc::new(disk.clone()),

@@ -139,7 +139,7 @@ async fn what_is_written_beside_a_server_holds_within_a_second() {
     let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
     bounded(beside.settle(id, posted(Usd::mills(7), "found"))).await.unwrap();
     let written = tollgate::clock::now();
-    assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("found")));
+    assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("found")));
     assert_eq!(desk.total().await.day, Usd::mills(7));
     assert!(written.elapsed() < Duration::from_secs(1));
 
@@ -160,7 +160,7 @@ async fn another_process_is_kept_from_serving_and_may_write_beside() {
         .output()
         .unwrap();
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
-    assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("from the other process")));
+    assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("from the other process")));
     desk.buy(&asked("ann", TOLL), "").await;
     assert_eq!(desk.total().await.day, Usd::mills(13));
 }

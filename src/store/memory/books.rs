@@ -12,6 +12,7 @@ use crate::store::Claim;
 use crate::store::Earlier;
 use crate::store::Ending;
 use crate::store::Identity;
+use crate::store::KeptReply;
 use crate::store::PurchaseId;
 use crate::store::Refused;
 use crate::store::Reservation;
@@ -181,7 +182,7 @@ impl Books {
             entry.row.toll = cost;
             entry.keep_until = now.saturating_add(keep);
             if let Some(reply) = reply {
-                self.replies.keep(number, reply, self.room);
+                self.replies.keep(number, reply, entry.keep_until, self.room);
             }
         }
         if let FoundBy::Likeness(likeness) = entry.found_by {
@@ -203,12 +204,7 @@ impl Books {
     }
 
     pub(super) fn forget(&mut self, now: Duration) {
-        let is_over =
-            |number: &u64| self.entries.get(number).is_none_or(|entry| entry.keep_until <= now);
-        let over: Vec<u64> = self.replies.numbers().filter(is_over).collect();
-        for number in over {
-            self.replies.drop(number);
-        }
+        self.replies.forget(now);
     }
 
     pub(super) fn spent_now(&mut self, scope: &Scope, now: Duration) -> Spent {
@@ -268,13 +264,17 @@ impl Books {
             self.twins.range((twin.likeness, from, 0)..=(twin.likeness, to, u64::MAX)).rev()
         };
         let running = among(None, None);
-        let ended = among(Some(twin.since), Some(Duration::MAX));
+        let ended = (twin.since <= twin.until)
+            .then(|| among(Some(twin.since), Some(twin.until)))
+            .into_iter()
+            .flatten();
         let same = running.chain(ended).find_map(|&(_, ended_at, number)| {
             let entry = self.entries.get(&number)?;
+            let is_recent = || twin.delivered_since.is_some_and(|since| ended_at >= Some(since));
             let repeats = ended_at.is_none()
                 || entry.row.state == State::Unknown
                 || !entry.is_delivered
-                || twin.is_retry;
+                || is_recent();
             repeats.then_some((number, entry))
         });
         match same {
@@ -289,8 +289,12 @@ impl Books {
             id: entry.row.id,
             state: entry.row.state,
             toll: entry.row.toll,
-            reply: self.replies.of(number).filter(|_| is_kept).cloned(),
+            reply_bytes: self.replies.of(number).filter(|_| is_kept).map(|reply| reply.body.len()),
         }
+    }
+
+    pub(super) fn reply(&self, id: PurchaseId) -> Option<KeptReply> {
+        self.replies.of(*self.numbers.get(&id)?).cloned()
     }
 
     /// No claim finds it any more.
