@@ -13,6 +13,7 @@ use super::Ending;
 use super::Identity;
 use super::Job;
 use super::JobBook;
+use super::KeptReply;
 use super::Ledger;
 use super::Member;
 use super::MemberFault;
@@ -62,6 +63,10 @@ impl Ledger for Broken {
     }
 
     fn settle_later(&self, _: PurchaseId, _: Ending) {}
+
+    fn reply(&self, _: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        self.refuse()
+    }
 
     fn delivered(&self, _: PurchaseId) {}
 

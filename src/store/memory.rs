@@ -22,6 +22,7 @@ use super::Clock;
 use super::Ending;
 use super::Job;
 use super::JobBook;
+use super::KeptReply;
 use super::Ledger;
 use super::PurchaseId;
 use super::Refused;
@@ -101,6 +102,10 @@ impl Ledger for Memory {
 
     fn settle_later(&self, id: PurchaseId, ending: Ending) {
         drop(self.settle(id, ending));
+    }
+
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.reply(id)))))
     }
 
     fn delivered(&self, id: PurchaseId) {

@@ -37,6 +37,7 @@ use super::Clock;
 use super::Ending;
 use super::Job;
 use super::JobBook;
+use super::KeptReply;
 use super::Ledger;
 use super::Money;
 use super::PurchaseId;
@@ -54,6 +55,7 @@ use books::Books;
 use fault::Fault;
 use lock::Lock;
 use open::Purpose;
+use report::Reader;
 use step::Asked;
 use step::Noted;
 use step::Step;
@@ -70,6 +72,7 @@ pub struct Sqlite {
     clock: Clock,
     queue: Option<mpsc::Sender<Box<dyn Step>>>,
     writer: Option<thread::JoinHandle<()>>,
+    reports: Reader,
 }
 
 impl Sqlite {
@@ -191,7 +194,10 @@ impl Sqlite {
             .name("ledger".to_owned())
             .spawn(work)
             .map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { path: path.to_owned(), clock, queue: Some(queue), writer: Some(writer) })
+        let reports =
+            Reader::start(path.to_owned()).map_err(|error| unusable(error.to_string()))?;
+        let (path, queue, writer) = (path.to_owned(), Some(queue), Some(writer));
+        Ok(Self { path, clock, queue, writer, reports })
     }
 
     fn ask<T: Send + 'static>(
@@ -259,6 +265,10 @@ impl Ledger for Sqlite {
         self.send(Noted::step(Weight::Of(id), move |books| books.settle(id, &ending, clock())));
     }
 
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        self.ask(Weight::Cheap, move |books| replies::of(&books.connection, id))
+    }
+
     fn delivered(&self, id: PurchaseId) {
         self.send(Noted::step(Weight::Cheap, move |books| books.delivered(id)));
     }
@@ -292,11 +302,11 @@ impl Ledger for Sqlite {
         caller: String,
         since: Duration,
     ) -> Answer<'_, Result<Vec<Spending>, Unavailable>> {
-        report::spending(self.path.clone(), caller, since)
+        report::spending(&self.reports, caller, since)
     }
 
     fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
-        report::rows(self.path.clone(), since)
+        report::rows(&self.reports, since)
     }
 
     fn spending_of_all(
@@ -304,11 +314,11 @@ impl Ledger for Sqlite {
         since: Duration,
         most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        report::spending_of_all(self.path.clone(), since, most)
+        report::spending_of_all(&self.reports, since, most)
     }
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
-        report::unknown(self.path.clone(), most)
+        report::unknown(&self.reports, most)
     }
 
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
@@ -317,7 +327,7 @@ impl Ledger for Sqlite {
     }
 
     fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
-        report::at_rest(self.path.clone(), since)
+        report::at_rest(&self.reports, since)
     }
 
     fn check(&self, noted: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {

@@ -85,13 +85,15 @@ fn a_question_that_breaks_is_a_500_that_costs_nothing() {
     assert_eq!(gate.video().status, 200);
     for (verb, target) in [
         ("spent", "/bff/me"),
-        ("spending", "/bff/usage"),
+        // Another question each time: the same one has the same answer for a moment.
+        ("spending", "/bff/usage?since=DAYS"),
         ("jobs_of", "/bff/jobs"),
         ("job", "/bff/jobs?request_id=job-unknown"),
         ("job", "/api/v1/video/status?request_id=job-unknown"),
         ("job", "/bff/events?request_id=job-unknown"),
     ] {
-        for when in [When::Before, When::After] {
+        for (when, days) in [(When::Before, "1d"), (When::After, "2d")] {
+            let target = &target.replace("DAYS", days);
             store::arm(verb, when);
             let answer = gate.get(target);
             assert!(!store::disarm(), "{target}: it was not asked");

@@ -20,6 +20,7 @@ mod openai;
 mod operations;
 mod patience;
 mod reload;
+mod replays;
 mod subjects;
 mod support;
 mod the_account;

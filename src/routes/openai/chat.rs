@@ -48,7 +48,7 @@ fn whole(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
     }
     let said = Said::read(&receipt)?;
     let body = voice.completion(&said);
-    Ok(receipt::answer(Receipt { body, is_json: true, ..receipt }))
+    Ok(receipt::translated(Receipt { is_json: true, ..receipt }, body))
 }
 
 /// What all that is said of one chat has in common.

@@ -66,7 +66,7 @@ fn at_once(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
     }
     let said = Said::read(&receipt)?;
     let body = voice.events(&said, &receipt);
-    Ok(as_events(receipt::answer(Receipt { body, ..receipt })))
+    Ok(as_events(receipt::translated(receipt, body)))
 }
 
 fn as_events(mut answer: Answer) -> Answer {

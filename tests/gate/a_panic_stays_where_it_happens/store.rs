@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::app::Remembered;
 use tollgate::store::{
-    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
-    Reservation, Rest, Row, Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
+    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, KeptReply, Ledger, Place, PurchaseId,
+    Refused, Reservation, Rest, Row, Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog,
+    Word,
 };
 
 use crate::support::lock;
@@ -73,6 +74,10 @@ impl Ledger for Brittle {
 
     fn settle_later(&self, id: PurchaseId, ending: Ending) {
         self.0.ledger.settle_later(id, ending);
+    }
+
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        around("reply", self.0.ledger.reply(id))
     }
 
     fn delivered(&self, id: PurchaseId) {

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
-    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
-    Reservation, Rest, Row, Scope, Spending, Spent, State, TakenPlace, Unavailable, WindowLog,
-    Word,
+    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, KeptReply, Ledger, Place, PurchaseId,
+    Refused, Reservation, Rest, Row, Scope, Spending, Spent, State, TakenPlace, Unavailable,
+    WindowLog, Word,
 };
 
 use super::{Disk, Verb, finish};
@@ -128,6 +128,10 @@ impl Ledger for Disk {
             let settle = move |this: &Self| this.settle_now(id, &ending, false);
             self.step(Verb::Settle, Some(id), settle).await?
         })
+    }
+
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        Box::pin(ready(finish(self.store().reply(id))))
     }
 
     fn keep_unread(&self, id: PurchaseId, body: Bytes) {
