@@ -35,6 +35,7 @@ use crate::access::token::Secret;
 use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
+use crate::account::reports::Reports;
 use crate::account::statement::Statement;
 use crate::config;
 use crate::config::{Config, Key, Mode, Target};
@@ -58,7 +59,7 @@ use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::server::Crowd;
-use crate::store::{KeyId, Ledger, Limits, Members, WindowLog};
+use crate::store::{KeyId, Ledger, Limits, Members, Refusals, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
@@ -88,6 +89,8 @@ pub struct Lasting {
     pub members: Arc<dyn Members>,
     /// The purchases that are under way.
     pub running: Running,
+    /// Who was refused for free, and when.
+    pub refusals: Arc<Refusals>,
     /// What the account's balance covers.
     pub credit: Credit,
     /// The jobs and who watches them.
@@ -131,7 +134,7 @@ impl App {
         let gateway = Gateway { base, keys, ring, window: Arc::clone(&lasting.window) };
         let metrics = Arc::clone(&lasting.metrics);
         let polls = gateway.stack(&config, &metrics)?;
-        let limiter = Arc::new(Limiter::new(&config.limits));
+        let limiter = Arc::new(Limiter::new(&config.limits, Arc::clone(&lasting.refusals)));
         let books = account::books(polls.clone(), lasting.credit.clone(), &gateway.keys);
         let origins = page::media_origins(&config, lasting);
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
@@ -157,6 +160,7 @@ impl App {
             me: account::me(&config, &books, lasting, &limiter),
             spend: account::spend(&config, lasting),
             admin: account::admin(&books, lasting),
+            reports: Reports::default(),
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
             videos: Videos::new(media, words(&config), lasting.jobs.clone()),
@@ -179,6 +183,7 @@ impl App {
         let counter = Counter {
             ledger: Arc::clone(&lasting.ledger),
             running: lasting.running.clone(),
+            refusals: Arc::clone(&lasting.refusals),
             credit: lasting.credit.clone(),
             desk: desk(&lasting.jobs, keys),
             terms: terms(&config),

@@ -33,6 +33,7 @@ use crate::account::admin::Admin;
 use crate::account::further::Further;
 use crate::account::me::Me;
 use crate::account::media::Videos;
+use crate::account::reports::Reports;
 use crate::account::spend::Spend;
 use crate::answer;
 use crate::answer::Answer;
@@ -62,12 +63,27 @@ pub struct Parts {
     pub spend: Spend,
     /// What admins may know of everybody and of the account.
     pub admin: Admin,
+    /// Whose reports are being read.
+    pub reports: Reports,
     /// `gateway.passthrough`.
     pub further: Further,
     /// How far jobs are.
     pub jobs: Jobs,
     /// The page, or the fronted site.
     pub page: page::Page,
+}
+
+impl Parts {
+    /// What reads many purchases at once: one at a time for each caller.
+    async fn report(
+        &self,
+        call: &Call<Bytes>,
+        report: impl Future<Output = Result<Answer, Problem>>,
+    ) -> Result<Answer, Problem> {
+        let uri = &call.head.uri;
+        let question = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
+        self.reports.of(&call.caller, question, report).await
+    }
 }
 
 /// The service at the end of `downstream`.
@@ -112,11 +128,11 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Me => parts.me.of(&call.caller, &call.standing).await,
                 Endpoint::LogIn => log_in::open(&parts.access, &call).await,
                 Endpoint::LogOut => log_in::end(&parts.access, &call).await,
-                Endpoint::Usage => spend(&parts.spend, &call).await,
-                Endpoint::AdminUsage => admin_account::usage(&parts.admin, &call).await,
+                Endpoint::Usage => spend(&parts, &call).await,
+                Endpoint::AdminUsage => admin_account::usage(&parts, &call).await,
                 Endpoint::AdminMembers => admin_account::members(&parts.admin, &call).await,
                 Endpoint::AdminJobs => admin_account::jobs(&parts.admin, &call).await,
-                Endpoint::AdminBilling => admin_account::billing(&parts.admin, &call).await,
+                Endpoint::AdminBilling => admin_account::billing(&parts, &call).await,
                 Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
                 Endpoint::Ask => further::ask(&parts.further, &call).await,
                 Endpoint::OpenAi(which) => openai::answer(which, &parts, purchases, &call).await,
@@ -132,8 +148,9 @@ impl Service<Call<Bytes>> for Routes {
 }
 
 /// `GET /bff/usage`
-async fn spend(spend: &Spend, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    spend.of(&call.caller, validate::since(call.head.uri.query())?).await
+async fn spend(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Problem> {
+    let query = validate::since(call.head.uri.query())?;
+    parts.report(call, parts.spend.of(&call.caller, query)).await
 }
 
 async fn page(page: &page::Page, call: &Call<Bytes>) -> Answer {

@@ -128,6 +128,9 @@ const MIGRATIONS: &[&str] = &["
         number INTEGER PRIMARY KEY CHECK (number = 1),
         print  BLOB NOT NULL CHECK (length(print) = 32)
     ) STRICT;
+", "
+    -- What one caller bought since a time.
+    CREATE INDEX purchases_caller ON purchases (caller, at);
 "];
 
 /// The version that this program writes.
@@ -215,7 +218,7 @@ mod tests {
         let clock = || Arc::new(|| Duration::from_secs(9));
         for opened in [Sqlite::read(&path, clock()), Sqlite::beside(&path, clock())] {
             let why = opened.unwrap_err().to_string();
-            assert!(why.contains("start the server once to bring it to 3"), "{why}");
+            assert!(why.contains("start the server once to bring it to 4"), "{why}");
         }
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
@@ -242,7 +245,7 @@ mod tests {
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
         let why = Sqlite::beside(&path, clock()).unwrap_err().to_string();
-        assert!(why.contains("its version is 2; start the server once to bring it to 3"), "{why}");
+        assert!(why.contains("its version is 2; start the server once to bring it to 4"), "{why}");
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
         let members = ledger.members().await.unwrap();
