@@ -51,6 +51,7 @@ use crate::purchase::Terms;
 use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
+use crate::redact::Redactor;
 use crate::routes::catalog;
 use crate::routes::openapi;
 use crate::routes::{Parts, Routes};
@@ -78,6 +79,8 @@ pub const TIDY_EVERY: Duration = Duration::from_secs(60);
 pub struct Lasting {
     /// Counts since the start of the process.
     pub metrics: Arc<Metrics>,
+    /// Knows the gateway's keys, those before a change of settings included.
+    pub redactor: Redactor,
     /// Where every purchase is written down.
     pub ledger: Arc<dyn Ledger>,
     /// Names what it remembers: see [`Remembered`].
@@ -118,6 +121,7 @@ struct Gateway {
     keys: Vec<Key>,
     ring: Arc<Mutex<Ring>>,
     window: Arc<Window>,
+    redactor: Redactor,
 }
 
 impl App {
@@ -128,9 +132,10 @@ impl App {
     pub fn new(config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
         let (base, keys) = gateway(&config.gateway.target, lasting)?;
         let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
-        let gateway = Gateway { base, keys, ring, window: Arc::clone(&lasting.window) };
+        let (window, redactor) = (Arc::clone(&lasting.window), lasting.redactor.clone());
+        let gateway = Gateway { base, keys, ring, window, redactor };
         let metrics = Arc::clone(&lasting.metrics);
-        let polls = gateway.stack(&config, &metrics)?;
+        let polls = gateway.stack(&config)?;
         let limiter = Arc::new(Limiter::new(&config.limits));
         let books = account::books(polls.clone(), lasting.credit.clone(), &gateway.keys);
         let origins = page::media_origins(&config, lasting);
@@ -159,6 +164,7 @@ impl App {
             admin: account::admin(&books, lasting),
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
+            redactor: lasting.redactor.clone(),
             videos: Videos::new(media, words(&config), lasting.jobs.clone()),
             page: page::page(&config),
         };
@@ -200,7 +206,7 @@ impl App {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<crate::answer::BoxError>,
     {
-        let gateway = self.gateway.stack(&self.config, &self.metrics)?;
+        let gateway = self.gateway.stack(&self.config)?;
         let purchases = pipeline::purchases(&self.counter, tasks, gateway);
         let routes = Routes::new(Arc::clone(&self.parts), purchases);
         Ok(pipeline::downstream(&self.gate, routes))
@@ -285,7 +291,6 @@ impl Gateway {
     fn stack(
         &self,
         config: &Config,
-        metrics: &Arc<Metrics>,
     ) -> io::Result<
         impl Service<Ask, Response = Reply, Error = upstream::Error, Future: Send>
         + Clone
@@ -293,7 +298,8 @@ impl Gateway {
         + Sync
         + use<>,
     > {
-        let client = Client::new(&self.base, &self.keys, &config.gateway, Arc::clone(metrics))?;
+        let redactor = self.redactor.clone();
+        let client = Client::new(&self.base, &self.keys, &config.gateway, redactor)?;
         let window = Arc::clone(&self.window);
         Ok(pipeline::gateway(window, config.gateway.max_wait, Arc::clone(&self.ring), client))
     }

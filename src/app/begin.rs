@@ -16,6 +16,7 @@ use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
+use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::sqlite::OpenError;
@@ -54,6 +55,7 @@ pub async fn begin(
     Ok(Lasting {
         access,
         members: store.members,
+        redactor: Redactor::new(Arc::clone(&metrics)),
         metrics,
         ledger: store.ledger,
         ledger_name: store.name,

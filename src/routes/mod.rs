@@ -41,6 +41,7 @@ use crate::downstream::route::Endpoint;
 use crate::jobs::Jobs;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
+use crate::redact::Redactor;
 use crate::validate;
 use crate::validate::ChatRules;
 
@@ -66,6 +67,8 @@ pub struct Parts {
     pub further: Further,
     /// How far jobs are.
     pub jobs: Jobs,
+    /// Finds keys in text that endpoints decode.
+    pub redactor: Redactor,
     /// The page, or the fronted site.
     pub page: page::Page,
 }

@@ -16,6 +16,7 @@ use url::Url;
 
 use super::Error;
 use super::connect::Connector;
+use super::connection::Failed;
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
@@ -65,8 +66,12 @@ impl Media {
         if let Some(range) = range {
             headers.insert(RANGE, range.clone());
         }
-        let sent = timeout(HEAD_TIMEOUT, connection.send_request(request)).await;
-        let reply = sent.map_err(|_elapsed| Error::Late(HEAD_TIMEOUT))?.map_err(Error::Lost)?;
+        let sent = timeout(HEAD_TIMEOUT, connection.send(request)).await;
+        let reply =
+            sent.map_err(|_elapsed| Error::Late(HEAD_TIMEOUT))?.map_err(|failed| match failed {
+                Failed::Unsent(_) => Error::NotTaken,
+                Failed::Lost(error) => Error::Lost(error),
+            })?;
         only_video(reply)
     }
 }

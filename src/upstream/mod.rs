@@ -5,9 +5,9 @@
 //! connection took no byte of it.
 
 pub mod billing;
-pub mod blot;
 pub mod client;
 mod connect;
+mod connection;
 pub mod document;
 mod error;
 pub mod keyring;
