@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use crate::problem::Problem;
 
-/// The policy of whatever is not the page: nothing in it may be run, loaded or framed.
-pub const SEALED: &str = "default-src 'none'; frame-ancestors 'none'";
+/// The policy of whatever is not the page: nothing in it may be run, loaded, framed or sent.
+const SEALED: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; \
+                          frame-ancestors 'none'; sandbox";
 
 /// The response to a caller.
 pub type Answer = Response<Body>;

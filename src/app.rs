@@ -165,7 +165,12 @@ impl App {
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
             redactor: lasting.redactor.clone(),
-            videos: Videos::new(media, words(&config), lasting.jobs.clone()),
+            videos: Videos::new(
+                media,
+                words(&config),
+                lasting.jobs.clone(),
+                !config.access.allowed_origins.is_empty(),
+            ),
             page: page::page(&config),
         };
         let gate = Gate {

@@ -287,3 +287,6 @@ enum Sent {
     /// Nothing of it was written; here it is again, if it was not taken apart yet.
     No(Option<Box<Request<Full<Bytes>>>>),
 }
+
+#[cfg(test)]
+mod tests;

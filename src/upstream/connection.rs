@@ -258,3 +258,6 @@ impl<T: Transport + AsyncWrite + Unpin> AsyncWrite for Watched<T> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests;

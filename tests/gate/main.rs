@@ -6,6 +6,7 @@ mod a_panic_stays_where_it_happens;
 mod at_the_edges;
 mod browsers;
 mod commands;
+mod connections;
 mod heads;
 mod hostile;
 mod jwt;
