@@ -3,9 +3,9 @@
 //! A debug page or an error that echoes the request would otherwise hand the key to a browser. The reply
 //! is paid for, so the rest of it is delivered.
 //!
-//! The search works on the text as a reader would decode it: each character of a key may be plain or
-//! escaped as JSON, URLs or HTML do, and an escape may itself be escaped once ([`escape`]). A match is a
-//! span of the source, so whole escapes are overwritten and JSON stays valid.
+//! The search works on the text as it is and as readers decode it: escapes of JSON, URLs and HTML, which may
+//! be escaped themselves ([`escape`]). Each decoded byte knows where it came from, so whole escapes are
+//! overwritten and JSON stays valid. Most texts have no such escape and are searched once.
 
 mod escape;
 mod forms;

@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::support::client::Client;
 use crate::support::process::Signal;
-use crate::support::{Gate, Reply, Upstream, until};
+use crate::support::{Gate, Reply, Upstream, lock, until};
 
 const CONTENT: &str = "/bff/video/content?request_id=job-1";
 const OF_A_CALLER: usize = 16;
@@ -126,4 +127,82 @@ fn a_server_that_stops_does_not_wait_for_a_video_that_does_not_end() {
     gate.signal(Signal::SIGTERM);
     assert_eq!(gate.wait().code(), Some(0));
     assert!(client.rest().len() < 997, "it is cut, and the client can tell");
+}
+
+/// Where there is a whole clip, labelled as the test wants it. It ends with the process.
+fn labelled_source(label: &Arc<Mutex<String>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, label) = (listener.local_addr().unwrap(), Arc::clone(label));
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            stream.read(&mut [0; 4_096]).ok();
+            let label = lock(&label).clone();
+            let head = format!("HTTP/1.1 200 OK\r\n{label}content-length: 3\r\n\r\n");
+            stream.write_all(format!("{head}abc").as_bytes()).ok();
+        }
+    });
+    address
+}
+
+#[test]
+fn only_exact_video_types_are_passed_on_and_none_can_act_as_a_page() {
+    let label = Arc::new(Mutex::new(String::new()));
+    let source = labelled_source(&label);
+    let upstream = upstream(source);
+    let gate = Gate::start(&upstream, &settings(source));
+    assert_eq!(gate.video().status, 200);
+    for (given, passed, name) in [
+        ("video/mp4", "video/mp4", "video.mp4"),
+        ("video/mp4; charset=utf-7", "video/mp4", "video.mp4"),
+        ("Video/WebM;codecs=vp9", "video/webm", "video.webm"),
+        ("video/quicktime", "video/quicktime", "video.mov"),
+        ("video/x-new", "video/x-new", "video.mp4"),
+    ] {
+        *lock(&label) = format!("content-type: {given}\r\n");
+        for target in [CONTENT, "/v1/videos/job-1/content"] {
+            let answer = gate.get(target);
+            assert_eq!((answer.status, answer.text().as_str()), (200, "abc"), "{given}");
+            let expected = [
+                ("content-type", passed.to_owned()),
+                ("content-disposition", format!("inline; filename=\"{name}\"")),
+                ("x-content-type-options", "nosniff".to_owned()),
+                ("cross-origin-resource-policy", "same-site".to_owned()),
+            ];
+            for (header, value) in &expected {
+                assert_eq!(answer.value(header), Some(value.as_str()), "{header} for {given}");
+            }
+            let policy = answer.value("content-security-policy").unwrap_or_default();
+            for part in ["default-src 'none'", "sandbox", "form-action 'none'", "base-uri 'none'"] {
+                assert!(policy.split("; ").any(|known| known == part), "{policy}");
+            }
+        }
+    }
+    for given in [
+        "",
+        "content-type: video/\r\n",
+        "content-type: video/mp4, text/html\r\n",
+        "content-type: video/mp4\r\ncontent-type: text/html\r\n",
+        "content-type: video/svg+xml\r\n",
+        "content-type: video/x+XML; a=b\r\n",
+        "content-type: text/html\r\n",
+    ] {
+        given.clone_into(&mut lock(&label));
+        let answer = gate.get(CONTENT);
+        assert_eq!(answer.status, 502, "{given}");
+        assert!(!answer.text().contains("abc"), "{given}");
+    }
+}
+
+#[test]
+fn listed_sites_may_embed_videos() {
+    let label = Arc::new(Mutex::new("content-type: video/mp4\r\n".to_owned()));
+    let source = labelled_source(&label);
+    let upstream = upstream(source);
+    let site = "https://app.example.com";
+    let settings = format!("{}\naccess.allowed_origins = [\"{site}\"]", settings(source));
+    let gate = Gate::start(&upstream, &settings);
+    assert_eq!(gate.video().status, 200);
+    let answer = gate.ask("GET", CONTENT, &[("origin", site)], "");
+    assert_eq!(answer.value("cross-origin-resource-policy"), Some("cross-origin"));
+    assert_eq!(answer.value("access-control-allow-origin"), Some(site));
 }
