@@ -1,8 +1,10 @@
 //! Decodes a text once, as programs that read a reply do. Written for tests alone, from the formats'
 //! own rules.
 
+type Decode = fn(&[u8]) -> Vec<u8>;
+
 /// Each of them.
-pub(crate) const ALL: [fn(&[u8]) -> Vec<u8>; 3] = [json, url, html];
+pub(crate) const ALL: [Decode; 3] = [json, url, html];
 
 /// As a parser of JSON or JavaScript reads the inside of a string.
 fn json(text: &[u8]) -> Vec<u8> {
