@@ -64,7 +64,13 @@ impl Gateway {
     fn is_closed(&self, number: usize) -> bool {
         let stream = self.connections.lock().unwrap()[number].0.try_clone().unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream.peek(&mut [0]).is_ok_and(|read| read == 0)
+        loop {
+            match stream.peek(&mut [0]) {
+                // The kernel does not restart a read with a timeout after a signal.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => return outcome.is_ok_and(|read| read == 0),
+            }
+        }
     }
 }
 
