@@ -135,7 +135,9 @@ fn labelled_source(label: &Arc<Mutex<String>>) -> SocketAddr {
     let (address, label) = (listener.local_addr().unwrap(), Arc::clone(label));
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            stream.read(&mut [0; 4_096]).ok();
+            if stream.read(&mut [0; 4_096]).unwrap_or_default() == 0 {
+                continue;
+            }
             let label = lock(&label).clone();
             let head = format!("HTTP/1.1 200 OK\r\n{label}content-length: 3\r\n\r\n");
             stream.write_all(format!("{head}abc").as_bytes()).ok();

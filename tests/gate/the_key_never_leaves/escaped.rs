@@ -10,12 +10,15 @@ use super::bearer;
 use crate::support::client::Answer;
 use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, decode, lock};
 
+/// A name, and how it writes a text.
+type Encoder = (&'static str, fn(&str) -> String);
+
 /// Where a text of the gateway reaches a client.
 const SURFACES: [&str; 5] = ["chat", "completion", "stream", "refusal", "failed video"];
 
 /// The key in a JSON string as real encoders write it. A key that only these letters are in is escaped
 /// by none of them; `everything` and what follows are what a careful one could do.
-const ENCODERS: &[(&str, fn(&str) -> String)] = &[
+const ENCODERS: &[Encoder] = &[
     ("System.Text.Json", |text| text.replace('+', "\\u002B").replace('&', "\\u0026")),
     ("Go and Rails", |text| text.replace('&', "\\u0026").replace('<', "\\u003c")),
     ("PHP", |text| text.replace('/', "\\/")),
