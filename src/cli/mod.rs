@@ -8,6 +8,7 @@ mod ledger;
 mod log;
 mod member;
 mod online;
+mod open_files;
 mod reconcile;
 mod reload;
 mod sandbox;

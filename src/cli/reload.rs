@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use tracing::{error, info, warn};
 
+use super::open_files;
 use super::serve::Core;
 use super::{load, refuse};
 use crate::account::statement::Statement;
@@ -37,7 +38,7 @@ impl Reload {
     }
 
     fn rebuild(&self, old: &App, cores: &[Core]) -> Result<App, String> {
-        let loaded = load(self.config_path.as_deref()).map_err(|faults| {
+        let mut loaded = load(self.config_path.as_deref()).map_err(|faults| {
             let mut text = Vec::new();
             refuse(&faults, &mut text).ok();
             String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
@@ -46,6 +47,7 @@ impl Reload {
         if !not_yet.is_empty() {
             return Err(not_yet.join("; "));
         }
+        open_files::raise_and_fit(&mut loaded.config.server);
         for (setting, effect) in changed(old.config(), &loaded.config) {
             match effect {
                 Effect::Refused => {

@@ -13,12 +13,14 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
+use super::open_files;
 use super::reload::Reload;
 use super::secret::secret;
 use super::{Exit, Loaded, log};
@@ -42,7 +44,7 @@ pub fn serve(
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
-    let config = loaded.config;
+    let mut config = loaded.config;
     let not_yet = config.not_yet();
     if !not_yet.is_empty() {
         for sentence in not_yet {
@@ -54,6 +56,7 @@ pub fn serve(
     for warning in loaded.warnings {
         warn!("{warning}");
     }
+    open_files::raise_and_fit(&mut config.server);
     // All sockets before the first request: half a server is none.
     let listeners =
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
@@ -103,7 +106,8 @@ pub fn serve(
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
         // Who reaches the admin listener at all is not among those who crowd out each other.
-        let settings = server::Settings { crowd: Arc::default(), ..app.server() };
+        let connections = Arc::new(Semaphore::new(open_files::OPS_CONNECTIONS));
+        let settings = server::Settings { crowd: Arc::default(), connections, ..app.server() };
         let admin = TcpListener::from_std(admin)?;
         let introduce = move |peer: SocketAddr| admin_service.asked_from(peer.ip());
         tokio::spawn(server::run(admin, introduce, settings, end.clone()));

@@ -86,7 +86,7 @@ pub struct Server {
     pub trusted_proxies: Vec<Network>,
     /// `server.max_connections`
     pub max_connections: usize,
-    /// `server.max_connections_per_address`
+    /// `server.max_connections_per_address`; a tenth of `max_connections` when it is not set.
     pub max_connections_per_address: usize,
     /// `server.header_timeout`
     pub header_timeout: Duration,

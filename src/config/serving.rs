@@ -30,15 +30,17 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 pub(super) fn server(section: &mut Section<'_>, source: &Source<'_>) -> Server {
-    Server {
-        listen: listen(section),
+    let listen = listen(section);
+    let max_connections = section.number("max_connections", value::connections, 10_000);
+    let server = Server {
+        listen,
         hosts: section.list("hosts", origin::host, Vec::new()),
         trusted_proxies: section.list("trusted_proxies", value::network, Vec::new()),
-        max_connections: section.number("max_connections", value::connections, 10_000),
+        max_connections,
         max_connections_per_address: section.number(
             "max_connections_per_address",
             value::connections,
-            1_000,
+            max_connections.div_ceil(10),
         ),
         header_timeout: section.text("header_timeout", value::time, secs(10)),
         idle_timeout: section.text("idle_timeout", value::time, secs(75)),
@@ -48,6 +50,7 @@ pub(super) fn server(section: &mut Section<'_>, source: &Source<'_>) -> Server {
         drain: section.text("drain", value::time_or_none, secs(30)),
         tls: section.table("tls", |tls| tls_files(tls, source)).flatten(),
     }
+    server
 }
 
 /// One address as text, or several as a list.

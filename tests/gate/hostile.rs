@@ -215,7 +215,10 @@ fn who_reads_nothing_holds_up_nobody() {
 #[test]
 fn connections_that_are_reset_at_once_leave_nothing_behind() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
-    let gate = Gate::start(&upstream, "server.max_connections = 20");
+    let gate = Gate::start(
+        &upstream,
+        "server.max_connections = 20\nserver.max_connections_per_address = 30",
+    );
     for round in 0..300 {
         let client = gate.client();
         let socket = SockRef::from(client.stream());
