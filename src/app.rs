@@ -36,6 +36,7 @@ use crate::account::billing::Books;
 use crate::account::books;
 use crate::account::media::Videos;
 use crate::account::statement::Statement;
+use crate::clock;
 use crate::config;
 use crate::config::{Config, Key, Mode, Target};
 use crate::downstream;
@@ -249,6 +250,7 @@ impl App {
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
     pub async fn tidy(&self) {
         self.gate.limiter.tidy();
+        self.gate.refusals.tidy(clock::now());
         if let Err(error) = self.counter.ledger.forget().await {
             tracing::warn!(%error, "old replies could not be forgotten");
         }

@@ -23,6 +23,7 @@ use crate::downstream;
 use crate::downstream::Call;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::downstream::refusals::Refusals;
 use crate::downstream::route::{Further, Route};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
@@ -70,14 +71,15 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     use downstream::{catch, cors, csrf, dialect, head, host, observe, route};
+    let refusals = || Arc::clone(&gate.refusals);
     let stack = ServiceBuilder::new()
-        .layer(observe::layer(Arc::clone(&gate.metrics), Arc::clone(&gate.further))) // id, span and metrics before any refusal
-        .layer(cors::layer(&gate.origins, gate.access.has_logins())) // else a browser cannot read a refusal
+        .layer(observe::layer(Arc::clone(&gate.metrics), refusals(), Arc::clone(&gate.further))) // id, span and metrics before any refusal
+        .layer(cors::layer(&gate.origins, gate.access.has_logins(), refusals())) // else a browser cannot read a refusal
         .layer(dialect::layer()) //                           refusals under /v1/ in OpenAI's shape
         .layer(catch::layer()) //                             a panic is a 500, readable and with its id
         .layer(head::layer()) //                              400: two parsers could disagree
-        .layer(host::layer(Arc::clone(&gate.hosts))) //       421: not our name
-        .layer(csrf::layer(&gate.origins)) //                 403: a page that nobody listed
+        .layer(host::layer(Arc::clone(&gate.hosts), refusals())) // 421: not our name
+        .layer(csrf::layer(&gate.origins, refusals())) //     403: a page that nobody listed
         .layer(route::layer(Arc::clone(&gate.further))) //   404, 405; the path becomes a row
         .service(calls(gate, routes));
     BoxCloneSyncService::new(stack)

@@ -17,6 +17,7 @@ mod hint;
 pub mod host;
 pub mod observe;
 pub mod rate;
+pub mod refusals;
 pub mod route;
 pub mod unlisted;
 

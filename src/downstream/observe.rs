@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::Request;
+use http::{HeaderValue, Request};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tracing::field::Empty;
@@ -17,6 +17,8 @@ use tracing::{Span, debug, info_span, warn};
 use super::RequestId;
 use super::after::{After, Finish};
 use super::call::X_REQUEST_ID;
+use super::rate;
+use super::refusals::{Refusals, Refused};
 use super::route;
 use super::route::Further;
 use crate::answer::Answer;
@@ -28,17 +30,21 @@ use crate::metrics::Metrics;
 pub struct Observe<S> {
     inner: S,
     metrics: Arc<Metrics>,
+    refusals: Arc<Refusals>,
     further: Arc<[Further]>,
 }
 
-/// Counts into `metrics`; `further` are the rows that settings add.
+/// Counts into `metrics`; `further` are the rows that settings add. What fails before anybody is counted is
+/// named in `refusals`.
 pub fn layer<S>(
     metrics: Arc<Metrics>,
+    refusals: Arc<Refusals>,
     further: Arc<[Further]>,
 ) -> impl Layer<S, Service = Observe<S>> + Clone {
     layer_fn(move |inner| Observe {
         inner,
         metrics: Arc::clone(&metrics),
+        refusals: Arc::clone(&refusals),
         further: Arc::clone(&further),
     })
 }
@@ -63,7 +69,8 @@ where
         let route = route::find(request.method(), request.uri().path(), &self.further)
             .map_or("none", |route| route.path.template());
         let span = info_span!("request", id = id.as_str(), route, caller = Empty);
-        let seen = Seen { id, route, started: clock::now(), metrics: Arc::clone(&self.metrics) };
+        let (metrics, refusals) = (Arc::clone(&self.metrics), Arc::clone(&self.refusals));
+        let seen = Seen { id, route, started: clock::now(), metrics, refusals };
         let future = span.in_scope(|| After::new(self.inner.call(request), seen));
         tracing::Instrument::instrument(future, span)
     }
@@ -76,6 +83,7 @@ pub struct Seen {
     route: &'static str,
     started: clock::Instant,
     metrics: Arc<Metrics>,
+    refusals: Arc<Refusals>,
 }
 
 impl Finish for Seen {
@@ -85,6 +93,10 @@ impl Finish for Seen {
         self.metrics.request(self.route, status, elapsed);
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         match status {
+            424 | 500..=599 if !rate::has_counted(&answer) => {
+                self.refusals
+                    .log(Refused::Failed(status), Some(&HeaderValue::from_static(self.route)));
+            }
             424 | 500..=599 => warn!(parent: &Span::current(), status, millis, "answered"),
             _ => debug!(parent: &Span::current(), status, millis, "answered"),
         }

@@ -125,6 +125,11 @@ impl Drop for Place {
     }
 }
 
+/// Whether this answers a call that was counted here.
+pub(super) fn has_counted(answer: &Answer) -> bool {
+    bucket::has_policy(answer)
+}
+
 /// See the file's documentation.
 #[derive(Clone, Debug)]
 pub struct Rate<S> {

@@ -169,6 +169,11 @@ impl Bucket {
     }
 }
 
+/// Whether an answer says what is left.
+pub(super) fn has_policy(answer: &Answer) -> bool {
+    answer.headers().contains_key(POLICY)
+}
+
 /// What is left to a caller, for the two headers (draft-ietf-httpapi-ratelimit-headers-10).
 #[derive(Debug)]
 pub(super) struct Left {
