@@ -40,6 +40,7 @@ use crate::clock;
 use crate::config;
 use crate::config::{Config, Key, Mode, Target};
 use crate::downstream;
+use crate::downstream::body::Memory;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
 use crate::jobs;
@@ -97,6 +98,12 @@ pub struct Lasting {
     pub window: Arc<Window>,
     /// Who is connected.
     pub crowd: Arc<Crowd>,
+    /// What payloads take in memory.
+    pub bodies: Arc<Memory>,
+    /// The names that we answer to.
+    pub hosts: Arc<ArcSwap<Hosts>>,
+    /// Cancelled when `server.drain` is over.
+    pub cut: CancellationToken,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
@@ -170,11 +177,9 @@ impl App {
             access: Arc::clone(&lasting.access),
             further: account::rows(&config),
             limiter,
-            bodies: downstream::body::Limits {
-                chat: config.server.chat_body,
-                video: config.server.video_body,
-                timeout: config.server.body_timeout,
-            },
+            bodies: (&config.server).into(),
+            memory: Arc::clone(&lasting.bodies),
+            refusals: Arc::default(),
             metrics: Arc::clone(&metrics),
         };
         let counter = Counter {

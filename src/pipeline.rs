@@ -21,6 +21,7 @@ use crate::answer::{Answer, BoxError};
 use crate::config::Network;
 use crate::downstream;
 use crate::downstream::Call;
+use crate::downstream::body::Memory;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
 use crate::downstream::refusals::Refusals;
@@ -55,6 +56,10 @@ pub struct Gate {
     pub limiter: Arc<Limiter>,
     /// Sizes and deadlines of payloads.
     pub bodies: downstream::body::Limits,
+    /// What payloads take in memory.
+    pub memory: Arc<Memory>,
+    /// What was refused before anybody was counted.
+    pub refusals: Arc<Refusals>,
     /// What operators see.
     pub metrics: Arc<Metrics>,
 }
@@ -106,7 +111,7 @@ where
     ServiceBuilder::new()
         .layer(caller::layer(Arc::clone(&gate.trusted), Arc::clone(&gate.access))) // 401; Request becomes Call
         .layer(rate::layer(Arc::clone(&gate.limiter))) //     429, cheap first: before the body is read
-        .layer(body::layer(gate.bodies)) //                   415, 413, 408
+        .layer(body::layer(gate.bodies, Arc::clone(&gate.memory))) // 415, 413, 503, 408
         .service(routes)
 }
 

@@ -62,6 +62,9 @@ pub async fn begin(
         jobs,
         window,
         crowd: Arc::default(),
+        bodies: Arc::default(),
+        hosts: Arc::default(),
+        cut: ends.cut.clone(),
         sandbox: start_sandbox(config, behind, ends.over.clone())?,
     })
 }

@@ -88,6 +88,8 @@ pub struct Server {
     pub max_connections: usize,
     /// `server.max_connections_per_address`; a tenth of `max_connections` when it is not set.
     pub max_connections_per_address: usize,
+    /// `server.max_body_memory`, bytes: at least as large as one body may be.
+    pub max_body_memory: usize,
     /// `server.header_timeout`
     pub header_timeout: Duration,
     /// `server.idle_timeout`

@@ -42,6 +42,7 @@ pub(super) fn server(section: &mut Section<'_>, source: &Source<'_>) -> Server {
             value::connections,
             max_connections.div_ceil(10),
         ),
+        max_body_memory: section.text("max_body_memory", value::size, 256 << 20),
         header_timeout: section.text("header_timeout", value::time, secs(10)),
         idle_timeout: section.text("idle_timeout", value::time, secs(75)),
         body_timeout: section.text("body_timeout", value::time, secs(30)),
@@ -49,6 +50,12 @@ pub(super) fn server(section: &mut Section<'_>, source: &Source<'_>) -> Server {
         video_body: section.text("video_body", value::size, 64 << 10),
         drain: section.text("drain", value::time_or_none, secs(30)),
         tls: section.table("tls", |tls| tls_files(tls, source)).flatten(),
+    };
+    if server.max_body_memory < server.chat_body.max(server.video_body) {
+        let place = section.place_of("max_body_memory");
+        let expected = "expected at least server.chat_body and server.video_body, \
+                        else a body of that size is never accepted";
+        section.fault("max_body_memory", &place, expected);
     }
     server
 }
