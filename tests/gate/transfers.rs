@@ -2,7 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use socket2::SockRef;
 
 use crate::support::client::Client;
 use crate::support::process::Signal;
@@ -83,6 +87,92 @@ fn so_many_videos_are_on_their_way_at_a_time_and_the_next_is_told_when_to_return
     assert!(refused.value("retry-after").is_some());
     taken.pop();
     until("who hangs up makes room", || first(&mut gate.client()).starts_with("HTTP/1.1 200"));
+}
+
+/// Where the gateway puts a long clip, which comes as fast as it is read. It ends with the process.
+fn long_source() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                if stream.read(&mut [0; 4_096]).unwrap_or_default() == 0 {
+                    return;
+                }
+                let length = 4_u64 << 30;
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: video/mp4\r\ncontent-length: ";
+                stream.write_all(format!("{head}{length}\r\n\r\nabc").as_bytes()).ok();
+                let piece = [b'x'; 16_384];
+                while stream.write_all(&piece).is_ok() {}
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn slow_readers_make_room_for_a_newcomer_and_a_fast_one_is_not_cut() {
+    let source = long_source();
+    let upstream = upstream(source);
+    let gate = Gate::start(&upstream, &settings(source));
+    assert_eq!(gate.video().status, 200);
+    let is_over = AtomicBool::new(false);
+    let open = |caller: u8, buffer: Option<usize>| {
+        let mut client = client(&gate, caller);
+        if let Some(bytes) = buffer {
+            SockRef::from(client.stream()).set_recv_buffer_size(bytes).unwrap();
+        }
+        let text = first(&mut client);
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+        client
+    };
+    let fast = open(1, None);
+    let readers: Vec<_> = (1..OF_ALL)
+        .map(|number| open(u8::try_from(number / OF_A_CALLER + 1).unwrap(), Some(4_096)))
+        .collect();
+    let brief = Some(Duration::from_millis(1));
+    readers.iter().for_each(|client| client.stream().set_read_timeout(brief).unwrap());
+    let (mut newcomer, mut text) = (client(&gate, 5), String::new());
+    let (mut read, mut cut) = (0_usize, 0);
+    thread::scope(|scope| {
+        let fast = scope.spawn(|| {
+            let (mut stream, mut buffer, mut read) = (fast.stream(), vec![0; 16_384], 0_usize);
+            while !is_over.load(Ordering::SeqCst) {
+                // About three megabytes a second.
+                let piece = stream.read(&mut buffer).expect("it goes on");
+                assert!(piece > 0, "a fast one is not cut");
+                read += piece;
+                thread::sleep(Duration::from_millis(5));
+            }
+            read
+        });
+        let slow = scope.spawn(|| {
+            let mut ended = vec![false; readers.len()];
+            while !is_over.load(Ordering::SeqCst) {
+                for (client, ended) in readers.iter().zip(&mut ended) {
+                    let mut stream = client.stream();
+                    *ended |= matches!(stream.read(&mut [0; 1_024]), Ok(0));
+                }
+                thread::sleep(Duration::from_millis(100));
+            }
+            ended.iter().filter(|ended| **ended).count()
+        });
+        until("a slow one has made room", || {
+            text = first(&mut newcomer);
+            let status = text.starts_with("HTTP/1.1 200");
+            assert!(status || text.starts_with("HTTP/1.1 503"), "{text}");
+            if !status {
+                thread::sleep(Duration::from_millis(100));
+            }
+            status
+        });
+        read = newcomer.stream().read(&mut vec![0; 1_024]).unwrap();
+        is_over.store(true, Ordering::SeqCst);
+        assert!(fast.join().unwrap() > 0);
+        cut = slow.join().unwrap();
+    });
+    assert!(read > 0, "bytes of the clip come");
+    assert!(cut <= 1, "one made room: {cut}");
 }
 
 #[test]
