@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use futures_util::future::OptionFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -182,6 +183,7 @@ impl App {
             refusals: Arc::default(),
             metrics: Arc::clone(&metrics),
         };
+        lasting.hosts.store(Arc::clone(&gate.hosts));
         let counter = Counter {
             ledger: Arc::clone(&lasting.ledger),
             running: lasting.running.clone(),

@@ -101,8 +101,10 @@ pub fn serve(
             let shutdown = shutdown.clone();
             move || !shutdown.is_cancelled()
         });
-        let admin_service = admin_service
-            .with_books(statement, &admin_own, move |headers| admin_hosts.check(headers));
+        let hosts = Arc::clone(&lasting.hosts);
+        let guard =
+            move |headers: &_| admin_hosts.check(headers).or_else(|_| hosts.load().check(headers));
+        let admin_service = admin_service.guarded_by(guard).with_books(statement, &admin_own);
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
         // Who reaches the admin listener at all is not among those who crowd out each other.

@@ -28,11 +28,14 @@ const BILLING: &str = "/billing";
 pub struct Admin {
     metrics: Arc<Metrics>,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    books: Option<(Statement, Guard)>,
+    books: Option<Statement>,
+    guard: Guard,
     /// This machine's addresses that it listens on.
     own: Arc<[IpAddr]>,
     /// Whether this machine asks.
     is_near: bool,
+    /// Whether it asks over loopback, as a browser does that a page sent to a name that leads here.
+    is_loopback: bool,
 }
 
 /// Refuses a request that was meant for another host.
@@ -41,19 +44,33 @@ type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 impl Admin {
     /// `ready` says whether new calls are welcome.
     pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { metrics, ready: Arc::new(ready), books: None, own: Arc::new([]), is_near: false }
+        Self {
+            metrics,
+            ready: Arc::new(ready),
+            books: None,
+            guard: Arc::new(|_| Ok(())),
+            own: Arc::new([]),
+            is_near: false,
+            is_loopback: false,
+        }
     }
 
-    /// Answers `/billing`, too, to this machine alone, which has the addresses `own`, and unless `guard`
-    /// refuses: a page in an operator's browser must not be able to take places in the window.
+    /// Has `guard` refuse requests over loopback that were meant for another host: with DNS rebinding, a
+    /// page in an operator's browser could read the answers otherwise. `/healthz` stays open to all.
     #[must_use]
-    pub fn with_books(
+    pub fn guarded_by(
         mut self,
-        statement: Statement,
-        own: &[IpAddr],
         guard: impl Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync + 'static,
     ) -> Self {
-        self.books = Some((statement, Arc::new(guard)));
+        self.guard = Arc::new(guard);
+        self
+    }
+
+    /// Answers `/billing`, too, to this machine alone, which has the addresses `own`, and always guarded:
+    /// a page in an operator's browser must not be able to take places in the window.
+    #[must_use]
+    pub fn with_books(mut self, statement: Statement, own: &[IpAddr]) -> Self {
+        self.books = Some(statement);
         self.own = own.into();
         self
     }
@@ -62,15 +79,19 @@ impl Admin {
     #[must_use]
     pub fn asked_from(&self, peer: IpAddr) -> Self {
         let peer = peer.to_canonical();
-        Self { is_near: peer.is_loopback() || self.own.contains(&peer), ..self.clone() }
+        let is_loopback = peer.is_loopback();
+        Self { is_near: is_loopback || self.own.contains(&peer), is_loopback, ..self.clone() }
     }
 
-    fn answer(&self, method: &Method, path: &str) -> Result<Answer, Problem> {
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Answer, Problem> {
         if !matches!(path, "/healthz" | "/readyz" | "/metrics") {
             return Err(Problem::new(&NOT_FOUND));
         }
         if method != Method::GET && method != Method::HEAD {
             return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET, HEAD"));
+        }
+        if path != "/healthz" && self.is_loopback {
+            (self.guard)(headers)?;
         }
         match path {
             "/metrics" => {
@@ -87,11 +108,10 @@ impl Admin {
 
 /// The gateway's books, asked for now.
 async fn billing(
-    (statement, guard): (Statement, Guard),
+    statement: Statement,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Answer, Problem> {
-    guard(&headers)?;
     // A page under any name can send a GET here, although it could not read the answer.
     let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
     if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
@@ -126,14 +146,18 @@ impl<B> Service<Request<B>> for Admin {
                 let problem = Problem::new(&FORBIDDEN).detail("only this machine may ask this");
                 Box::pin(ready(Ok(refused(problem))))
             }
-            (BILLING, Some(books)) => {
+            (BILLING, Some(statement)) => {
+                if let Err(problem) = (self.guard)(request.headers()) {
+                    return Box::pin(ready(Ok(refused(problem))));
+                }
                 let (head, _body) = request.into_parts();
-                let asked = billing(books.clone(), head.method, head.headers);
-                Box::pin(async move { Ok(asked.await.unwrap_or_else(refused)) })
+                let asked = billing(statement.clone(), head.method, head.headers);
+                Box::pin(async move { Ok(answer::sealed(asked.await.unwrap_or_else(refused))) })
             }
             (path, _) => {
-                let answer = self.answer(request.method(), path).unwrap_or_else(refused);
-                Box::pin(async move { Ok(answer) })
+                let answer = self.answer(request.method(), path, request.headers());
+                let answer = answer::sealed(answer.unwrap_or_else(refused));
+                Box::pin(ready(Ok(answer)))
             }
         }
     }
@@ -154,9 +178,7 @@ mod tests {
             Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
         });
         let own = ["192.0.2.7".parse().unwrap()];
-        let admin =
-            Admin::new(Arc::default(), || true)
-                .with_books(Statement::new(gateway), &own, |_| Ok(()));
+        let admin = Admin::new(Arc::default(), || true).with_books(Statement::new(gateway), &own);
         for (peer, is_near) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
@@ -175,6 +197,27 @@ mod tests {
             let status = asked("/billing").await.unwrap().status();
             assert_eq!(status == StatusCode::FORBIDDEN, !is_near, "{peer}: {status}");
             assert_eq!(asked("/metrics").await.unwrap().status(), StatusCode::OK, "{peer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
+        let admin = Admin::new(Arc::default(), || true)
+            .guarded_by(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST)));
+        for (peer, path, status) in [
+            ("127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
+            ("::ffff:127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
+            ("127.0.0.1", "/readyz", StatusCode::MISDIRECTED_REQUEST),
+            ("127.0.0.1", "/healthz", StatusCode::OK),
+            // A scraper elsewhere may know us by any name.
+            ("192.0.2.8", "/metrics", StatusCode::OK),
+            ("192.0.2.8", "/readyz", StatusCode::OK),
+        ] {
+            let request = Request::get(path).body(()).unwrap();
+            let answer = admin.asked_from(peer.parse().unwrap()).oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{peer} {path}");
+            assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+            assert!(answer.headers().contains_key("content-security-policy"));
         }
     }
 }
