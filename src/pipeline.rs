@@ -107,8 +107,9 @@ where
     S::Future: Send,
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    use downstream::{body, caller, rate};
+    use downstream::{body, caller, cross_site, rate};
     ServiceBuilder::new()
+        .layer(cross_site::layer(Arc::clone(&gate.origins), Arc::clone(&gate.refusals))) // 403: the same for reads
         .layer(caller::layer(Arc::clone(&gate.trusted), Arc::clone(&gate.access))) // 401; Request becomes Call
         .layer(rate::layer(Arc::clone(&gate.limiter))) //     429, cheap first: before the body is read
         .layer(body::layer(gate.bodies, Arc::clone(&gate.memory))) // 415, 413, 503, 408

@@ -9,6 +9,7 @@ pub mod caller;
 pub mod catch;
 pub mod cors;
 mod credentials;
+pub mod cross_site;
 pub mod csrf;
 pub mod dialect;
 pub mod forwarded;

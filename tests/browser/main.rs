@@ -3,6 +3,7 @@
 
 mod chatting;
 mod chromium;
+mod clips;
 mod conversations;
 mod driver;
 mod element;

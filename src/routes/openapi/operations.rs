@@ -76,8 +76,14 @@ pub(super) const ANY: &[&Kind] =
     &[&MALFORMED_REQUEST, &METHOD_NOT_ALLOWED, &MISDIRECTED_REQUEST, &RATE_LIMITED, &INTERNAL];
 
 /// What who may not call is refused with.
-pub(super) const OF_CALLERS: &[&Kind] =
-    &[&MISSING_CREDENTIALS, &INVALID_CREDENTIALS, &FORBIDDEN, &OVERLOADED, &LEDGER_UNAVAILABLE];
+pub(super) const OF_CALLERS: &[&Kind] = &[
+    &MISSING_CREDENTIALS,
+    &INVALID_CREDENTIALS,
+    &FORBIDDEN,
+    &ORIGIN_NOT_ALLOWED,
+    &OVERLOADED,
+    &LEDGER_UNAVAILABLE,
+];
 
 /// What a purchase may be refused with.
 pub(super) const PURCHASE: &[&Kind] = &[
