@@ -157,6 +157,7 @@ impl App {
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
             access: Arc::clone(&lasting.access),
+            admit: account::admit(&limiter),
             catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
             openapi: openapi::document(&config.catalog),
             rules: ChatRules {

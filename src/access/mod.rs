@@ -27,7 +27,7 @@ pub use denied::Denied;
 
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem};
+use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem, RATE_LIMITED};
 use crate::store::{Caller, Own, Role};
 use failures::Failures;
 use jwt::Jwt;
@@ -71,6 +71,9 @@ impl fmt::Debug for Shown<'_> {
         })
     }
 }
+
+/// Whether a member may log in once more now, or how long it has to wait.
+pub type Admit = dyn Fn(&Caller) -> Result<(), Duration> + Send + Sync;
 
 /// Who may call, as `access.mode` has it.
 pub enum Door {
@@ -136,17 +139,28 @@ impl Access {
         found.map_err(|denied| self.refusal(denied, &address))
     }
 
-    /// Opens a login for the holder of a token; the one that was `carried` is over.
+    /// Opens a login for the holder of a token, as often as `admit` lets it; the one that was `carried`
+    /// is over.
     ///
     /// # Errors
-    /// As [`judge`](Self::judge); 404 where there are no logins.
+    /// As [`judge`](Self::judge); 429 `rate_limited` if the member logs in too often; 404 where there are
+    /// no logins.
     pub async fn log_in(
         &self,
         token: &str,
         carried: Option<&str>,
         address: &Caller,
+        admit: &Admit,
     ) -> Result<Opened, Problem> {
-        let opened = self.roll()?.log_in(token, carried).await;
+        let roll = self.roll()?;
+        let opened = match roll.by_token(token) {
+            // Each login waits for the disk and has the whole list read again.
+            Ok((member, _)) => {
+                admit(&member).map_err(too_many_logins)?;
+                roll.log_in(token, carried).await
+            }
+            Err(denied) => Err(denied),
+        };
         opened.map_err(|denied| self.refusal(denied, address))
     }
 
@@ -241,6 +255,12 @@ impl fmt::Debug for Access {
             Door::Jwt(_) => "Access(jwt)",
         })
     }
+}
+
+fn too_many_logins(retry_after: Duration) -> Problem {
+    Problem::new(&RATE_LIMITED)
+        .detail("this member has signed in too often")
+        .retry_after(retry_after)
 }
 
 fn no_list() -> Problem {

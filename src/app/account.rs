@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tower::Service;
 
 use super::{Lasting, terms};
+use crate::access::Admit;
 use crate::account::admin::Admin;
 use crate::account::billing::{Books, Told};
 use crate::account::further::Further;
@@ -82,6 +83,12 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
         wait: Box::new(move || window.wait_expected()),
     };
     Me::new(facts, sources, books.clone(), Arc::clone(&lasting.ledger) as _)
+}
+
+/// How often a member may sign in.
+pub(super) fn admit(limiter: &Arc<Limiter>) -> Box<Admit> {
+    let limiter = Arc::clone(limiter);
+    Box::new(move |member| limiter.log_in(member))
 }
 
 pub(super) fn spend(config: &Config, lasting: &Lasting) -> Spend {

@@ -31,6 +31,7 @@ const ROOM_FOR_READS: u32 = 10;
 pub struct Limiter {
     paid: Bucket,
     reads: Bucket,
+    logins: Bucket,
     at_once: Mutex<HashMap<Caller, u32>>,
     concurrent: u32,
     requests: u32,
@@ -60,6 +61,7 @@ impl Limiter {
         Self {
             paid: Bucket::new(limits.requests, limits.period, limits.burst),
             reads: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
+            logins: Bucket::new(limits.requests, limits.period, limits.burst),
             at_once: Mutex::default(),
             concurrent: limits.concurrent.get(),
             requests: limits.requests.get(),
@@ -69,7 +71,7 @@ impl Limiter {
 
     /// Forgets callers whose allowance is whole again, and gives their memory back.
     pub fn tidy(&self) {
-        for bucket in [&self.paid, &self.reads] {
+        for bucket in [&self.paid, &self.reads, &self.logins] {
             bucket.tidy(clock::now());
         }
     }
@@ -84,6 +86,14 @@ impl Limiter {
             left: left.room,
             reset_seconds: left.seconds,
         }
+    }
+
+    /// One more login of this member, which has as many as paid calls.
+    ///
+    /// # Errors
+    /// How long it has to wait.
+    pub fn log_in(&self, member: &Caller) -> Result<(), Duration> {
+        self.logins.take(member).map(|_left| ())
     }
 
     fn bucket(&self, class: Class) -> Option<&Bucket> {

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
-use crate::access::Access;
+use crate::access::{Access, Admit};
 use crate::account::admin::Admin;
 use crate::account::further::Further;
 use crate::account::me::Me;
@@ -48,6 +48,8 @@ use crate::validate::ChatRules;
 pub struct Parts {
     /// Who may call, and who signs in.
     pub access: Arc<Access>,
+    /// How often a member may sign in.
+    pub admit: Box<Admit>,
     /// The price list's answer, made once.
     pub catalog: Bytes,
     /// The API's description, made once.
@@ -110,7 +112,7 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Embed => embed::answer(&call.head),
                 Endpoint::OpenApi => Ok(openapi::answer(&parts.openapi)),
                 Endpoint::Me => parts.me.of(&call.caller, &call.standing).await,
-                Endpoint::LogIn => log_in::open(&parts.access, &call).await,
+                Endpoint::LogIn => log_in::open(&parts.access, &parts.admit, &call).await,
                 Endpoint::LogOut => log_in::end(&parts.access, &call).await,
                 Endpoint::Usage => spend(&parts.spend, &call).await,
                 Endpoint::AdminUsage => admin_account::usage(&parts.admin, &call).await,
