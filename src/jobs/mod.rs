@@ -221,11 +221,12 @@ impl Jobs {
     }
 }
 
-/// Whether a job is this caller's to see. Who is known by an address alone may see whatever it can
-/// name: the gateway's ids are not guessed.
+/// Whether a job is this caller's to see. Who is known by an address alone may see whatever such callers
+/// ordered and it can name: the gateway's ids are not guessed. A job of a member or subject stays its
+/// owner's, also when `access.mode` becomes open.
 fn may_see(caller: &Caller, job: &Job) -> bool {
     match caller {
-        Caller::Address(_) => true,
+        Caller::Address(_) => !Caller::has_credentials(&job.owner),
         Caller::Member(_) | Caller::Subject(_) => *job.owner == *caller.to_string(),
     }
 }
