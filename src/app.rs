@@ -192,6 +192,7 @@ impl App {
             desk: desk(&lasting.jobs, keys),
             terms: terms(&config),
             metrics: Arc::clone(&metrics),
+            cut: lasting.cut.clone(),
         };
         lasting.window.follow(config.gateway.window);
         let (most, trusted) = (config.server.max_connections_per_address, gate.trusted.clone());

@@ -165,6 +165,8 @@ impl Tollgate {
         if timeout(app.config().server.drain, tasks.wait()).await.is_err() {
             let left = tasks.len();
             tracing::warn!(left, "stopping with purchases in flight; they may have been charged");
+            // Whoever still waits for one is told that its outcome is unknown.
+            ends.cut.cancel();
         }
         ends.over.cancel();
     }

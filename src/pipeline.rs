@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceBuilder};
@@ -131,6 +132,8 @@ pub struct Counter {
     pub terms: Terms,
     /// What operators see.
     pub metrics: Arc<Metrics>,
+    /// Cancelled when nobody is to wait any longer for what is under way.
+    pub cut: CancellationToken,
 }
 
 /// From a checked order to a receipt.
@@ -144,9 +147,9 @@ where
     S::Future: Send,
 {
     use purchase::{accepted, budget, credit, detached, idempotency, send};
-    let Counter { ledger, running, credit, desk, terms, metrics } = counter.clone();
+    let Counter { ledger, running, credit, desk, terms, metrics, cut } = counter.clone();
     let stack = ServiceBuilder::new()
-        .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
+        .layer(detached::layer(tasks, cut)) //                         a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
         .layer(budget::layer(Arc::clone(&ledger), terms)) //           its toll is set aside, then settled
         .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it

@@ -26,6 +26,8 @@ use crate::store::{Broken, Money};
 pub struct Ends {
     /// From here on nothing new is begun.
     pub shutdown: CancellationToken,
+    /// `server.drain` is over: calls whose purchase is still under way are answered without it.
+    pub cut: CancellationToken,
     /// Nothing is under way any more: who is asked last may go, too.
     pub over: CancellationToken,
 }

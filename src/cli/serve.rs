@@ -4,6 +4,7 @@ use std::io;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -34,6 +35,9 @@ use crate::downstream::host::Hosts;
 use crate::routes::admin::Admin;
 use crate::server;
 
+/// How long the last answers may take after `server.drain`.
+const FLUSH: Duration = Duration::from_secs(2);
+
 /// Runs the proxy until it is told to stop.
 ///
 /// # Errors
@@ -63,7 +67,7 @@ pub fn serve(
     let admin = bind(config.admin.listen)?;
     let behind = runtime()?;
     let shutdown = CancellationToken::new();
-    let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
+    let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
     let finding = || secret(&config);
     let beginning = app::begin(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
     let lasting = match behind.block_on(beginning) {
@@ -80,7 +84,7 @@ pub fn serve(
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
 
-    let cores = start_cores(&app, &listeners, &shutdown)?;
+    let cores = start_cores(&app, &listeners, &ends)?;
     announce(app.config(), &access, &listeners, &admin, out)?;
     if app.config().is_private() {
         // One that tells nothing of itself looks like a browser on this machine.
@@ -115,7 +119,7 @@ pub fn serve(
         tokio::spawn(server::run(admin, introduce, settings, end.clone()));
         let drain = app.config().server.drain;
         wait_for_the_end(app, &cores, signals, &reload, &shutdown).await;
-        let exit = drained(cores, drain).await;
+        let exit = drained(cores, drain, &ends.cut).await;
         end.cancel();
         Ok(exit)
     })
@@ -139,11 +143,7 @@ pub(super) struct Core {
     ended: tokio::sync::oneshot::Receiver<()>,
 }
 
-fn start_cores(
-    app: &App,
-    listeners: &[StdListener],
-    shutdown: &CancellationToken,
-) -> io::Result<Vec<Core>> {
+fn start_cores(app: &App, listeners: &[StdListener], ends: &Ends) -> io::Result<Vec<Core>> {
     let count = thread::available_parallelism()?.get();
     let settings = app.server();
     let start = |number: usize| {
@@ -154,7 +154,7 @@ fn start_cores(
         let runtime = runtime()?;
         let (at_end, ended) = tokio::sync::oneshot::channel();
         let serving =
-            serve_core(listeners, stack.clone(), tasks.clone(), settings.clone(), shutdown.clone());
+            serve_core(listeners, stack.clone(), tasks.clone(), settings.clone(), ends.clone());
         let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
             if let Err(error) = runtime.block_on(serving) {
                 error!(%error, "a core cannot serve");
@@ -173,20 +173,20 @@ async fn serve_core(
     stack: Current<Incoming>,
     tasks: TaskTracker,
     settings: server::Settings,
-    shutdown: CancellationToken,
+    ends: Ends,
 ) -> io::Result<()> {
     let serving = TaskTracker::new();
     for listener in listeners {
         let stack = stack.clone();
         let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
         let listener = TcpListener::from_std(listener)?;
-        serving.spawn(server::run(listener, introduce, settings.clone(), shutdown.clone()));
+        serving.spawn(server::run(listener, introduce, settings.clone(), ends.shutdown.clone()));
     }
     serving.close();
     serving.wait().await;
     // Connections are gone; what they bought may still be on its way.
     tasks.close();
-    tasks.wait().await;
+    ends.cut.run_until_cancelled(tasks.wait()).await;
     Ok(())
 }
 
@@ -234,9 +234,9 @@ async fn wait_for_the_end(
     });
 }
 
-async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
+async fn drained(cores: Vec<Core>, drain: Duration, cut: &CancellationToken) -> Exit {
     let in_flight: Vec<_> = cores.iter().map(|core| core.tasks.clone()).collect();
-    let finish = async {
+    let mut finish = pin!(async {
         for core in cores {
             if core.ended.await.is_err() {
                 error!("a core ended by a panic");
@@ -244,10 +244,13 @@ async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
             // It has ended: this does not block.
             core.thread.join().ok();
         }
-    };
-    if timeout(drain, finish).await.is_err() {
+    });
+    if timeout(drain, &mut finish).await.is_err() {
         let left: usize = in_flight.iter().map(TaskTracker::len).sum();
         warn!(left, "stopping with purchases in flight; they may have been charged");
+        // Whoever still waits for one is told so, instead of a connection that just ends.
+        cut.cancel();
+        timeout(FLUSH, finish).await.ok();
     }
     info!("stopped");
     Exit::Done

@@ -303,6 +303,11 @@ impl Watching {
         &self.job
     }
 
+    /// Whether there will be no more news of it.
+    pub fn has_ended(&self) -> bool {
+        self.news.borrow().is_last()
+    }
+
     /// What is known now; what comes later is news again.
     pub fn news(&mut self) -> News {
         self.news.borrow_and_update().clone()

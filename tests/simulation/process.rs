@@ -86,6 +86,7 @@ impl Process {
             },
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),
+            cut: CancellationToken::new(),
         };
         let tasks = TaskTracker::new();
         let purchases = pipeline::purchases(&counter, tasks.clone(), gateway.clone());
