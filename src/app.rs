@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
+use http::HeaderValue;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -149,6 +150,7 @@ impl App {
         let parts = Parts {
             access: Arc::clone(&lasting.access),
             catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
+            ledger_name: HeaderValue::try_from(&*lasting.ledger_name).map_err(io::Error::other)?,
             openapi: openapi::document(&config.catalog),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),

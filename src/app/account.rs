@@ -61,11 +61,7 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
             Target::Sandbox => "sandbox",
             Target::Live { .. } => "live",
         },
-        access: match config.access.mode {
-            Mode::Open => "open",
-            Mode::Members => "members",
-            Mode::Jwt { .. } => "jwt",
-        },
+        access: config.access.mode.name(),
         shows_balance: config.access.mode == Mode::Open && config.is_private(),
         budgets: terms(config).limits,
     };

@@ -211,6 +211,17 @@ pub enum Mode {
     Jwt(Jwt),
 }
 
+impl Mode {
+    /// The mode's name, as settings and clients write it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Members => "members",
+            Self::Jwt(_) => "jwt",
+        }
+    }
+}
+
 /// What each caller may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {

@@ -29,6 +29,7 @@ const MAY_SEND: &[&str] = &[
     "last-event-id",
     "x-request-id",
     "x-tollgate",
+    "tollgate-ledger",
     // The stock SDKs name themselves by it; browsers other than Chromium let them, and ask first.
     "user-agent",
     // What they send where their settings say so. It is read by nobody here.
@@ -47,6 +48,7 @@ const MAY_READ: &[&str] = &[
     "x-request-id",
     "tollgate-toll",
     "tollgate-ignored",
+    "tollgate-ledger",
     "openai-poll-after-ms",
     "x-should-retry",
 ];

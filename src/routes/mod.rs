@@ -10,6 +10,7 @@ mod embed;
 pub mod file;
 mod further;
 mod jobs;
+mod ledger;
 mod log_in;
 mod openai;
 pub mod openapi;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderValue;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
@@ -50,6 +52,8 @@ pub struct Parts {
     pub access: Arc<Access>,
     /// The price list's answer, made once.
     pub catalog: Bytes,
+    /// Names the ledger to clients (`Tollgate-Ledger`).
+    pub ledger_name: HeaderValue,
     /// The API's description, made once.
     pub openapi: Bytes,
     /// What a chat must be.
@@ -99,6 +103,7 @@ impl Service<Call<Bytes>> for Routes {
     fn call(&mut self, call: Call<Bytes>) -> Self::Future {
         let Self { parts, purchases } = self.clone();
         Box::pin(async move {
+            let purchases = ledger::guard(&parts.ledger_name, &call, purchases);
             let outcome = match call.route.endpoint {
                 Endpoint::Chat => chat::buy(&parts.rules, purchases, &call).await,
                 Endpoint::Video => video::buy(&parts.rules.catalog, purchases, &call).await,
@@ -124,9 +129,9 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Problem => problems::answer(call.head.uri.path()),
                 Endpoint::Page => return Ok(page(&parts.page, &call).await),
             };
-            Ok(answer::sealed(
-                outcome.unwrap_or_else(|problem| answer::refusal(problem, call.id.as_str())),
-            ))
+            let answer =
+                outcome.unwrap_or_else(|problem| answer::refusal(problem, call.id.as_str()));
+            Ok(ledger::named(&parts.ledger_name, &call, answer::sealed(answer)))
         })
     }
 }

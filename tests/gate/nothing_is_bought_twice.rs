@@ -1,6 +1,7 @@
 //! Promise 4: a purchase is sent at most once, unless the gateway provably did not take it.
 
 mod keys;
+mod ledgers;
 mod twins;
 
 use std::net::TcpListener;

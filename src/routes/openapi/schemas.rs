@@ -49,6 +49,11 @@ pub(super) fn key() -> RefOr<Schema> {
     string().min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!#-~]+$")).into()
 }
 
+/// Any text: whatever is not the ledger's name is another name.
+pub(super) fn ledger() -> RefOr<Schema> {
+    string().into()
+}
+
 pub(super) fn request_id() -> RefOr<Schema> {
     string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
 }
@@ -238,6 +243,7 @@ fn price_list() -> RefOr<Schema> {
         .property("remarks", string());
     record(&[
         ("mode", string().enum_values(Some(["sandbox", "live"])).into()),
+        ("access", string().enum_values(Some(["open", "members", "jwt"])).into()),
         ("chat", ArrayBuilder::new().items(chat).into()),
         ("video", ArrayBuilder::new().items(video).into()),
         ("defaults", object(Type::Object).into()),
