@@ -139,9 +139,9 @@ export class Purchasing extends HTMLElement {
   /** Keys that this element shows; and records that were settled while it was in no page. */
   #shown = new Set();
   #unseen = [];
-  /** What lets go of each purchase that this element holds; and the keys of those that it waits for. */
+  /** What lets go of each purchase that this element holds; and what resolves once it does, of those that it waits for. */
   #held = new Map();
-  #waiting = new Set();
+  #waiting = new Map();
 
   constructor() {
     super();
@@ -186,8 +186,11 @@ export class Purchasing extends HTMLElement {
   /** Resolves whether this element holds the purchase; unless `isOptional`, it waits until others have let it go. */
   async holds(key, isOptional = false) {
     if (this.#held.has(key)) return true;
-    if (this.#waiting.has(key)) return false;
-    this.#waiting.add(key);
+    if (!this.#waiting.has(key)) this.#waiting.set(key, this.#wait(key, isOptional));
+    return this.#waiting.get(key);
+  }
+
+  async #wait(key, isOptional) {
     const release = await hold(key, isOptional);
     this.#waiting.delete(key);
     if (!release) return false;

@@ -10,6 +10,7 @@ mod elsewhere;
 mod embedding;
 mod gate;
 mod kept;
+mod ledgers;
 mod looks;
 #[path = "../documents/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
@@ -20,6 +21,7 @@ mod pasted;
 mod people;
 mod purchases;
 mod scenarios;
+mod shared;
 mod shop;
 mod site;
 mod start;
