@@ -15,13 +15,13 @@ const FLAGS: &str = "--noEmit --strict --exactOptionalPropertyTypes --noUnchecke
 fn client_types_compile_with_a_program_that_uses_all_of_them() {
     let folder = tempfile::tempdir().expect("a folder");
     for (file, name) in
-        [("static/embed/client.d.ts", "client.d.ts"), ("tests/sdks/types.ts", "types.ts")]
+        [("static/embed/client.d.ts", "client.d.ts"), ("tests/sdks/typescript.ts", "typescript.ts")]
     {
         fs::copy(file, folder.path().join(name)).expect("it is there");
     }
     let compiler = home().join("types/node_modules/typescript/bin/tsc");
     assert!(compiler.exists(), "TypeScript is not installed: {ADVICE}");
-    let flags = FLAGS.split_whitespace().chain(["types.ts"]);
+    let flags = FLAGS.split_whitespace().chain(["typescript.ts"]);
     said(Command::new("node").arg(compiler).args(flags).current_dir(folder.path()));
 }
 
@@ -33,7 +33,7 @@ fn client_exports_what_its_types_say() {
     fs::copy(client, &module).expect("it is there");
     let script = format!("console.log(Object.keys(await import({module:?})).sort().join())");
     let exported = said(Command::new("node").args(["--input-type=module", "--eval", &script]));
-    let program = fs::read_to_string("tests/sdks/types.ts").expect("it is there");
+    let program = fs::read_to_string("tests/sdks/typescript.ts").expect("it is there");
     let listed = program.lines().find(|line| line.starts_with("export const EXPORTS"));
     let listed = listed.and_then(|line| line.split(['{', '}']).nth(1)).expect("a list");
     let listed: Vec<_> =
