@@ -112,7 +112,7 @@ fn openai_chat(catalog: &Catalog) -> RefOr<Schema> {
         ("model", string().enum_values(Some(models)).into()),
         ("messages", ArrayBuilder::new().items(message).min_items(Some(1)).into()),
     ])
-    .property("stream", object(Type::Boolean))
+    .property("stream", object(SchemaType::from_iter([Type::Boolean, Type::Null])))
     .into()
 }
 
@@ -120,9 +120,9 @@ fn openai_video(catalog: &Catalog) -> RefOr<Schema> {
     let models = catalog.video.iter().map(|model| String::from(&*model.id));
     let sizes = ["1280x720", "720x1280", "1920x1080", "1080x1920"];
     record(&[("prompt", string().min_length(Some(1)).pattern(Some(VISIBLE)).into())])
-        .property("model", string().enum_values(Some(models)))
-        .property("seconds", string().enum_values(Some(["4", "5", "6", "8", "10", "15"])))
-        .property("size", string().enum_values(Some(sizes)))
+        .property("model", one_of_or_null(models))
+        .property("seconds", one_of_or_null(["4", "5", "6", "8", "10", "15"].map(String::from)))
+        .property("size", one_of_or_null(sizes.map(String::from)))
         .into()
 }
 
@@ -298,6 +298,12 @@ fn dollars() -> RefOr<Schema> {
 
 fn nullable_string() -> ObjectBuilder {
     object(SchemaType::from_iter([Type::String, Type::Null]))
+}
+
+/// One of these texts; in OpenAI's dialect, `null` is absence.
+fn one_of_or_null(values: impl IntoIterator<Item = String>) -> ObjectBuilder {
+    let values = values.into_iter().map(serde_json::Value::from).chain([serde_json::Value::Null]);
+    object(SchemaType::from_iter([Type::String, Type::Null])).enum_values(Some(values))
 }
 
 /// An object that has all of these.
