@@ -302,7 +302,7 @@ fn nullable_string() -> ObjectBuilder {
 
 /// One of these texts; in OpenAI's dialect, `null` is absence.
 fn one_of_or_null(values: impl IntoIterator<Item = String>) -> ObjectBuilder {
-    let values = values.into_iter().map(serde_json::Value::from).chain([serde_json::Value::Null]);
+    let values = values.into_iter().map(Some).chain([None]);
     object(SchemaType::from_iter([Type::String, Type::Null])).enum_values(Some(values))
 }
 
