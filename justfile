@@ -35,9 +35,11 @@ soak seconds="600":
 mutants *words:
     cargo mutants {{ words }}
 
-# Licences, bans and sources of the dependencies (needs: cargo install --locked cargo-deny)
+# Licences, bans and sources of the dependencies, and known weaknesses of theirs (needs: cargo install --locked cargo-deny;
+# the last one fetches RustSec's database from GitHub)
 deny:
     cargo deny --locked check bans licenses sources
+    cargo deny --locked check advisories
 
 # The proxy against its own sandbox
 run *words:

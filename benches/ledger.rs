@@ -65,7 +65,8 @@ async fn buy(ledger: &dyn Ledger, toll: Usd) -> Outcome {
     let mut likeness = [0; 32];
     likeness[..16].copy_from_slice(id.0.as_bytes());
     let limits = Limits { total_month: Some(Usd::dollars(1_000_000)), ..Limits::default() };
-    let claim = Claim::Twin(Twin { likeness, since: clock::wall(), is_retry: false });
+    let now = clock::wall();
+    let claim = Claim::Twin(Twin { likeness, since: now, until: now, delivered_since: None });
     let (caller, model) = ("192.0.2.7".to_owned(), "alpha".into());
     let service = Service::Chat;
     let asked = Reservation { id, caller, service, model, toll, claim, limits };
@@ -73,7 +74,7 @@ async fn buy(ledger: &dyn Ledger, toll: Usd) -> Outcome {
     ledger.sent(id).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
-    ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep }).await?;
+    ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep, job: None }).await?;
     ledger.delivered(id);
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! What goes back to a caller: a response whose body is whole or streamed.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -13,8 +14,9 @@ use serde::Serialize;
 
 use crate::problem::Problem;
 
-/// The policy of whatever is not the page: nothing in it may be run, loaded or framed.
-pub const SEALED: &str = "default-src 'none'; frame-ancestors 'none'";
+/// The policy of whatever is not the page: nothing in it may be run, loaded, framed or sent.
+const SEALED: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; \
+                          frame-ancestors 'none'; sandbox";
 
 /// The response to a caller.
 pub type Answer = Response<Body>;
@@ -30,6 +32,17 @@ pub struct Body {
     inner: Inner,
     /// What it says, where it is a refusal: somebody further out may say it in other words.
     problem: Option<Box<Problem>>,
+    /// What goes when the body goes.
+    guard: Option<Guard>,
+}
+
+/// Nothing but its end matters.
+struct Guard(#[expect(dead_code, reason = "it is kept until it is dropped")] Box<dyn Send>);
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guard")
+    }
 }
 
 #[derive(Debug)]
@@ -54,14 +67,22 @@ impl Body {
         Self::new(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
     }
 
-    /// The same body, which keeps `guard` until its end where that is yet to come.
+    /// The same body, which keeps `guard` until the connection has taken all of it, or is gone.
     #[must_use]
-    pub fn holding(self, guard: impl Send + Unpin + 'static) -> Self {
-        match self.inner {
-            Inner::Stream(body) if is_yet_to_come(&body) => {
-                Self::stream(Holding { body, _guard: guard })
-            }
-            Inner::Stream(_) | Inner::Whole(_) => self,
+    pub fn holding(mut self, guard: impl Send + 'static) -> Self {
+        let guard: Box<dyn Send> = match self.guard.take() {
+            Some(earlier) => Box::new((earlier, guard)),
+            None => Box::new(guard),
+        };
+        self.guard = Some(Guard(guard));
+        self
+    }
+
+    /// What is left of it, if all of that is there already.
+    pub fn whole(&self) -> Option<Bytes> {
+        match &self.inner {
+            Inner::Whole(rest) => Some(rest.clone()),
+            Inner::Stream(_) => None,
         }
     }
 
@@ -71,37 +92,7 @@ impl Body {
     }
 
     fn new(inner: Inner) -> Self {
-        Self { inner, problem: None }
-    }
-}
-
-fn is_yet_to_come(body: &impl http_body::Body) -> bool {
-    body.size_hint().exact().is_none()
-}
-
-/// A body with something that goes when it goes.
-struct Holding<G> {
-    body: UnsyncBoxBody<Bytes, BoxError>,
-    _guard: G,
-}
-
-impl<G: Unpin> http_body::Body for Holding<G> {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        Self { inner, problem: None, guard: None }
     }
 }
 

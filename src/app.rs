@@ -4,6 +4,7 @@
 mod account;
 mod alone;
 mod begin;
+mod books;
 mod current;
 mod page;
 mod remembered;
@@ -13,7 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::OptionFuture;
+use arc_swap::ArcSwap;
+use http::HeaderValue;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,23 +24,23 @@ use tower::util::BoxCloneSyncService;
 use url::Url;
 
 pub use alone::{asking, window_alone};
-pub use begin::{Ends, begin, own_addresses};
+pub use begin::{Ends, Starting, begin, own_addresses, prepare};
 pub use current::Current;
 pub use remembered::{Remembered, memory, sqlite};
 
 use crate::access::Access;
 use crate::access::Door;
 use crate::access::jwt::Jwt;
-use crate::access::keyed;
 use crate::access::roll::Roll;
 use crate::access::token::Secret;
 use crate::account::billing::Books;
-use crate::account::books;
 use crate::account::media::Videos;
-use crate::account::statement::Statement;
+use crate::account::reports::Reports;
+use crate::clock;
 use crate::config;
 use crate::config::{Config, Key, Mode, Target};
 use crate::downstream;
+use crate::downstream::body::Memory;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
 use crate::jobs;
@@ -51,6 +53,7 @@ use crate::purchase::Terms;
 use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
+use crate::redact::Redactor;
 use crate::routes::catalog;
 use crate::routes::openapi;
 use crate::routes::{Parts, Routes};
@@ -58,7 +61,7 @@ use crate::sandbox;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::server::Crowd;
-use crate::store::{KeyId, Ledger, Limits, Members, WindowLog};
+use crate::store::{Binding, KeyId, Ledger, Limits, Members, Refusals, WindowLog};
 use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
@@ -78,8 +81,12 @@ pub const TIDY_EVERY: Duration = Duration::from_secs(60);
 pub struct Lasting {
     /// Counts since the start of the process.
     pub metrics: Arc<Metrics>,
+    /// Knows the gateway's keys, those before a change of settings included.
+    pub redactor: Redactor,
     /// Where every purchase is written down.
     pub ledger: Arc<dyn Ledger>,
+    /// Whether the gateway's account is the ledger's.
+    pub binding: Binding,
     /// Names what it remembers: see [`Remembered`].
     pub ledger_name: Arc<str>,
     /// Who may call.
@@ -88,6 +95,8 @@ pub struct Lasting {
     pub members: Arc<dyn Members>,
     /// The purchases that are under way.
     pub running: Running,
+    /// Who was refused for free, and when.
+    pub refusals: Arc<Refusals>,
     /// What the account's balance covers.
     pub credit: Credit,
     /// The jobs and who watches them.
@@ -96,6 +105,12 @@ pub struct Lasting {
     pub window: Arc<Window>,
     /// Who is connected.
     pub crowd: Arc<Crowd>,
+    /// What payloads take in memory.
+    pub bodies: Arc<Memory>,
+    /// The names that we answer to.
+    pub hosts: Arc<ArcSwap<Hosts>>,
+    /// Cancelled when `server.drain` is over.
+    pub cut: CancellationToken,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
@@ -105,6 +120,8 @@ pub struct App {
     gate: Gate,
     parts: Arc<Parts>,
     gateway: Gateway,
+    /// The gateway as whatever is no purchase asks it.
+    polls: BoxCloneSyncService<Ask, Reply, upstream::Error>,
     counter: Counter,
     books: Books,
     config: Config,
@@ -118,6 +135,7 @@ struct Gateway {
     keys: Vec<Key>,
     ring: Arc<Mutex<Ring>>,
     window: Arc<Window>,
+    redactor: Redactor,
 }
 
 impl App {
@@ -126,21 +144,42 @@ impl App {
     /// # Errors
     /// Settings that only the system can refuse: no trust anchors, an unreadable `page.dir`.
     pub fn new(config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
+        Self::build(config, own, lasting, None)
+    }
+
+    /// Builds the gate anew from other settings. It keeps this gate's books, so that it has nothing to
+    /// ask; [`take_over`](Self::take_over) has them ask with the new settings.
+    ///
+    /// # Errors
+    /// As [`App::new`].
+    pub fn renewed(&self, config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
+        let app = Self::build(config, own, lasting, Some(self.books.clone()))?;
+        if app.is_of_another_gateway(self) {
+            lasting.binding.ask_again();
+        }
+        Ok(app)
+    }
+
+    fn build(
+        config: Config,
+        own: Vec<IpAddr>,
+        lasting: &Lasting,
+        books: Option<Books>,
+    ) -> io::Result<Self> {
         let (base, keys) = gateway(&config.gateway.target, lasting)?;
         let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
-        let gateway = Gateway { base, keys, ring, window: Arc::clone(&lasting.window) };
+        let (window, redactor) = (Arc::clone(&lasting.window), lasting.redactor.clone());
+        let gateway = Gateway { base, keys, ring, window, redactor };
         let metrics = Arc::clone(&lasting.metrics);
-        let polls = gateway.stack(&config, &metrics)?;
-        let limiter = Arc::new(Limiter::new(&config.limits));
-        let books = account::books(polls.clone(), lasting.credit.clone(), &gateway.keys);
+        let polls = gateway.stack(&config)?;
+        let limiter = Arc::new(Limiter::new(&config.limits, Arc::clone(&lasting.refusals)));
+        let books = books.unwrap_or_else(|| {
+            account::books(polls.clone(), lasting.credit.clone(), &gateway.keys)
+        });
         let origins = page::media_origins(&config, lasting);
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         lasting.jobs.follow(jobs::Setup {
             gateway: BoxCloneSyncService::new(polls.clone()),
-            room: Arc::new({
-                let window = Arc::clone(&lasting.window);
-                move || window.room()
-            }),
             keys: Arc::clone(&keys),
             words: words(&config),
             is_public: !config.is_private(),
@@ -148,7 +187,9 @@ impl App {
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let parts = Parts {
             access: Arc::clone(&lasting.access),
+            admit: account::admit(&limiter),
             catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
+            ledger_name: HeaderValue::try_from(&*lasting.ledger_name).map_err(io::Error::other)?,
             openapi: openapi::document(&config.catalog),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
@@ -157,9 +198,16 @@ impl App {
             me: account::me(&config, &books, lasting, &limiter),
             spend: account::spend(&config, lasting),
             admin: account::admin(&books, lasting),
+            reports: Reports::default(),
             further: account::further(&config, polls.clone()),
             jobs: lasting.jobs.clone(),
-            videos: Videos::new(media, words(&config), lasting.jobs.clone()),
+            redactor: lasting.redactor.clone(),
+            videos: Videos::new(
+                media,
+                words(&config),
+                lasting.jobs.clone(),
+                !config.access.allowed_origins.is_empty(),
+            ),
             page: page::page(&config),
         };
         let gate = Gate {
@@ -169,26 +217,29 @@ impl App {
             access: Arc::clone(&lasting.access),
             further: account::rows(&config),
             limiter,
-            bodies: downstream::body::Limits {
-                chat: config.server.chat_body,
-                video: config.server.video_body,
-                timeout: config.server.body_timeout,
-            },
+            bodies: (&config.server).into(),
+            memory: Arc::clone(&lasting.bodies),
+            refusals: Arc::default(),
             metrics: Arc::clone(&metrics),
         };
+        lasting.hosts.store(Arc::clone(&gate.hosts));
         let counter = Counter {
             ledger: Arc::clone(&lasting.ledger),
+            binding: lasting.binding.clone(),
             running: lasting.running.clone(),
+            refusals: Arc::clone(&lasting.refusals),
             credit: lasting.credit.clone(),
             desk: desk(&lasting.jobs, keys),
             terms: terms(&config),
             metrics: Arc::clone(&metrics),
+            cut: lasting.cut.clone(),
         };
         lasting.window.follow(config.gateway.window);
         let (most, trusted) = (config.server.max_connections_per_address, gate.trusted.clone());
         lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
         let crowd = Arc::clone(&lasting.crowd);
-        Ok(Self { gate, parts: Arc::new(parts), gateway, counter, books, config, metrics, crowd })
+        let (parts, polls) = (Arc::new(parts), BoxCloneSyncService::new(polls));
+        Ok(Self { gate, parts, gateway, polls, counter, books, config, metrics, crowd })
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -200,68 +251,23 @@ impl App {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<crate::answer::BoxError>,
     {
-        let gateway = self.gateway.stack(&self.config, &self.metrics)?;
+        let gateway = self.gateway.stack(&self.config)?;
         let purchases = pipeline::purchases(&self.counter, tasks, gateway);
         let routes = Routes::new(Arc::clone(&self.parts), purchases);
         Ok(pipeline::downstream(&self.gate, routes))
     }
 
-    /// Notes the gateway's books in the ledger, for reconciliation, and from then on follows the
-    /// account's balance; play money is never reconciled. It ends with the gate.
-    pub fn open_books(&self) -> impl Future<Output = ()> + Send + 'static {
-        let is_live = matches!(self.config.gateway.target, Target::Live { .. });
-        let ledger = Arc::clone(&self.counter.ledger);
-        let noting = is_live.then(|| books::note(ledger, self.books.gateway()));
-        let (following, learning) = self.ears();
-        // The limit that the first answer tells holds at once, however long the ledger takes to note it.
-        let books = async {
-            OptionFuture::from(noting).await;
-            following.await;
-        };
-        async {
-            futures_util::join!(books, learning);
-        }
-    }
-
-    /// Follows the account's balance and rate limit, for a gate that takes the place of another.
-    pub fn follow_books(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (following, learning) = self.ears();
-        async {
-            futures_util::join!(following, learning);
-        }
-    }
-
-    /// What follows the balance, and what hands the rate limit on.
-    fn ears(
-        &self,
-    ) -> (
-        impl Future<Output = ()> + Send + 'static,
-        impl Future<Output = Option<()>> + Send + 'static,
-    ) {
-        let credit = self.counter.credit.clone();
-        let following = self.books.follow(move || credit.was_used());
-        let window = Arc::clone(&self.gateway.window);
-        let is_told = self.config.gateway.window == config::Window::Auto;
-        let learning = is_told.then(|| account::learn_limit(self.books.limit(), window));
-        (following, OptionFuture::from(learning))
-    }
-
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
-    pub async fn tidy(&self) {
-        self.gate.limiter.tidy();
-        if let Err(error) = self.counter.ledger.forget().await {
-            tracing::warn!(%error, "old replies could not be forgotten");
+    pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let (limiter, refusals) = (Arc::clone(&self.gate.limiter), Arc::clone(&self.gate.refusals));
+        let ledger = Arc::clone(&self.counter.ledger);
+        async move {
+            limiter.tidy();
+            refusals.tidy(clock::now());
+            if let Err(error) = ledger.forget().await {
+                tracing::warn!(%error, "old replies could not be forgotten");
+            }
         }
-    }
-
-    /// Who asks the account's books of the gateway anew, however lately it was asked.
-    pub fn statement(&self) -> Statement {
-        Statement::new(self.books.gateway())
-    }
-
-    /// Has `statement` ask with the settings of this gate from now on.
-    pub fn take_over(&self, statement: &Statement) {
-        statement.ask_through(self.books.gateway());
     }
 
     /// The settings that this gate was built from.
@@ -285,7 +291,6 @@ impl Gateway {
     fn stack(
         &self,
         config: &Config,
-        metrics: &Arc<Metrics>,
     ) -> io::Result<
         impl Service<Ask, Response = Reply, Error = upstream::Error, Future: Send>
         + Clone
@@ -293,7 +298,8 @@ impl Gateway {
         + Sync
         + use<>,
     > {
-        let client = Client::new(&self.base, &self.keys, &config.gateway, Arc::clone(metrics))?;
+        let redactor = self.redactor.clone();
+        let client = Client::new(&self.base, &self.keys, &config.gateway, redactor)?;
         let window = Arc::clone(&self.window);
         Ok(pipeline::gateway(window, config.gateway.max_wait, Arc::clone(&self.ring), client))
     }
@@ -312,12 +318,11 @@ pub async fn window(
 }
 
 /// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed
-/// where there are members only.
+/// where there are members only, who are let in once their list is [read](Access::open).
 ///
 /// # Errors
-/// That of `secret`, or that it is another one than the members' tokens were made with; a file of keys that
-/// cannot be used.
-pub async fn access(
+/// That of `secret`; a file of keys that cannot be used.
+pub fn access(
     mode: &Mode,
     members: Arc<dyn Members>,
     secret: impl FnOnce() -> io::Result<Secret>,
@@ -325,11 +330,7 @@ pub async fn access(
 ) -> io::Result<Arc<Access>> {
     let door = match mode {
         Mode::Open => Door::Open,
-        Mode::Members => {
-            let secret = secret()?;
-            keyed::recognise(&*members, &secret).await.map_err(io::Error::other)?;
-            Door::Members(Roll::open(members, secret).await)
-        }
+        Mode::Members => Door::Members(Roll::new(members, secret()?)),
         Mode::Jwt(settings) => Door::Jwt(Jwt::new(settings)?),
     };
     Ok(Arc::new(Access::new(door, metrics)))
@@ -375,8 +376,8 @@ pub fn terms(config: &Config) -> Terms {
 }
 
 fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
-    let (book, jobs) = (jobs.book(), jobs.clone());
-    Desk { book, keys, tell: Arc::new(move |job| jobs.accepted(job)) }
+    let jobs = jobs.clone();
+    Desk { keys, tell: Arc::new(move |job| jobs.accepted(job)) }
 }
 
 fn words(config: &Config) -> reading::Words {

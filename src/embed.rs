@@ -140,7 +140,7 @@ impl Tollgate {
     pub fn background(&self) -> impl Future<Output = ()> + Send + 'static {
         let behind = Arc::clone(&self.behind);
         async move {
-            let books = behind.app.open_books();
+            let books = behind.app.follow_books();
             let tidying = async {
                 let mut due = interval(TIDY_EVERY);
                 loop {
@@ -165,6 +165,8 @@ impl Tollgate {
         if timeout(app.config().server.drain, tasks.wait()).await.is_err() {
             let left = tasks.len();
             tracing::warn!(left, "stopping with purchases in flight; they may have been charged");
+            // Whoever still waits for one is told that its outcome is unknown.
+            ends.cut.cancel();
         }
         ends.over.cancel();
     }

@@ -44,6 +44,7 @@ pub mod metrics;
 pub mod pipeline;
 pub mod problem;
 pub mod purchase;
+pub mod redact;
 pub mod routes;
 pub mod sandbox;
 pub mod server;

@@ -43,15 +43,20 @@ fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
         (Command::Usage { since, by, format }, Ok(loaded)) => {
             runtime.block_on(cli::usage(&loaded.config, (since, by, format), out, err))
         }
-        (Command::Reconcile { dry_run }, Ok(loaded)) => {
-            runtime.block_on(cli::reconcile(&loaded.config, dry_run, out, err))
+        (Command::Reconcile { dry_run, format }, Ok(loaded)) => {
+            runtime.block_on(cli::reconcile(&loaded.config, (dry_run, format), out, err))
+        }
+        (Command::Purchase { action }, Ok(loaded)) => {
+            runtime.block_on(cli::purchase(&loaded.config, action, out, err))
         }
         (Command::Openapi, Ok(loaded)) => {
             out.write_all(&openapi::document(&loaded.config.catalog))?;
             writeln!(out)?;
             Ok(Exit::Done)
         }
-        (Command::Serve, Ok(loaded)) => cli::serve(loaded, cli.config, out, err),
+        (Command::Serve { new_account }, Ok(loaded)) => {
+            cli::serve(loaded, cli.config, new_account, out, err)
+        }
         (Command::Sandbox { listen }, Ok(loaded)) => {
             runtime.block_on(cli::sandbox(&loaded.config, listen, out))
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceBuilder};
@@ -21,8 +22,10 @@ use crate::answer::{Answer, BoxError};
 use crate::config::Network;
 use crate::downstream;
 use crate::downstream::Call;
+use crate::downstream::body::Memory;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::downstream::refusal_log::RefusalLog;
 use crate::downstream::route::{Further, Route};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
@@ -31,7 +34,7 @@ use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{Purchase, Receipt, Terms};
-use crate::store::Ledger;
+use crate::store::{Binding, Ledger, Refusals};
 use crate::upstream;
 use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
@@ -54,6 +57,10 @@ pub struct Gate {
     pub limiter: Arc<Limiter>,
     /// Sizes and deadlines of payloads.
     pub bodies: downstream::body::Limits,
+    /// What payloads take in memory.
+    pub memory: Arc<Memory>,
+    /// What was refused before anybody was counted.
+    pub refusals: Arc<RefusalLog>,
     /// What operators see.
     pub metrics: Arc<Metrics>,
 }
@@ -70,14 +77,15 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     use downstream::{catch, cors, csrf, dialect, head, host, observe, route};
+    let refusals = || Arc::clone(&gate.refusals);
     let stack = ServiceBuilder::new()
-        .layer(observe::layer(Arc::clone(&gate.metrics), Arc::clone(&gate.further))) // id, span and metrics before any refusal
-        .layer(cors::layer(&gate.origins, gate.access.has_logins())) // else a browser cannot read a refusal
+        .layer(observe::layer(Arc::clone(&gate.metrics), refusals(), Arc::clone(&gate.further))) // id, span and metrics before any refusal
+        .layer(cors::layer(&gate.origins, gate.access.has_logins(), refusals())) // else a browser cannot read a refusal
         .layer(dialect::layer()) //                           refusals under /v1/ in OpenAI's shape
         .layer(catch::layer()) //                             a panic is a 500, readable and with its id
         .layer(head::layer()) //                              400: two parsers could disagree
-        .layer(host::layer(Arc::clone(&gate.hosts))) //       421: not our name
-        .layer(csrf::layer(&gate.origins)) //                 403: a page that nobody listed
+        .layer(host::layer(Arc::clone(&gate.hosts), refusals())) // 421: not our name
+        .layer(csrf::layer(&gate.origins, refusals())) //     403: a page that nobody listed
         .layer(route::layer(Arc::clone(&gate.further))) //   404, 405; the path becomes a row
         .service(calls(gate, routes));
     BoxCloneSyncService::new(stack)
@@ -100,11 +108,12 @@ where
     S::Future: Send,
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    use downstream::{body, caller, rate};
+    use downstream::{body, caller, cross_site, rate};
     ServiceBuilder::new()
+        .layer(cross_site::layer(Arc::clone(&gate.origins), Arc::clone(&gate.refusals))) // 403: the same for reads
         .layer(caller::layer(Arc::clone(&gate.trusted), Arc::clone(&gate.access))) // 401; Request becomes Call
         .layer(rate::layer(Arc::clone(&gate.limiter))) //     429, cheap first: before the body is read
-        .layer(body::layer(gate.bodies)) //                   415, 413, 408
+        .layer(body::layer(gate.bodies, Arc::clone(&gate.memory))) // 415, 413, 503, 408
         .service(routes)
 }
 
@@ -113,8 +122,12 @@ where
 pub struct Counter {
     /// Where each purchase is written down.
     pub ledger: Arc<dyn Ledger>,
+    /// Whether the gateway's account is the ledger's.
+    pub binding: Binding,
     /// The purchases that are under way.
     pub running: Running,
+    /// Who was refused for free, and when.
+    pub refusals: Arc<Refusals>,
     /// What the account's balance covers.
     pub credit: Credit,
     /// Where accepted jobs go.
@@ -123,6 +136,8 @@ pub struct Counter {
     pub terms: Terms,
     /// What operators see.
     pub metrics: Arc<Metrics>,
+    /// Cancelled when nobody is to wait any longer for what is under way.
+    pub cut: CancellationToken,
 }
 
 /// From a checked order to a receipt.
@@ -136,13 +151,14 @@ where
     S::Future: Send,
 {
     use purchase::{accepted, budget, credit, detached, idempotency, send};
-    let Counter { ledger, running, credit, desk, terms, metrics } = counter.clone();
+    let Counter { ledger, binding, running, refusals, credit, desk, terms, metrics, cut } =
+        counter.clone();
     let stack = ServiceBuilder::new()
-        .layer(detached::layer(tasks)) //                              a hang-up never cuts it in half
+        .layer(detached::layer(tasks, cut)) //                         a hang-up never cuts it in half
         .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
-        .layer(budget::layer(Arc::clone(&ledger), terms)) //           its toll is set aside, then settled
+        .layer(budget::layer(Arc::clone(&ledger), binding, refusals, terms)) // its toll is set aside, then settled
         .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
-        .layer(accepted::layer(desk)) //                               a video's job is written down
+        .layer(accepted::layer(desk)) //                               a video's job, for the ledger
         .layer(send::layer(metrics, ledger)) //                        order → ask, reply → receipt
         .service(gateway);
     BoxCloneSyncService::new(stack)

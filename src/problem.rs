@@ -81,6 +81,7 @@ kinds! {
     METHOD_NOT_ALLOWED      METHOD_NOT_ALLOWED     "method_not_allowed"      No      "This path does not take that method" "Use a method that the Allow header lists.";
     REQUEST_TIMEOUT         REQUEST_TIMEOUT        "request_timeout"         No      "The body came too slowly" "Nothing was bought. Send it again.";
     STILL_RUNNING           CONFLICT               "still_running"           Unknown "The first of these calls has not ended" "Ask again with the same Idempotency-Key; it is not bought twice.";
+    LEDGER_CHANGED          PRECONDITION_FAILED    "ledger_changed"          No      "This is another ledger than the request names" "If this key was never sent before, send it with the name in this answer's Tollgate-Ledger. Otherwise it may be charged already: look at your purchases before you buy again.";
     PAYLOAD_TOO_LARGE       PAYLOAD_TOO_LARGE      "payload_too_large"       No      "The body is too large" "Send less: the detail says how much this endpoint takes.";
     UNSUPPORTED_MEDIA_TYPE  UNSUPPORTED_MEDIA_TYPE "unsupported_media_type"  No      "Only application/json is taken" "Send Content-Type: application/json and no Content-Encoding.";
     MISDIRECTED_REQUEST     MISDIRECTED_REQUEST    "misdirected_request"     No      "This server does not answer for that Host" "Who runs this service can list the name in server.hosts.";

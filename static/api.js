@@ -4,7 +4,7 @@ import { micros } from './catalog.js';
 
 /** A refusal that came back as a reply: nothing is unclear about it but what `charged` says. */
 export class Refusal extends Error {
-  /** @param {object} facts status, code, title, detail, charged, errors, retryAfter (seconds or null), requestId */
+  /** @param {object} facts status, code, title, detail, charged, errors, retryAfter (seconds or null), requestId, ledger */
   constructor(facts) {
     super(facts.detail || facts.title || facts.code);
     Object.assign(this, facts);
@@ -61,6 +61,7 @@ export async function read(path) {
 
 const ATTEMPTS = 3;
 const PATIENCE = 60;
+const FORGOTTEN = 'The service may no longer know this purchase';
 /** Decided only after a key was looked up, so that a "no" also speaks of earlier attempts. */
 const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
 
@@ -70,23 +71,36 @@ const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exh
  *
  * Once an attempt may have gone through, a refusal of a later one says nothing of it, unless it was
  * raised behind the lookup of the key: it is thrown as `unsettled`, with its own code as `reason`.
+ * Every attempt names the ledger that the key belongs to. If the server has another one, it refuses the attempt
+ * (412), and a key that may have been sent before is never sent again from here.
  * @param {object} options
  *   remembered: resolves whether the server still knows the key; asked before every attempt but the first.
+ *   ledger: returns the ledger's name, if one is known. ledgerChanged(name, inDoubt): is told of another one, and
+ *   resolves whether the purchase may be sent there.
  *   sentBefore: an earlier page or click may have sent it. forgotten: and under a memory that is gone.
  * @returns {Promise<{body: any, tollMicros?: number, replayed: boolean, requestId?: string}>}
  */
-export async function buy(path, payload, key, { remembered, sentBefore = false, forgotten = false }) {
-  const request = {
+export async function buy(path, payload, key, { remembered, ledger, ledgerChanged, sentBefore = false, forgotten = false }) {
+  const request = () => ({
     method: 'POST',
-    headers: { ...MEANT, 'content-type': 'application/json', accept: 'application/json', 'idempotency-key': key },
+    headers: {
+      ...MEANT, 'content-type': 'application/json', accept: 'application/json', 'idempotency-key': key,
+      ...(ledger() && { 'tollgate-ledger': ledger() }),
+    },
     body: JSON.stringify(payload),
-  };
+  });
   let inDoubt = sentBefore;
-  for (let lost = 0, waited = 0; ;) {
+  for (let lost = 0, waited = 0, changes = 0; ;) {
     try {
-      if (inDoubt && !(await remembered())) throw new Forgotten('The service may no longer know this purchase');
-      return await ask(path, request);
+      if (inDoubt && !(await remembered())) throw new Forgotten(FORGOTTEN);
+      return await ask(path, request());
     } catch (error) {
+      if (error.code === 'ledger_changed') {
+        const mayBeSent = await ledgerChanged(error.ledger, inDoubt);
+        if (inDoubt) throw new Forgotten(FORGOTTEN);
+        if (!mayBeSent || ++changes > 1) throw error;
+        continue;
+      }
       if (error instanceof Lost && ++lost < ATTEMPTS) await pause(lost);
       else if (error.code === 'still_running' && ++waited < PATIENCE) await pause(error.retryAfter ?? 2);
       else throw inDoubt ? unsettled(error, forgotten) : error;
@@ -142,6 +156,7 @@ function refusal(response, body, text, buying) {
     errors: problem && Array.isArray(body.errors) ? body.errors : [],
     retryAfter: seconds(response.headers.get('retry-after')),
     requestId: response.headers.get('x-request-id'),
+    ledger: response.headers.get('tollgate-ledger'),
   });
 }
 

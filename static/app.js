@@ -45,10 +45,10 @@ async function start() {
     return;
   }
   // Where nobody signs in, nothing waits to hear who it is, which can take as long as the account takes.
-  const isOpen = choice.get('access') === 'open';
+  const isOpen = catalog.access === 'open';
   if (!isOpen) await meet(await asked);
   // As long as nobody can say who it is, it is whom this browser saw last.
-  owner = me ? ownerOf(me) : choice.get('owner') ?? '';
+  owner = isOpen ? '' : me ? ownerOf(me) : choice.get('owner') ?? '';
   choice.set('owner', owner);
   keepFor(owner);
   whenSignedOut(() => void signIn('Your sign-in has ended. Sign in again; what you wrote is still here.'));
@@ -76,7 +76,6 @@ async function meet(answer) {
   if (answer.status === 401) return signIn();
   if (!answer.caller) return;
   me = answer;
-  choice.set('access', me.access);
 }
 
 /** Links to the views that this caller is offered. */

@@ -10,6 +10,8 @@ let talk = null;
 /** Resolves when the last conversation was taken up. */
 let takenUp;
 let isTakenUp = false;
+/** Whether a new conversation was asked for before that. */
+let beginsAnew = false;
 
 /** Fills the view in and takes the last conversation up. */
 export async function start(prices) {
@@ -68,7 +70,9 @@ async function takeUp() {
   try {
     if (latest) {
       await talking();
-      await talk.take(latest);
+      if (!beginsAnew) await talk.take(latest);
+      // Asked for meanwhile.
+      if (beginsAnew) await talk.take(talk.fresh());
     }
   } finally {
     isTakenUp = true;
@@ -109,7 +113,8 @@ async function open(conversation) {
 
 async function begin() {
   closeDrawer();
-  if (talk) await open(talk.fresh());
+  if (!isTakenUp) beginsAnew = true;
+  else if (talk) await open(talk.fresh());
   byId('chat-text').focus();
 }
 

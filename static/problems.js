@@ -31,6 +31,7 @@ const PROBLEMS = {
   method_not_allowed: ['The service does not offer this.', 'reload'],
   request_timeout: ['Sending took too long.', 'again'],
   still_running: ['The first attempt is still being worked on.', 'same'],
+  ledger_changed: ['The service keeps its purchases in a new place, so it was not sent.', 'again'],
   payload_too_large: ['This is more text than one request may carry. Start a new conversation, or shorten it.', 'edit'],
   unsupported_media_type: ['The server could not read the request.', 'again'],
   misdirected_request: ['The service does not know itself by this address.', 'reload'],

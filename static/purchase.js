@@ -118,6 +118,13 @@ async function send(record, atRisk) {
     await move(record, 'sent');
     return true;
   };
+  /** A key that was never sent goes to the new ledger, once that is kept. */
+  const ledgerChanged = async (ledger, inDoubt) => {
+    if (memory && ledger) serverRemembers({ ...memory, ledger });
+    if (inDoubt || !ledger) return false;
+    record.ledger = ledger;
+    return move(record, 'sent');
+  };
   record.problem = null;
   if (!sentBefore) {
     record.ledger = memory?.ledger ?? null;
@@ -128,7 +135,7 @@ async function send(record, atRisk) {
   }
   try {
     const { body, tollMicros, requestId } = await buy(record.path, record.payload, record.key,
-      { remembered, sentBefore, forgotten: atRisk || record.forgotten });
+      { remembered, ledger: () => record.ledger, ledgerChanged, sentBefore, forgotten: atRisk || record.forgotten });
     Object.assign(record, { reply: body, problem: null, requestId });
     record.tollMicros = tollMicros ?? record.tollMicros;
     await end(record, 'done');

@@ -5,7 +5,7 @@ import { notice } from './dom.js';
 const NAME = 'tollgate';
 const VERSION = 1;
 /** What holds for whoever is at this browser. */
-const SHARED = ['theme', 'owner', 'access'];
+const SHARED = ['theme', 'owner'];
 const KEPT = ['conversations', 'purchases', 'jobs'];
 
 /** Conversations: `{id, title, at, turns, aside}`, as in chat.js. */

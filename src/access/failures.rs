@@ -2,6 +2,7 @@
 //! readable.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +12,14 @@ use crate::store::Caller;
 /// Wrong credentials of one address that are answered as such in a [`PERIOD`].
 const ANSWERED: u32 = 30;
 const PERIOD: Duration = Duration::from_secs(60);
-/// Addresses that are counted in a period. Who comes when there are as many is not: nobody finds
-/// 256 bits in a minute, and the memory is bounded.
-const MOST_ADDRESSES: usize = 50_000;
+/// From so many counts on, addresses that come anew in this period share one by network, so that
+/// neither the memory nor what is answered grows with the number of addresses.
+const CROWDED: usize = 50_000;
+/// From so many on, they share by wider networks, of which there are some sixty-six thousand at most.
+const PACKED: usize = 2 * CROWDED;
+/// Leading bits of IPv4 and IPv6 networks that share.
+const WHEN_CROWDED: (u32, u32) = (16, 32);
+const WHEN_PACKED: (u32, u32) = (8, 16);
 
 /// The failures of the current minute, by address.
 #[derive(Debug, Default)]
@@ -22,7 +28,26 @@ pub(super) struct Failures(Mutex<Minute>);
 #[derive(Debug, Default)]
 struct Minute {
     began: Option<Instant>,
-    counts: HashMap<Caller, u32>,
+    counts: HashMap<Share, u32>,
+}
+
+/// Whose failures are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Share {
+    Own(Caller),
+    Network(IpAddr, (u32, u32)),
+}
+
+impl Minute {
+    /// An address that is counted keeps a count of its own, however many come after it.
+    fn share(&self, address: &Caller) -> Share {
+        let own = Share::Own(address.clone());
+        if self.counts.len() < CROWDED || self.counts.contains_key(&own) {
+            return own;
+        }
+        let bits = if self.counts.len() < PACKED { WHEN_CROWDED } else { WHEN_PACKED };
+        address.network(bits).map_or(own, |network| Share::Network(network, bits))
+    }
 }
 
 impl Failures {
@@ -30,7 +55,8 @@ impl Failures {
     pub(super) fn look(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
         let minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let end = minute.began.map(|began| began + PERIOD).filter(|end| now < *end);
-        let has_enough = minute.counts.get(address).is_some_and(|count| *count >= ANSWERED);
+        let count = minute.counts.get(&minute.share(address));
+        let has_enough = count.is_some_and(|count| *count >= ANSWERED);
         end.filter(|_| has_enough).map_or(Ok(()), |end| Err(end.saturating_duration_since(now)))
     }
 
@@ -44,12 +70,8 @@ impl Failures {
             *minute = Minute { began: Some(now), counts: HashMap::new() };
             now
         });
-        let is_full = minute.counts.len() >= MOST_ADDRESSES;
-        let count = match minute.counts.get_mut(address) {
-            Some(count) => count,
-            None if is_full => return Ok(()),
-            None => minute.counts.entry(address.clone()).or_default(),
-        };
+        let share = minute.share(address);
+        let count = minute.counts.entry(share).or_default();
         if *count >= ANSWERED {
             return Err((began + PERIOD).saturating_duration_since(now));
         }
@@ -89,13 +111,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_crowd_takes_no_more_memory_than_there_is_for_it_and_gives_it_back() {
+    async fn a_crowd_is_counted_by_network_in_bounded_memory_and_gives_it_back() {
         let (failures, begin) = (Failures::default(), clock::now());
-        let most = u32::try_from(MOST_ADDRESSES).unwrap();
-        for number in 0..most + 1_000 {
+        let crowded = u32::try_from(CROWDED).unwrap();
+        let of_network = |number: u32| {
+            let bits = (0x2000_u128 << 112) | (u128::from(number) << 96);
+            Caller::Address(std::net::Ipv6Addr::from_bits(bits).into())
+        };
+        for number in 0..crowded {
             assert_eq!(failures.note(&address(number), begin), Ok(()));
         }
-        assert_eq!(failures.0.lock().unwrap().counts.len(), MOST_ADDRESSES);
+        // All who come late from one network have thirty together, as each had before.
+        let late = |number: u32| address((10 << 24) | number);
+        let answered = (0..1_000).filter(|n| failures.note(&late(*n), begin).is_ok()).count();
+        assert_eq!(answered, 30);
+        assert!(failures.look(&late(2_000), begin).is_err());
+        assert_eq!(failures.look(&address(11 << 24), begin), Ok(()), "another network");
+        for number in 0..2 * crowded {
+            failures.note(&of_network(number), begin).ok();
+        }
+        let counted = || failures.0.lock().unwrap().counts.len();
+        assert!((PACKED..=PACKED + 10).contains(&counted()), "{}", counted());
         for _ in 1..30 {
             assert_eq!(failures.note(&address(0), begin), Ok(()));
         }

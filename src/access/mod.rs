@@ -27,10 +27,11 @@ pub use denied::Denied;
 
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem};
+use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem, RATE_LIMITED};
 use crate::store::{Caller, Own, Role};
 use failures::Failures;
 use jwt::Jwt;
+use keyed::SecretFault;
 use roll::{Count, Opened, Roll};
 
 /// What a caller's credentials say of it, besides its name.
@@ -71,6 +72,9 @@ impl fmt::Debug for Shown<'_> {
         })
     }
 }
+
+/// Whether a member may log in once more now, or how long it has to wait.
+pub type Admit = dyn Fn(&Caller) -> Result<(), Duration> + Send + Sync;
 
 /// Who may call, as `access.mode` has it.
 pub enum Door {
@@ -136,17 +140,28 @@ impl Access {
         found.map_err(|denied| self.refusal(denied, &address))
     }
 
-    /// Opens a login for the holder of a token; the one that was `carried` is over.
+    /// Opens a login for the holder of a token, as often as `admit` lets it; the one that was `carried`
+    /// is over.
     ///
     /// # Errors
-    /// As [`judge`](Self::judge); 404 where there are no logins.
+    /// As [`judge`](Self::judge); 429 `rate_limited` if the member logs in too often; 404 where there are
+    /// no logins.
     pub async fn log_in(
         &self,
         token: &str,
         carried: Option<&str>,
         address: &Caller,
+        admit: &Admit,
     ) -> Result<Opened, Problem> {
-        let opened = self.roll()?.log_in(token, carried).await;
+        let roll = self.roll()?;
+        let opened = match roll.by_token(token) {
+            // Each login waits for the disk and has the whole list read again.
+            Ok((member, _)) => {
+                admit(&member).map_err(too_many_logins)?;
+                roll.log_in(token, carried).await
+            }
+            Err(denied) => Err(denied),
+        };
         opened.map_err(|denied| self.refusal(denied, address))
     }
 
@@ -157,6 +172,24 @@ impl Access {
     pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
         let ended = self.roll()?.log_out(value).await;
         ended.map_err(|_unavailable| no_list())
+    }
+
+    /// Reads the list of members for the first time, where members may call.
+    ///
+    /// # Errors
+    /// Their tokens were made with another secret.
+    pub async fn open(&self) -> Result<(), SecretFault> {
+        match &self.door {
+            Door::Open | Door::Jwt(_) => Ok(()),
+            Door::Members(roll) => roll.open().await,
+        }
+    }
+
+    /// Looks for changes among the members now, and returns when they hold.
+    pub async fn refresh(&self) {
+        if let Door::Members(roll) = &self.door {
+            roll.look().await;
+        }
     }
 
     /// Looks for changes for as long as it is polled.
@@ -241,6 +274,12 @@ impl fmt::Debug for Access {
             Door::Jwt(_) => "Access(jwt)",
         })
     }
+}
+
+fn too_many_logins(retry_after: Duration) -> Problem {
+    Problem::new(&RATE_LIMITED)
+        .detail("this member has signed in too often")
+        .retry_after(retry_after)
 }
 
 fn no_list() -> Problem {

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 use zeroize::Zeroizing;
 
+use super::keyed;
+use super::keyed::SecretFault;
 use super::token;
 use super::token::Secret;
 use super::{Denied, Standing};
@@ -88,9 +90,9 @@ impl Count {
 }
 
 impl Roll {
-    /// Reads the list for the first time. Where that fails, nobody is let in until it can be read.
-    pub async fn open(store: Arc<dyn Members>, secret: Secret) -> Self {
-        let roll = Self {
+    /// Nobody is let in until the list is read.
+    pub fn new(store: Arc<dyn Members>, secret: Secret) -> Self {
+        Self {
             store,
             secret,
             known: ArcSwapOption::empty(),
@@ -98,9 +100,17 @@ impl Roll {
             heard: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
             turn: Mutex::default(),
-        };
-        roll.look().await;
-        roll
+        }
+    }
+
+    /// Reads the list for the first time. Where that fails, nobody is let in until it can be read.
+    ///
+    /// # Errors
+    /// The tokens were made with another secret.
+    pub(super) async fn open(&self) -> Result<(), SecretFault> {
+        keyed::recognise(&*self.store, &self.secret).await?;
+        self.look().await;
+        Ok(())
     }
 
     /// Looks for changes, for ever.
@@ -193,7 +203,7 @@ impl Roll {
     }
 
     /// Reads the list if it is another one.
-    async fn look(&self) {
+    pub(super) async fn look(&self) {
         let _turn = self.turn.lock().await;
         let outcome = match self.store.edition().await {
             Ok(edition) if self.edition() == Some(edition) => {

@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use moka::future::Cache;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
@@ -46,21 +46,40 @@ pub struct Known {
     pub listing: Arc<Listing>,
     /// When: wall-clock time since the Unix epoch.
     pub as_of: Duration,
+    /// When it was asked, likewise.
+    pub asked: Duration,
 }
 
-/// The account's books. Clones are the same ones.
+/// What came of the latest question.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// None was asked yet.
+    NotYet,
+    /// No answer that can be read.
+    Nothing,
+    /// This.
+    Listing(Known),
+}
+
+/// The account's books. Clones are the same ones. They outlive a change of settings, so that it costs no
+/// question.
 #[derive(Clone)]
 pub struct Books(Arc<Shared>);
 
+type Gateway = BoxCloneSyncService<Ask, Reply, Error>;
+
 struct Shared {
-    gateway: BoxCloneSyncService<Ask, Reply, Error>,
+    gateway: Mutex<Gateway>,
+    /// Another account may answer: what was asked before says nothing.
+    moved: Arc<Notify>,
     /// Holds whether the latest question was answered.
     asked: Cache<(), bool>,
     is_stale: AtomicBool,
     latest: Mutex<Option<Known>>,
     limit: watch::Sender<Option<Told>>,
+    heard: watch::Sender<Heard>,
     ears: Ears,
-    is_ours: IsOurs,
+    is_ours: Mutex<IsOurs>,
     told: Mutex<HashSet<String>>,
 }
 
@@ -78,20 +97,45 @@ impl Books {
         E: FnOnce(&Billing) + Send + 'static,
     {
         Self(Arc::new(Shared {
-            gateway: BoxCloneSyncService::new(gateway),
+            gateway: Mutex::new(BoxCloneSyncService::new(gateway)),
+            moved: Arc::default(),
             asked: Cache::builder().max_capacity(1).time_to_live(AT_MOST_EVERY).build(),
             is_stale: AtomicBool::new(false),
             latest: Mutex::default(),
             limit: watch::Sender::new(None),
+            heard: watch::Sender::new(Heard::NotYet),
             ears: Box::new(move || Box::new(ears())),
-            is_ours: Box::new(is_ours),
+            is_ours: Mutex::new(Box::new(is_ours)),
             told: Mutex::default(),
         }))
+    }
+
+    /// Asks through another gateway from now on. Where its keys or its address are others
+    /// (`is_another`), it is asked at once, however lately the former one was.
+    pub fn ask_through<S>(
+        &self,
+        gateway: S,
+        is_ours: impl Fn(&str) -> bool + Send + Sync + 'static,
+        is_another: bool,
+    ) where
+        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+        S::Future: Send,
+    {
+        *lock(&self.0.gateway) = BoxCloneSyncService::new(gateway);
+        *lock(&self.0.is_ours) = Box::new(is_ours);
+        if is_another {
+            self.0.moved.notify_one();
+        }
     }
 
     /// The account's rate limit (2.3), as soon as it is known and whenever it changes.
     pub fn limit(&self) -> watch::Receiver<Option<Told>> {
         self.0.limit.subscribe()
+    }
+
+    /// What comes of each question.
+    pub fn heard(&self) -> watch::Receiver<Heard> {
+        self.0.heard.subscribe()
     }
 
     /// Whether the gateway did not answer when it was asked last.
@@ -101,7 +145,7 @@ impl Books {
 
     /// What the gateway said last; nothing before it said anything.
     pub fn known(&self) -> Option<Known> {
-        self.0.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0.latest).clone()
     }
 
     /// Sees to it that what is known is at most a minute old, if the gateway answers soon.
@@ -142,28 +186,41 @@ impl Books {
     /// while the gateway does not answer. It ends when nobody else holds the books.
     pub fn follow(
         &self,
-        was_used: impl Fn() -> bool + Send + 'static,
+        was_used: impl Fn() -> bool + Send + Sync + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let books: Weak<Shared> = Arc::downgrade(&self.0);
+        let moved = Arc::clone(&self.0.moved);
         async move {
+            let mut is_another = false;
             loop {
                 let Some(shared) = books.upgrade() else { return };
-                let pause = match shared.look().await {
-                    true => WHILE_USED,
-                    false => AT_MOST_EVERY,
+                let is_read = match is_another {
+                    true => shared.look_again().await,
+                    false => shared.look().await,
                 };
                 drop(shared);
-                sleep(pause).await;
-                while !was_used() && books.strong_count() > 0 {
-                    sleep(AT_MOST_EVERY).await;
-                }
+                let pause = async {
+                    sleep(if is_read { WHILE_USED } else { AT_MOST_EVERY }).await;
+                    while !was_used() && books.strong_count() > 0 {
+                        sleep(AT_MOST_EVERY).await;
+                    }
+                };
+                is_another = tokio::select! {
+                    () = pause => false,
+                    () = moved.notified() => true,
+                };
             }
         }
     }
 }
 
+/// Nobody waits for it whom a refusal would help: it takes its turn however long that takes.
 fn question() -> Ask {
-    Ask::free(What::Billing)
+    Ask::free(What::Billing).patient()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -172,20 +229,32 @@ impl Shared {
         self.asked.get_with((), async { self.ask(question()).await.1 }).await
     }
 
+    /// The same, however lately it answered.
+    async fn look_again(&self) -> bool {
+        let is_read = self.ask(question()).await.1;
+        self.asked.insert((), is_read).await;
+        is_read
+    }
+
     /// The gateway's reply, and whether it could be read.
     async fn ask(&self, asked: Ask) -> (Result<Reply, Error>, bool) {
         let heard = (self.ears)();
-        let reply = self.gateway.clone().oneshot(asked).await;
+        let asked_at = clock::wall();
+        let gateway = lock(&self.gateway).clone();
+        let reply = gateway.oneshot(asked).await;
         let listing = reply.as_ref().ok().map(billing::read);
         let is_read = matches!(listing, Some(Ok(_)));
         if let Some(Ok(listing)) = listing {
             heard(&listing.billing);
             self.hand_on(listing.billing.rate_limit);
             self.tell_revoked(&listing.keys);
-            let known = Known { listing: Arc::new(listing), as_of: clock::wall() };
-            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+            let (listing, as_of) = (Arc::new(listing), clock::wall());
+            let known = Known { listing, as_of, asked: asked_at };
+            self.heard.send_replace(Heard::Listing(known.clone()));
+            *lock(&self.latest) = Some(known);
         } else {
             info!("the account's books cannot be read; selling goes on");
+            self.heard.send_replace(Heard::Nothing);
             self.limit.send_if_modified(|known| {
                 known.is_none() && known.replace(Told::Nothing).is_none()
             });
@@ -207,11 +276,10 @@ impl Shared {
         };
         for key in keys.iter().filter(|key| key.revoked_at.is_some()) {
             let prefix = shown(&key.key_prefix);
-            if prefix.len() <= KEY_PREFIX.len() || works(prefix) || !(self.is_ours)(prefix) {
+            if prefix.len() <= KEY_PREFIX.len() || works(prefix) || !lock(&self.is_ours)(prefix) {
                 continue;
             }
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.insert(prefix.to_owned()) {
+            if lock(&self.told).insert(prefix.to_owned()) {
                 let name = key.name.escape_debug();
                 warn!(%name, prefix, "a key of the ring is revoked; take it out of GATEWAY_API_KEY");
             }

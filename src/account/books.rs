@@ -1,53 +1,68 @@
-//! Reads our books and the gateway's at one moment, and notes what they said.
+//! Compares the ledger with the gateway's books at one moment, and notes checkpoints.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tower::Service;
+use tokio::sync::watch;
 use tracing::info;
 
+use super::billing::Heard;
+use super::billing::Known;
+use super::reconcile::REFUNDS_WITHIN;
+use super::reconcile::Verdict;
 use crate::clock;
+use crate::contract::money::Usd;
+use crate::store::Binding;
 use crate::store::Checkpoint;
+use crate::store::Ending;
+use crate::store::Evidence;
 use crate::store::Ledger;
-use crate::store::Rest;
-use crate::store::Row;
+use crate::store::Recognise;
+use crate::store::Service;
+use crate::store::Snapshot;
 use crate::store::Unavailable;
-use crate::upstream::Ask;
-use crate::upstream::Error;
-use crate::upstream::Reply;
-use crate::upstream::billing;
 use crate::upstream::billing::Billing;
 use crate::upstream::billing::Listing;
 
-/// Both books, while nothing was under way.
+/// Both books.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// The purchases since the last checkpoint, oldest first, after the earlier ones whose outcome is unknown.
-    pub rows: Vec<Row>,
+    /// What the ledger knows, read after the gateway had answered.
+    pub evidence: Vec<Evidence>,
     /// The last checkpoint.
     pub before: Option<Checkpoint>,
     /// What the gateway says now.
-    pub now: Checkpoint,
+    pub now: Snapshot,
+    /// When the evidence was read: wall-clock time since the Unix epoch.
+    pub read_at: Duration,
 }
 
-/// Why there is no such moment.
+/// Why they cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum Blocked {
-    /// Something is being bought.
-    #[error(
-        "purchases are under way; try again (what a crash left so ends at the server's next start)"
-    )]
-    UnderWay,
     /// The gateway did not say.
     #[error("the gateway's books cannot be read: {0}")]
     Gateway(String),
+    /// The key is another account's.
+    #[error(
+        "the gateway's key belongs to another account than the ledger: nothing is compared. Use a key \
+         of the ledger's account, or give the ledger to this one: tollgate serve --new-account"
+    )]
+    OtherAccount,
+    /// The listing says nothing of the account.
+    #[error(
+        "the gateway lists no ids of keys: nobody can say whether the ledger is this account's"
+    )]
+    NoKeys,
     /// The ledger did not.
     #[error(transparent)]
     Ledger(#[from] Unavailable),
 }
 
-/// Looks into both books, the gateway's by `gateway`. The gateway's moment lies somewhere within its answer, so whatever began or
-/// ended meanwhile blocks: nobody could say on which side of the moment it was charged.
+/// Looks into both books, the gateway's by `gateway`. Purchases may be under way: whatever may or may not
+/// be in the gateway's figures is in the evidence as such.
 ///
 /// # Errors
 /// See [`Blocked`].
@@ -55,83 +70,125 @@ pub async fn look(
     ledger: &dyn Ledger,
     gateway: impl Future<Output = Result<Listing, String>>,
 ) -> Result<Look, Blocked> {
-    let before = ledger.last_check().await?;
-    let rest = rest(ledger, before).await?;
-    let now = ask(gateway).await?;
-    let rows = judged(ledger, before).await?;
-    must_rest(ledger, before, rest).await?;
-    Ok(Look { rows, before, now })
+    look_by(ledger, gateway, clock::wall).await
 }
 
-/// What a verdict can turn on.
-async fn judged(ledger: &dyn Ledger, before: Option<Checkpoint>) -> Result<Vec<Row>, Unavailable> {
-    let mut rows = ledger.unknown(usize::MAX).await?;
-    let Some(before) = before else {
-        rows.reverse();
-        return Ok(rows);
-    };
-    rows.retain(|row| row.at < before.at);
-    rows.reverse();
-    rows.extend(ledger.rows(before.at).await?);
-    Ok(rows)
-}
-
-async fn rest(ledger: &dyn Ledger, before: Option<Checkpoint>) -> Result<Rest, Blocked> {
-    ledger.at_rest(since(before)).await?.ok_or(Blocked::UnderWay)
-}
-
-async fn must_rest(
+async fn look_by(
     ledger: &dyn Ledger,
-    before: Option<Checkpoint>,
-    rest: Rest,
-) -> Result<(), Blocked> {
-    match ledger.at_rest(since(before)).await? == Some(rest) {
-        true => Ok(()),
-        false => Err(Blocked::UnderWay),
-    }
-}
-
-fn since(before: Option<Checkpoint>) -> Duration {
-    before.map_or(Duration::ZERO, |before| before.at)
-}
-
-/// The gateway's books, of the moment before it was asked: whatever begins after that began later.
-async fn ask(
     gateway: impl Future<Output = Result<Listing, String>>,
-) -> Result<Checkpoint, Blocked> {
-    let at = clock::wall();
-    Ok(checkpoint(&gateway.await.map_err(Blocked::Gateway)?.billing, at))
+    wall: impl Fn() -> Duration,
+) -> Result<Look, Blocked> {
+    let at = wall();
+    let listing = gateway.await.map_err(Blocked::Gateway)?;
+    let keys = listing.key_ids();
+    if keys.is_empty() {
+        return Err(Blocked::NoKeys);
+    }
+    if !ledger.recognise(keys, Recognise::Look).await? {
+        return Err(Blocked::OtherAccount);
+    }
+    let before = ledger.last_check().await?;
+    let (settled, refundable) = match before {
+        Some(before) => (before.settled, before.snapshot.at.saturating_sub(REFUNDS_WITHIN)),
+        None => (u64::MAX, Duration::MAX),
+    };
+    let evidence = ledger.evidence(settled, refundable).await?;
+    Ok(Look { evidence, before, now: snapshot(&listing.billing, at), read_at: wall() })
 }
 
-/// Notes at a server's start what the gateway says, so that later unknown outcomes can be told. Where
-/// some are unknown already, the earlier checkpoint stays: these could never be told from a new one.
-/// Blocks nothing: whatever fails is a line in the log. Holds no purchase, however many there are.
-pub async fn note<S>(ledger: Arc<dyn Ledger>, gateway: S)
-where
-    S: Service<Ask, Response = Reply, Error = Error>,
-{
-    let noted = async {
-        let asking = async { billing::ask(gateway).await.map_err(|error| error.to_string()) };
-        let before = ledger.last_check().await?;
-        let rest = rest(&*ledger, before).await?;
-        if before.is_some() && rest.unknown > 0 {
-            info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
-            return Ok(());
+/// Settles what is known, and notes a checkpoint if nothing more can be told from the earlier one; whether
+/// it did. `keep` says for how long a purchase that was charged keeps its key.
+///
+/// # Errors
+/// The ledger's: what was settled until then stays so.
+pub async fn write_down(
+    ledger: &dyn Ledger,
+    look: &Look,
+    verdict: Option<&Verdict>,
+    keep: impl Fn(Service) -> Duration,
+) -> Result<bool, Unavailable> {
+    for settled in verdict.iter().flat_map(|verdict| &verdict.settled) {
+        let Some(entry) = look.evidence.iter().find(|entry| entry.row.id == settled.id) else {
+            continue;
+        };
+        let ending = match settled.charged {
+            Some(cost) => charged(cost, keep(entry.row.service)),
+            None => Ending::Voided,
+        };
+        ledger.settle(settled.id, ending).await?;
+    }
+    let is_final = verdict.is_none_or(|verdict| verdict.is_final);
+    if is_final {
+        ledger.check(look.now).await?;
+    }
+    Ok(is_final)
+}
+
+/// The end of a purchase that was charged as far as can be told: its reply was never read.
+pub fn charged(cost: Usd, keep: Duration) -> Ending {
+    Ending::Posted { cost, reply: None, keep, job: None }
+}
+
+/// Judges each listing of the gateway: whether it is the ledger's account, and whether a checkpoint is
+/// due. One is noted by each process, from the first listing that can be had. If outcomes are unknown since
+/// the last checkpoint, that one stays: they could never be told from a new one.
+pub struct Keeper {
+    ledger: Arc<dyn Ledger>,
+    binding: Binding,
+    is_noted: AtomicBool,
+}
+
+impl Keeper {
+    /// Nothing was noted yet.
+    pub fn new(ledger: Arc<dyn Ledger>, binding: Binding) -> Self {
+        Self { ledger, binding, is_noted: AtomicBool::new(false) }
+    }
+
+    /// Judges whatever the gateway lists, for as long as it is asked.
+    pub async fn follow(self, mut heard: watch::Receiver<Heard>) {
+        loop {
+            let latest = heard.borrow_and_update().clone();
+            match latest {
+                Heard::NotYet => {}
+                Heard::Nothing => self.binding.is_not_told(),
+                Heard::Listing(known) => self.judge(&known).await,
+            }
+            if heard.changed().await.is_err() {
+                return;
+            }
         }
-        let now = ask(asking).await?;
-        must_rest(&*ledger, before, rest).await?;
-        match ledger.check(now).await? {
-            true => Ok(()),
-            false => Err(Blocked::UnderWay),
+    }
+
+    /// Whatever fails is a line in the log, and is tried again with the next listing.
+    async fn judge(&self, known: &Known) {
+        let Self { ledger, binding, is_noted } = self;
+        match binding.recognise(&**ledger, known.listing.key_ids()).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(why) => return info!(%why, "account not checked"),
         }
-    };
-    if let Err(why) = noted.await {
-        info!(%why, "no checkpoint was noted");
+        if is_noted.load(Ordering::Relaxed) {
+            return;
+        }
+        match note(&**ledger, snapshot(&known.listing.billing, known.asked)).await {
+            Ok(()) => is_noted.store(true, Ordering::Relaxed),
+            Err(why) => info!(%why, "no checkpoint was noted"),
+        }
     }
 }
 
-fn checkpoint(billing: &Billing, at: Duration) -> Checkpoint {
-    Checkpoint {
+async fn note(ledger: &dyn Ledger, snapshot: Snapshot) -> Result<(), Unavailable> {
+    if let Some(before) = ledger.last_check().await?
+        && ledger.unknown_after(before.settled).await? > 0
+    {
+        info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
+        return Ok(());
+    }
+    ledger.check(snapshot).await
+}
+
+fn snapshot(billing: &Billing, at: Duration) -> Snapshot {
+    Snapshot {
         at,
         balance_cents: billing.balance_cents,
         chats: billing.usage.chat.count,

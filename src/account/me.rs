@@ -11,7 +11,6 @@ use crate::access::Standing;
 use crate::answer;
 use crate::answer::Answer;
 use crate::clock;
-use crate::clock::Date;
 use crate::contract::money::Usd;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Caller, Ledger, Limits, Own, Role, Scope};
@@ -157,9 +156,6 @@ impl Me {
     async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Budget>, Problem> {
         let Limits { total_day, total_month, caller_day, caller_month } =
             self.facts.budgets.and(own);
-        let today = Date::at(clock::wall());
-        let tomorrow = Date::on(today.days() + 1);
-        let (day, month) = (("day", tomorrow.begins()), ("month", today.next_month().begins()));
         let scopes = [
             ("total", Scope::Total, total_day, total_month),
             ("caller", Scope::Caller(caller.to_string()), caller_day, caller_month),
@@ -171,8 +167,11 @@ impl Me {
             }
             let spent = self.ledger.spent(scope).await;
             let spent = spent.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
-            let rows = [(of_day, day, spent.day), (of_month, month, spent.month)];
-            budgets.extend(rows.into_iter().filter_map(|(limit, (period, renews), spent)| {
+            let rows = [
+                ("day", of_day, spent.day, spent.day_renews),
+                ("month", of_month, spent.month, spent.month_renews),
+            ];
+            budgets.extend(rows.into_iter().filter_map(|(period, limit, spent, renews)| {
                 Some(budget(name, period, limit?, spent, renews))
             }));
         }

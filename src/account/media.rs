@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_SECURITY_POLICY};
+use http::header::{ACCEPT_RANGES, CACHE_CONTROL, HeaderName};
 use http::{HeaderValue, Method, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -12,7 +12,6 @@ use url::Url;
 
 use super::transfer::Transfer;
 use crate::access::Standing;
-use crate::answer;
 use crate::answer::{Answer, Body, BoxError};
 use crate::jobs::Jobs;
 use crate::jobs::reading::Words;
@@ -20,19 +19,23 @@ use crate::problem::{NOT_FOUND, Problem};
 use crate::store::Caller;
 use crate::upstream::media::Media;
 
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
 /// Where finished videos are found, and where they may be fetched from.
 #[derive(Clone, Debug)]
 pub struct Videos {
     media: Media,
     words: Words,
     jobs: Jobs,
+    policy: HeaderValue,
 }
 
 impl Videos {
     /// `words`: how a status body is read. `jobs` bounds what is on its way, and ends it when the server
-    /// stops.
-    pub fn new(media: Media, words: Words, jobs: Jobs) -> Self {
-        Self { media, words, jobs }
+    /// stops. Pages of other sites may show the videos where `are_shared`, as CORS decides then.
+    pub fn new(media: Media, words: Words, jobs: Jobs, are_shared: bool) -> Self {
+        let policy = if are_shared { "cross-origin" } else { "same-site" };
+        Self { media, words, jobs, policy: HeaderValue::from_static(policy) }
     }
 
     /// The video of the job with this status body, or the range of it that was asked for. It is broken
@@ -66,7 +69,7 @@ impl Videos {
         let headers = answer.headers_mut();
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(answer::SEALED));
+        headers.insert(RESOURCE_POLICY, self.policy.clone());
         Ok(answer)
     }
 }

@@ -11,6 +11,7 @@ pub mod me;
 pub mod media;
 pub mod members;
 pub mod reconcile;
+pub mod reports;
 pub mod spend;
 pub mod statement;
 mod transfer;

@@ -1,34 +1,40 @@
-//! Decides what became of purchases whose outcome is unknown, by what the gateway counted since the
+//! Decides what became of purchases whose outcome is unknown, from what the gateway counted since the
 //! last checkpoint.
 //!
-//! Chats are told by the gateway's count, as no balance in cents shows $0.003. Videos, which have no
-//! counter, are told by what was spent beyond chats. Whatever more than one story explains stays
-//! unknown, and so spent.
+//! A charge that is not certain counts as 0 or as its price. An unknown purchase is released only if no
+//! story that fits the counters has it charged, and charged only if every story does.
 //!
-//! Guesses: the counters cover the account's whole life, a charge shows in them at once, and one that
-//! has not come within [`SETTLES_WITHIN`] never comes.
+//! A release frees the purchase's key, so it holds even if others spend on the account. It assumes
+//! (docs/guesses.md lists each):
+//! - a charge shows in the counters within [`SETTLES_WITHIN`] of the purchase's end here;
+//! - the count of chats never falls, and the total spent falls by refunds of our own failed videos only;
+//! - a reply that was read was charged, a finished video is not refunded;
+//! - our clock was not set forward between the end of the purchase and now.
+//!
+//! "Charged" leaves the money spent and the key taken, so it may assume more: that nobody else uses the
+//! account. What it infers is doubtful from then on, and never makes room for a release.
 
+mod case;
 mod sums;
 mod words;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::contract::money::Usd;
 use crate::store::Checkpoint;
+use crate::store::Evidence;
 use crate::store::PurchaseId;
-use crate::store::Row;
+pub use crate::store::SETTLES_WITHIN;
 use crate::store::Service;
+use crate::store::Snapshot;
 use crate::store::State;
-use sums::Sums;
+use case::Case;
 
-/// How long after it ended here a purchase may still be charged: from when we stopped waiting on, as a call
-/// can wait longer than this. Guess: the contract names no deadline; giving a toll back frees its key, so
-/// it had better be long.
-pub const SETTLES_WITHIN: Duration = Duration::from_secs(300);
+/// How long after its failure, or after its order where no failure was heard of, a video may still be
+/// refunded. Guess: the contract says nothing of refunds.
+pub const REFUNDS_WITHIN: Duration = Duration::from_secs(86_400);
 
-/// Two differences of amounts that are rounded to cents, in any way, are off by less than this.
-const ROUNDING: i128 = 20_000;
 const CENT: i128 = 10_000;
 
 /// What can be said of every unknown outcome.
@@ -58,9 +64,9 @@ pub struct Settled {
 /// How an outcome became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// The gateway counted so many chats; so many are posted here, so many were unknown.
+    /// By the gateway's count of chats.
     Count(Count),
-    /// Beyond chats and what is posted here, so much was spent.
+    /// Beyond what is surely charged here, at most so much was spent.
     Spending(Usd),
 }
 
@@ -69,16 +75,16 @@ pub enum Proof {
 pub struct Count {
     /// By the gateway.
     pub counted: u64,
-    /// Posted here.
-    pub posted: u64,
-    /// Unknown here.
-    pub unknown: u64,
+    /// Surely charged here.
+    pub charged: u64,
+    /// Charged here, or not: unknown, under way, or too young to be counted.
+    pub doubtful: u64,
 }
 
 /// Why an outcome stays unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// It lies before the checkpoint (wall-clock time since the Unix epoch).
+    /// It began before the checkpoint (wall-clock time since the Unix epoch).
     Older(Duration),
     /// The gateway did not charge for it, but still may.
     Young,
@@ -93,20 +99,28 @@ pub enum Doubt {
         /// Of how many.
         of: u64,
     },
-    /// No choice of the unknown videos costs what was spent.
+    /// No choice of the doubtful videos costs what was spent.
     NoSum,
     /// More than one does.
     ManySums,
+    /// It was not charged, unless somebody else uses the account or a video was refunded.
+    Hidden,
     /// Nothing at the gateway counts this kind of purchase.
     Uncounted,
+    /// The gateway's counters contradict each other, or what is surely charged here.
+    Contradiction,
+    /// The balance rose (or fell) by so many cents that the spending does not explain.
+    Balance(i128),
+    /// The clock was set back.
+    Clock,
 }
 
 /// Our books and the gateway's since the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// What is posted here, with what has been settled now.
+    /// What is charged here, with what has been settled now.
     pub posted: Usd,
-    /// What is still unknown here.
+    /// What may have been charged besides: still unknown or under way here.
     pub unknown: Usd,
     /// What the gateway says was spent, to the cent; `None` where its counter went back.
     pub spent: Option<Usd>,
@@ -125,83 +139,28 @@ pub enum Difference {
     Less(Usd),
 }
 
-/// Compares two moments of the gateway's books with the ledger's purchases: all since the first, and of the
-/// earlier ones those whose outcome is unknown. At both moments nothing was under way.
-pub fn decide(before: &Checkpoint, now: &Checkpoint, rows: &[Row]) -> Verdict {
-    let (older, since): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.at < before.at);
+/// Compares the gateway's books of a checkpoint and of now with the evidence of the ledger, which was
+/// read after the gateway had answered, at `read_at` (wall-clock time since the Unix epoch).
+pub fn decide(
+    before: &Checkpoint,
+    now: &Snapshot,
+    evidence: &[Evidence],
+    read_at: Duration,
+) -> Verdict {
+    let case = Case::new(before, now, evidence, read_at);
     let mut verdict = Draft::default();
-    verdict.doubt(&unknown(&older, None), |_| Doubt::Older(before.at));
-    match Delta::between(before, now) {
-        None => verdict.doubt(&unknown(&since, None), |_| Doubt::WentBack),
-        Some(delta) => judge(&mut verdict, &since, delta, now.at),
+    let unknown = |entry: &&Evidence| entry.row.state == State::Unknown;
+    for entry in evidence.iter().filter(unknown).filter(|entry| entry.number <= before.number) {
+        verdict.undecided.push((entry.row.id, Doubt::Older(before.snapshot.at)));
     }
-    verdict.finish(before, now, &since)
-}
-
-/// What the gateway counted between two moments.
-#[derive(Clone, Copy)]
-struct Delta {
-    chats: u64,
-    chat_cents: u64,
-    spent_cents: u64,
-}
-
-impl Delta {
-    fn between(before: &Checkpoint, now: &Checkpoint) -> Option<Self> {
-        Some(Self {
-            chats: now.chats.checked_sub(before.chats)?,
-            chat_cents: now.chat_cents.checked_sub(before.chat_cents)?,
-            spent_cents: now.spent_cents.checked_sub(before.spent_cents)?,
-        })
+    if case.went_back() {
+        verdict.doubt(&case.since().filter(unknown).collect::<Vec<_>>(), Doubt::WentBack);
+        return verdict.finish(&case);
     }
-}
-
-fn judge(verdict: &mut Draft, since: &[&Row], delta: Delta, now: Duration) {
-    let chats = unknown(since, Some(Service::Chat));
-    let count = Count {
-        counted: delta.chats,
-        posted: posted(since, Service::Chat).count() as u64,
-        unknown: chats.len() as u64,
-    };
-    let Some(charged) =
-        count.counted.checked_sub(count.posted).filter(|charged| *charged <= count.unknown)
-    else {
-        verdict.lags = count.counted < count.posted;
-        return verdict.doubt(&unknown(since, None), |_| Doubt::Miscounted(count));
-    };
-    verdict.all_or_none(&chats, charged, Proof::Count(count), now);
-    verdict.doubt(&unknown(since, Some(Service::Other)), |_| Doubt::Uncounted);
-
-    let mut alike: BTreeMap<Usd, Vec<&Row>> = BTreeMap::new();
-    for video in unknown(since, Some(Service::Video)) {
-        alike.entry(video.toll).or_default().push(video);
-    }
-    let choices: Vec<(i128, u64)> =
-        alike.iter().map(|(toll, rows)| (micros(*toll), rows.len() as u64)).collect();
-    let (left, slack) = left_for_videos(since, delta);
-    match Sums::of(&choices, left - ROUNDING - slack, left + ROUNDING) {
-        Sums::One(chosen) => {
-            let spent =
-                chosen.iter().zip(&choices).map(|(chosen, (toll, _))| i128::from(*chosen) * toll);
-            let proof = Proof::Spending(usd(spent.sum()));
-            for ((_, rows), charged) in alike.iter().zip(chosen) {
-                verdict.all_or_none(rows, charged, proof, now);
-            }
-        }
-        Sums::None => alike.values().for_each(|rows| verdict.doubt(rows, |_| Doubt::NoSum)),
-        Sums::Many => alike.values().for_each(|rows| verdict.doubt(rows, |_| Doubt::ManySums)),
-    }
-}
-
-/// What unknown videos may have cost, in micro-dollars, give or take the rounding of cents; and how
-/// much less it may be for what nothing counts.
-fn left_for_videos(since: &[&Row], delta: Delta) -> (i128, i128) {
-    let sum = |rows: &mut dyn Iterator<Item = &Row>| rows.map(|row| micros(row.toll)).sum::<i128>();
-    let beyond_chats = (i128::from(delta.spent_cents) - i128::from(delta.chat_cents)) * CENT;
-    let videos = sum(&mut posted(since, Service::Video));
-    let others = sum(&mut posted(since, Service::Other));
-    let slack = sum(&mut unknown(since, Some(Service::Other)).into_iter());
-    (beyond_chats - videos - others, slack)
+    case.chats(&mut verdict);
+    case.videos(&mut verdict);
+    verdict.doubt(&case.unknown(Service::Other).collect::<Vec<_>>(), Doubt::Uncounted);
+    verdict.finish(&case)
 }
 
 /// A verdict in the making.
@@ -209,43 +168,36 @@ fn left_for_videos(since: &[&Row], delta: Delta) -> (i128, i128) {
 struct Draft {
     settled: Vec<Settled>,
     undecided: Vec<(PurchaseId, Doubt)>,
-    lags: bool,
 }
 
 impl Draft {
-    fn doubt(&mut self, rows: &[&Row], why: impl Fn(&Row) -> Doubt) {
-        self.undecided.extend(rows.iter().map(|row| (row.id, why(row))));
+    fn doubt(&mut self, rows: &[&Evidence], why: Doubt) {
+        self.undecided.extend(rows.iter().map(|entry| (entry.row.id, why)));
     }
 
-    /// `charged` of these rows were; of all or of none it is known which.
-    fn all_or_none(&mut self, rows: &[&Row], charged: u64, proof: Proof, now: Duration) {
-        let of = rows.len() as u64;
-        for row in rows {
-            let settled = |charged| Settled { id: row.id, charged, proof };
-            match charged {
-                all if all == of => self.settled.push(settled(Some(row.toll))),
-                0 if is_young(row, now) => self.undecided.push((row.id, Doubt::Young)),
-                0 => self.settled.push(settled(None)),
-                _ => self.undecided.push((row.id, Doubt::WhichOne { charged, of })),
-            }
-        }
+    fn charge(&mut self, rows: &[&Evidence], proof: Proof) {
+        self.settled.extend(rows.iter().map(|entry| {
+            let row = &entry.row;
+            Settled { id: row.id, charged: Some(row.toll), proof }
+        }));
     }
 
-    fn finish(self, before: &Checkpoint, now: &Checkpoint, since: &[&Row]) -> Verdict {
+    fn finish(self, case: &Case<'_>) -> Verdict {
         let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
         let undecided: HashSet<PurchaseId> = self.undecided.iter().map(|(id, _)| *id).collect();
-        let is_undecided = |row: &&&Row| undecided.contains(&row.id);
-        let booked = since.iter().filter(|row| row.state == State::Posted).map(|row| row.toll);
+        let booked = case.since().filter(|entry| entry.row.state == State::Posted);
         let charged = self.settled.iter().filter_map(|settled| settled.charged);
-        let spent = now.spent_cents.checked_sub(before.spent_cents);
+        let is_open =
+            |entry: &&Evidence| undecided.contains(&entry.row.id) || entry.row.ended.is_none();
         let drift = Drift {
-            posted: sum(&mut booked.chain(charged)),
-            unknown: sum(&mut since.iter().filter(is_undecided).map(|row| row.toll)),
-            spent: spent.map(|cents| usd(i128::from(cents) * CENT)),
+            posted: sum(&mut booked.map(|entry| entry.row.toll).chain(charged)),
+            unknown: sum(&mut case.since().filter(is_open).map(|entry| entry.row.toll)),
+            spent: (case.spent_cents >= 0).then(|| usd(case.spent_cents * CENT)),
         };
-        // What is young may be charged yet, and books that lag may yet catch up.
-        let may_change = |row: &&&Row| is_young(row, now.at) && (self.lags || is_undecided(row));
-        let is_final = !since.iter().any(|row| may_change(&row));
+        let can_be_told =
+            |(_, doubt): &(PurchaseId, Doubt)| !matches!(doubt, Doubt::Older(_) | Doubt::Uncounted);
+        let is_final = !self.undecided.iter().any(can_be_told)
+            || !case.evidence.iter().any(|entry| case.may_settle(entry));
         Verdict { settled: self.settled, undecided: self.undecided, drift, is_final }
     }
 }
@@ -264,21 +216,6 @@ impl Drift {
     }
 }
 
-fn is_young(row: &Row, now: Duration) -> bool {
-    row.ended.is_none_or(|ended| now.saturating_sub(ended) < SETTLES_WITHIN)
-}
-
-fn unknown<'a>(rows: &[&'a Row], service: Option<Service>) -> Vec<&'a Row> {
-    let wanted = |row: &&&Row| {
-        row.state == State::Unknown && service.is_none_or(|service| row.service == service)
-    };
-    rows.iter().filter(wanted).copied().collect()
-}
-
-fn posted<'a>(rows: &[&'a Row], service: Service) -> impl Iterator<Item = &'a Row> {
-    rows.iter().copied().filter(move |row| row.state == State::Posted && row.service == service)
-}
-
 fn micros(amount: Usd) -> i128 {
     i128::from(amount.as_micros())
 }
@@ -289,4 +226,4 @@ fn usd(micros: i128) -> Usd {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

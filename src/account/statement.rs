@@ -2,9 +2,6 @@
 //! most once in two seconds.
 
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -47,7 +44,7 @@ pub struct Statement(Arc<Shared>);
 type Gateway = BoxCloneSyncService<Ask, Reply, Error>;
 
 struct Shared {
-    gateway: Mutex<Gateway>,
+    gateway: Gateway,
     /// When the gateway was asked last, and what it said.
     latest: tokio::sync::Mutex<Option<(Instant, Result<Told, Problem>)>>,
 }
@@ -59,17 +56,8 @@ impl Statement {
         S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
         S::Future: Send,
     {
-        let gateway = Mutex::new(BoxCloneSyncService::new(gateway));
+        let gateway = BoxCloneSyncService::new(gateway);
         Self(Arc::new(Shared { gateway, latest: tokio::sync::Mutex::default() }))
-    }
-
-    /// Asks through another gateway from now on.
-    pub fn ask_through<S>(&self, gateway: S)
-    where
-        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
-        S::Future: Send,
-    {
-        *self.0.gateway() = BoxCloneSyncService::new(gateway);
     }
 
     /// What the gateway says now: it is asked after this was.
@@ -85,10 +73,6 @@ impl Statement {
 }
 
 impl Shared {
-    fn gateway(&self) -> MutexGuard<'_, Gateway> {
-        self.gateway.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn asked_after(&self, since: Instant) -> Result<Told, Problem> {
         let mut latest = self.latest.lock().await;
         if let Some((asked, said)) = &*latest {
@@ -98,8 +82,7 @@ impl Shared {
             sleep_until(*asked + AT_MOST_EVERY).await;
         }
         let asked = clock::now();
-        let gateway = self.gateway().clone();
-        let said = billing::ask(gateway).await;
+        let said = billing::ask(self.gateway.clone()).await;
         let said = said.map(told).map_err(|error| error.of_read().detail(error.to_string()));
         *latest = Some((asked, said.clone()));
         said

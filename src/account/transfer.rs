@@ -1,4 +1,5 @@
-//! A video on its way to a caller: it ends when its source falls silent, and when the server stops.
+//! A video on its way to a caller: it ends when its source falls silent, when a slow one makes room, and
+//! when the server stops.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,12 +19,13 @@ use crate::jobs::seats::Seat;
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// See the file's documentation.
-pub(super) struct Transfer<B, P = Seat> {
+pub(super) struct Transfer<B> {
     inner: Pin<Box<B>>,
     silence: Pin<Box<Sleep>>,
     is_waiting: bool,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: P,
+    seat: Seat,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 /// Why the rest of it does not come; the caller may ask for that by its range.
@@ -33,25 +35,27 @@ pub(super) enum Cut {
     Silent,
     #[error("the server stops")]
     Stopped,
+    #[error("it was slow, and somebody else got its seat")]
+    MadeRoom,
 }
 
-impl<B, P> Transfer<B, P> {
-    /// `place` is given back when it ends.
-    pub(super) fn new(inner: B, place: P, stop: CancellationToken) -> Self {
+impl<B> Transfer<B> {
+    /// `seat` is given back when it ends.
+    pub(super) fn new(inner: B, seat: Seat, stop: CancellationToken) -> Self {
         Self {
             inner: Box::pin(inner),
             silence: Box::pin(sleep(SILENCE)),
             is_waiting: false,
             stop: Box::pin(stop.cancelled_owned()),
-            _place: place,
+            cut: Box::pin(seat.cut()),
+            seat,
         }
     }
 }
 
-impl<B, P> Body for Transfer<B, P>
+impl<B> Body for Transfer<B>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
-    P: Unpin,
 {
     type Data = Bytes;
     type Error = BoxError;
@@ -63,8 +67,13 @@ where
         if self.stop.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Some(Err(Cut::Stopped.into())));
         }
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Err(Cut::MadeRoom.into())));
+        }
         if let Poll::Ready(frame) = self.inner.as_mut().poll_frame(cx) {
             self.is_waiting = false;
+            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+            self.seat.moved(data.map_or(0, Bytes::len));
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         // A caller who reads slowly is not the source's silence.
@@ -84,7 +93,7 @@ where
     }
 }
 
-impl<B, P> fmt::Debug for Transfer<B, P> {
+impl<B> fmt::Debug for Transfer<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transfer").field("is_waiting", &self.is_waiting).finish_non_exhaustive()
     }
@@ -92,13 +101,13 @@ impl<B, P> fmt::Debug for Transfer<B, P> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use http_body_util::BodyExt;
-    use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+    use tokio::sync::mpsc;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::jobs::seats::{Seats, VIDEOS};
+    use crate::store::Caller;
 
     /// Pieces as they are sent.
     struct Pieces(mpsc::Receiver<&'static str>);
@@ -118,27 +127,35 @@ mod tests {
 
     struct Fake {
         source: mpsc::Sender<&'static str>,
-        transfer: Transfer<Pieces, OwnedSemaphorePermit>,
-        places: Arc<Semaphore>,
+        transfer: Transfer<Pieces>,
+        /// All are taken.
+        seats: Seats,
+        others: Vec<Seat>,
         stop: CancellationToken,
+    }
+
+    fn caller(last: u8) -> Caller {
+        Caller::Address([192, 0, 2, last].into())
     }
 
     fn fake() -> Fake {
         let (source, pieces) = mpsc::channel(8);
-        let (places, stop) = (Arc::new(Semaphore::new(1)), CancellationToken::new());
-        let place = Arc::clone(&places).try_acquire_owned().unwrap();
-        let transfer = Transfer::new(Pieces(pieces), place, stop.clone());
-        Fake { source, transfer, places, stop }
+        let (seats, stop) = (Seats::new(VIDEOS), CancellationToken::new());
+        let seat = seats.take(&caller(0)).unwrap();
+        // One has its seat alone, so it does not make room for others that have as many.
+        let others = (1..64).map(|last| seats.take(&caller(last)).unwrap()).collect();
+        let transfer = Transfer::new(Pieces(pieces), seat, stop.clone());
+        Fake { source, transfer, seats, others, stop }
     }
 
-    async fn cut<P: Unpin>(transfer: &mut Transfer<Pieces, P>) -> Cut {
+    async fn cut(transfer: &mut Transfer<Pieces>) -> Cut {
         let error = transfer.frame().await.expect("not its end").expect_err("no piece");
         *error.downcast::<Cut>().expect("ours")
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_source_that_falls_silent_ends_it_and_a_caller_who_reads_slowly_does_not() {
-        let Fake { source, mut transfer, places, .. } = fake();
+        let Fake { source, mut transfer, seats, others, .. } = fake();
         source.send("a").await.unwrap();
         sleep(SILENCE * 2).await;
         for pause in [SILENCE / 2, SILENCE * 3] {
@@ -150,9 +167,26 @@ mod tests {
         let since = clock::now();
         assert_eq!(cut(&mut transfer).await, Cut::Silent);
         assert_eq!(since.elapsed(), SILENCE);
-        assert_eq!(places.available_permits(), 0);
+        assert!(seats.take(&caller(1)).is_err(), "its seat is still taken");
         drop(transfer);
-        assert_eq!(places.available_permits(), 1);
+        assert!(seats.take(&caller(1)).is_ok());
+        drop(others);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_transfer_is_cut_when_somebody_else_gets_its_seat() {
+        let Fake { source, mut transfer, seats, others, .. } = fake();
+        for _ in 0..6 {
+            // The others are fast.
+            others.iter().for_each(|seat| seat.moved(1 << 20));
+            source.send("a").await.unwrap();
+            assert!(transfer.frame().await.unwrap().is_ok());
+            sleep(Duration::from_secs(1)).await;
+        }
+        let newcomer = seats.take(&caller(99)).expect("the slow one makes room");
+        source.send("b").await.unwrap();
+        assert_eq!(cut(&mut transfer).await, Cut::MadeRoom);
+        drop(newcomer);
     }
 
     #[tokio::test(start_paused = true)]

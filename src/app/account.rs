@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tower::Service;
 
 use super::{Lasting, terms};
+use crate::access::Admit;
 use crate::account::admin::Admin;
 use crate::account::billing::{Books, Told};
 use crate::account::further::Further;
@@ -36,8 +37,13 @@ where
             credit.learnt(mark, balance.unwrap_or(Usd::micros(u64::MAX)));
         }
     };
+    Books::new(gateway, ears, is_ours(keys))
+}
+
+/// Says whether one of these keys begins so.
+pub(super) fn is_ours(keys: &[Key]) -> impl Fn(&str) -> bool + Send + Sync + use<> {
     let keys = keys.to_vec();
-    Books::new(gateway, ears, move |prefix| keys.iter().any(|key| key.expose().starts_with(prefix)))
+    move |prefix| keys.iter().any(|key| key.expose().starts_with(prefix))
 }
 
 /// Hands the account's rate limit on to the window. A gateway that does not tell it leaves purchases to
@@ -61,11 +67,7 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
             Target::Sandbox => "sandbox",
             Target::Live { .. } => "live",
         },
-        access: match config.access.mode {
-            Mode::Open => "open",
-            Mode::Members => "members",
-            Mode::Jwt { .. } => "jwt",
-        },
+        access: config.access.mode.name(),
         shows_balance: config.access.mode == Mode::Open && config.is_private(),
         budgets: terms(config).limits,
     };
@@ -82,6 +84,12 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
         wait: Box::new(move || window.wait_expected()),
     };
     Me::new(facts, sources, books.clone(), Arc::clone(&lasting.ledger) as _)
+}
+
+/// How often a member may sign in.
+pub(super) fn admit(limiter: &Arc<Limiter>) -> Box<Admit> {
+    let limiter = Arc::clone(limiter);
+    Box::new(move |member| limiter.log_in(member))
 }
 
 pub(super) fn spend(config: &Config, lasting: &Lasting) -> Spend {

@@ -11,6 +11,7 @@ use crate::config;
 use crate::config::Key;
 use crate::metrics::Metrics;
 use crate::pipeline;
+use crate::redact::Redactor;
 use crate::store::WindowLog;
 use crate::upstream;
 use crate::upstream::client::Client;
@@ -37,6 +38,7 @@ pub fn asking(
     window: Arc<Window>,
 ) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
     let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
-    let client = Client::new(base, keys, settings, Arc::new(Metrics::default()))?;
+    let redactor = Redactor::new(Arc::new(Metrics::default()));
+    let client = Client::new(base, keys, settings, redactor)?;
     Ok(pipeline::gateway(window, settings.max_wait, ring, client))
 }

@@ -9,29 +9,34 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{Lasting, Remembered, access, memory, sandbox, sqlite, window};
+use super::{Lasting, Remembered, access, memory, sandbox, sqlite};
 use crate::access::token::Secret;
+use crate::clock;
 use crate::config::{Config, Store, Target};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
+use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::sqlite::OpenError;
-use crate::store::{Broken, Money};
+use crate::store::sqlite::{OpenError, Opening};
+use crate::store::{Binding, Broken, Money, Refusals};
+use crate::upstream::window::Window;
 
 /// When a gate ends.
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
     /// From here on nothing new is begun.
     pub shutdown: CancellationToken,
+    /// `server.drain` is over: calls whose purchase is still under way are answered without it.
+    pub cut: CancellationToken,
     /// Nothing is under way any more: who is asked last may go, too.
     pub over: CancellationToken,
 }
 
-/// What outlives a change of settings, as it is at the start. `admin` is where commands beside this
-/// server ask it; `secret` is asked for where members may call. Jobs and the sandbox run on `behind`.
+/// What outlives a change of settings, as it is at the start; its store is open. `admin` is where commands beside
+/// this server ask it; `secret` is asked for where members may call. Jobs and the sandbox run on `behind`.
 ///
 /// # Errors
 /// A store that another server has, or a socket that cannot be had.
@@ -42,43 +47,96 @@ pub async fn begin(
     ends: &Ends,
     secret: impl FnOnce() -> io::Result<Secret>,
 ) -> io::Result<Lasting> {
-    let store = open_store(config, admin)?;
+    let (lasting, starting) = prepare(config, admin, behind, ends, secret).await?;
+    starting.finish(&lasting).await?;
+    Ok(lasting)
+}
+
+/// The same before its store is open: until [`Starting::finish`], nothing can be bought.
+///
+/// # Errors
+/// As [`begin`].
+pub async fn prepare(
+    config: &Config,
+    admin: Option<SocketAddr>,
+    behind: &Handle,
+    ends: &Ends,
+    secret: impl FnOnce() -> io::Result<Secret>,
+) -> io::Result<(Lasting, Starting)> {
+    let (store, opening) = open_store(config, admin).await?;
     let jobs = Jobs::new(store.book, behind.clone(), ends.shutdown.clone());
-    let window = window(store.log, config, ends.shutdown.clone()).await;
+    let window = Window::new(store.log, config.gateway.window, ends.shutdown.clone());
     let metrics = Arc::new(Metrics::default());
     let watched = Arc::clone(&window);
     metrics.watch_window(move || (watched.free(), watched.waiting()));
     let access =
-        access(&config.access.mode, Arc::clone(&store.members), secret, Arc::clone(&metrics))
-            .await?;
-    Ok(Lasting {
+        access(&config.access.mode, Arc::clone(&store.members), secret, Arc::clone(&metrics))?;
+    let lasting = Lasting {
         access,
         members: store.members,
+        redactor: Redactor::new(Arc::clone(&metrics)),
         metrics,
         ledger: store.ledger,
+        binding: match config.gateway.target {
+            Target::Sandbox => Binding::play(),
+            Target::Live { .. } => Binding::real(),
+        },
         ledger_name: store.name,
         running: Running::default(),
+        refusals: Arc::new(Refusals::new(clock::wall())),
         credit: Credit::default(),
         jobs,
         window,
         crowd: Arc::default(),
+        bodies: Arc::default(),
+        hosts: Arc::default(),
+        cut: ends.cut.clone(),
         sandbox: start_sandbox(config, behind, ends.over.clone())?,
-    })
+    };
+    Ok((lasting, Starting(opening)))
+}
+
+/// What is left to do until purchases can be made.
+pub struct Starting(Option<Opening>);
+
+impl Starting {
+    /// Waits for the store, which may be checked or brought up to date, and reads back what an earlier
+    /// process left: only then does the first purchase begin. A store that cannot be used stops sales, not the rest.
+    ///
+    /// # Errors
+    /// The members' tokens were made with another secret.
+    pub async fn finish(self, lasting: &Lasting) -> io::Result<()> {
+        let Self(mut opening) = self;
+        if let Some(opening) = &mut opening
+            && let Err(error) = opening.opened().await
+        {
+            error!("nothing can be bought: {error}");
+        }
+        lasting.window.restore().await;
+        lasting.access.open().await.map_err(io::Error::other)?;
+        if let Some(opening) = opening {
+            opening.admit();
+        }
+        Ok(())
+    }
 }
 
 /// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.
-fn open_store(config: &Config, admin: Option<SocketAddr>) -> io::Result<Remembered> {
+async fn open_store(
+    config: &Config,
+    admin: Option<SocketAddr>,
+) -> io::Result<(Remembered, Option<Opening>)> {
     let money = match config.gateway.target {
         Target::Sandbox => Money::Play,
         Target::Live { .. } => Money::Real,
     };
     match &config.store {
-        Store::Memory => Ok(memory()),
-        Store::Sqlite(path) => match sqlite(path, money, admin) {
-            Ok(store) => Ok(store),
+        Store::Memory => Ok((memory(), None)),
+        Store::Sqlite(path) => match sqlite(path, money, admin).await {
+            Ok((store, opening)) => Ok((store, Some(opening))),
             Err(OpenError::Unusable(reason)) => {
                 error!("nothing can be bought: {reason}");
-                Ok(Remembered::by(Arc::new(Broken(reason)), "broken".into()))
+                Ok((Remembered::by(Arc::new(Broken(reason)), "broken".into()), None))
             }
             Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
         },

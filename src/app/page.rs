@@ -13,6 +13,7 @@ pub(super) fn facts(config: &Config, media_origins: Vec<String>, lasting: &Lasti
     let terms = terms(config);
     Facts {
         sandbox,
+        access: config.access.mode.name(),
         chat_body: config.server.chat_body,
         video_body: config.server.video_body,
         jobs: Words { finished, failed, result, media_origins },

@@ -1,17 +1,14 @@
 //! Opens what a server remembers, and names it.
 
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use uuid::Uuid;
 
 use crate::clock;
 use crate::store::memory::Memory;
-use crate::store::sqlite::{OpenError, Sqlite};
+use crate::store::sqlite::{OpenError, Opening, Sqlite};
 use crate::store::{JobBook, Ledger, Members, Money, Store, WindowLog};
 
 /// What a server remembers, by what it is asked for.
@@ -43,27 +40,17 @@ pub fn memory() -> Remembered {
     Remembered::by(Arc::new(Memory::new(Arc::new(clock::wall))), name.into())
 }
 
-/// A store in a file, to sell from; operators' commands find the server at `admin`.
+/// A store in a file, to sell from; operators' commands find the server at `admin`. It may be a while until it is
+/// [open](Opening).
 ///
 /// # Errors
 /// Another server has it, or it cannot be used.
-pub fn sqlite(
+pub async fn sqlite(
     path: &Path,
     money: Money,
     admin: Option<SocketAddr>,
-) -> Result<Remembered, OpenError> {
-    let store = Arc::new(Sqlite::serve_for(path, Arc::new(clock::wall), money, admin)?);
-    Ok(Remembered::by(store, name_of(path)))
-}
-
-/// Names this file, and no other that may later lie at its place.
-fn name_of(path: &Path) -> Arc<str> {
-    let mut hash = blake3::Hasher::new();
-    hash.update(path.as_os_str().as_bytes());
-    if let Ok(file) = path.metadata() {
-        let born = file.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        hash.update(&file.ino().to_le_bytes());
-        hash.update(&born.unwrap_or_default().as_nanos().to_le_bytes());
-    }
-    format!("durable-{}", &hash.finalize().to_hex()[..16]).into()
+) -> Result<(Remembered, Opening), OpenError> {
+    let (store, opening) = Sqlite::begin(path, Arc::new(clock::wall), money, admin).await?;
+    let name = store.name().unwrap_or_default();
+    Ok((Remembered::by(Arc::new(store), name), opening))
 }

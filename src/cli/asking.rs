@@ -13,6 +13,7 @@ use bytes::Bytes;
 use http::Request;
 use http::StatusCode;
 use http::header::HOST;
+use http::request;
 use http_body_util::BodyExt;
 use http_body_util::Empty;
 use http_body_util::Limited;
@@ -37,6 +38,8 @@ use crate::upstream::billing::Listing;
 const LARGEST_ANSWER: usize = 1 << 20;
 /// What a server needs besides its own patience with the gateway.
 const SPARE: Duration = Duration::from_secs(10);
+/// How long a server may take to read the list of members.
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who asks the gateway.
 pub(super) enum Way {
@@ -72,6 +75,26 @@ pub(super) fn way(config: &Config, path: &Path) -> Result<Way, String> {
         }
         Err(error @ (OpenError::Locked { .. } | OpenError::Unusable(_))) => Err(error.to_string()),
     }
+}
+
+/// Has the server at `admin` read the list of members now; whether it did.
+pub(super) async fn refresh_members(admin: SocketAddr) -> bool {
+    let asked = timeout(MEMBERS_PATIENCE, ask(reachable(admin), Request::post("/members"))).await;
+    matches!(asked, Ok(Ok((StatusCode::OK, _))))
+}
+
+async fn ask(
+    admin: SocketAddr,
+    request: request::Builder,
+) -> Result<(StatusCode, Bytes), BoxError> {
+    let stream = TcpStream::connect(admin).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let request = request.header(HOST, admin.to_string()).body(Empty::<Bytes>::new())?;
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = Limited::new(body, LARGEST_ANSWER).collect().await?.to_bytes();
+    connection.abort();
+    Ok((head.status, body))
 }
 
 /// Who listens everywhere is reached over loopback.
@@ -114,15 +137,7 @@ impl Beside {
     }
 
     async fn ask(&self) -> Result<(StatusCode, Bytes), BoxError> {
-        let stream = TcpStream::connect(self.admin).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let connection = tokio::spawn(connection);
-        let host = self.admin.to_string();
-        let request = Request::get("/billing").header(HOST, host).body(Empty::<Bytes>::new())?;
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, LARGEST_ANSWER).collect().await?.to_bytes();
-        connection.abort();
-        Ok((head.status, body))
+        ask(self.admin, Request::get("/billing")).await
     }
 
     /// The server in a sentence.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::Exit;
 use super::Loaded;
+use super::open_files;
+use super::open_files::Capacity;
 use super::refuse;
 use super::secret::secret;
 use crate::access::keyed::SecretFault;
@@ -50,7 +52,16 @@ pub async fn check(
         return Ok(Exit::Mistake);
     }
     let members = count(&loaded.config).await;
-    summary(loaded, members, out)?;
+    let (server, capacity) = (&loaded.config.server, open_files::foreseen(&loaded.config.server));
+    if capacity.is_lowered(server) {
+        writeln!(
+            err,
+            "warning: server.max_connections: {} connections, {} of one address, do not fit the limit \
+             of open files; raise it (ulimit -Hn, LimitNOFILE=)",
+            server.max_connections, server.max_connections_per_address
+        )?;
+    }
+    summary(loaded, (members, capacity), out)?;
     Ok(Exit::Done)
 }
 
@@ -85,7 +96,11 @@ async fn count(config: &Config) -> Option<Count> {
     }
 }
 
-fn summary(loaded: &Loaded, members: Option<Count>, out: &mut impl Write) -> io::Result<()> {
+fn summary(
+    loaded: &Loaded,
+    (members, capacity): (Option<Count>, Capacity),
+    out: &mut impl Write,
+) -> io::Result<()> {
     let config = &loaded.config;
     let file = match &loaded.file {
         Some(path) => path.display().to_string(),
@@ -97,6 +112,7 @@ fn summary(loaded: &Loaded, members: Option<Count>, out: &mut impl Write) -> io:
         ("gateway", gateway(&config.gateway.target)),
         ("listen", listen.join(", ")),
         ("admin", config.admin.listen.to_string()),
+        ("clients", clients(capacity)),
         ("callers", callers(&config.access.mode, members)),
         ("budgets", budgets(&config.budget)),
         ("store", store(&config.store)),
@@ -105,6 +121,16 @@ fn summary(loaded: &Loaded, members: Option<Count>, out: &mut impl Write) -> io:
         writeln!(out, "{name:<9} {value}")?;
     }
     Ok(())
+}
+
+/// How many connections a server accepts here.
+fn clients(capacity: Capacity) -> String {
+    let Capacity { connections, per_address, open_files } = capacity;
+    let limit = open_files.map_or_else(|| "unknown".to_owned(), |limit| limit.to_string());
+    format!(
+        "at most {connections} connections, {per_address} of one address; the limit of open files \
+         is {limit}"
+    )
 }
 
 /// The host alone: a path may say more than a terminal should.

@@ -5,6 +5,7 @@ mod keying;
 mod list;
 mod portion;
 
+use std::collections::HashSet;
 use std::io;
 use std::io::Write;
 use std::sync::Arc;
@@ -14,20 +15,23 @@ use tokio::time::sleep;
 pub use change::Change;
 
 use super::Exit;
+use super::asking::refresh_members;
 use super::ledger;
 use crate::access::token;
-use crate::access::token::Secret;
 use crate::access::token::Token;
 use crate::clock;
 use crate::config::Config;
 use crate::config::Mode;
 use crate::config::Store;
 use crate::store;
+use crate::store::Identity;
 use crate::store::LOOK_EVERY;
 use crate::store::Member;
 use crate::store::MemberFault;
 use crate::store::Members;
 use crate::store::Own;
+use crate::store::sqlite::Holder;
+use crate::store::sqlite::MemberChange;
 use crate::store::sqlite::Sqlite;
 use change::Update;
 use keying::Keying;
@@ -81,13 +85,14 @@ async fn carry_out(
             return Err(Refusal(Exit::Mistake, why.to_owned()));
         }
     };
-    let (name, to) = match change {
+    let (names, to) = match change {
         Change::List { format } => return list::print(store, format, out, err).await,
-        Change::Add { name, budgets, role } => (name, To::Added(role.into(), budgets)),
-        Change::Revoke { name } => (name, To::Revoked),
-        Change::Update { name, to } => (name, To::Updated(to)),
-        Change::Rotate { name, new_secret } => (name, To::Rotated { new_secret }),
+        Change::Add { names, budgets, role } => (names, To::Added(role.into(), budgets)),
+        Change::Revoke { names } => (names, To::Revoked),
+        Change::Update { names, to } => (names, To::Updated(to)),
+        Change::Rotate { names, new_secret } => (names, To::Rotated { new_secret }),
     };
+    must_be_different(&names)?;
     if let To::Added(_, budgets) | To::Updated(Update { budgets, .. }) = &to {
         portion::must_differ(budgets)?;
     }
@@ -96,41 +101,31 @@ async fn carry_out(
         ledger::file(config).map_err(Refusal::failed)?;
     }
     let ledger = Sqlite::beside(store, Arc::new(clock::wall)).map_err(Refusal::failed)?;
-    let (words, token) = match to {
-        To::Added(role, budgets) => {
-            let keying = keying(config, &ledger, &name, Making::First).await?;
-            let own = portion::join(Own::default(), &budgets);
-            let token = enlist(&ledger, &name, (role, own), &keying.secret).await?;
-            keying.tell(ledger.is_served(), err)?;
-            let own = portion::words(own);
-            (format!("{name} is added, {own}; its token is shown this once:"), Some(token))
+    let done = change_all(config, &ledger, &names, to, err).await?;
+    let server = ledger.served_by();
+    if let Some(server) = server {
+        let is_known = match server {
+            Holder::Server(Some(admin)) => refresh_members(admin).await,
+            Holder::Server(None) | Holder::Command => false,
+        };
+        if !is_known {
+            // It looks by itself.
+            sleep(LOOK_EVERY * 3).await;
         }
-        To::Revoked => {
-            ledger.revoke(Arc::clone(&name)).await.map_err(|fault| refusal(&name, fault))?;
-            (format!("{name} is revoked: its token and its logins hold no more"), None)
-        }
-        To::Updated(to) => {
-            let (role, own) = update(&ledger, &name, to).await?;
-            (format!("{name} is changed: role {}, {}", role.name(), portion::words(own)), None)
-        }
-        To::Rotated { new_secret } => {
-            let keying = keying(config, &ledger, &name, Making::Another { new_secret }).await?;
-            let token = rotate(&ledger, &name, &keying.secret).await?;
-            keying.tell(ledger.is_served(), err)?;
-            let words = "has another token, shown this once; the old one holds no more:";
-            (format!("{name} {words}"), Some(token))
-        }
-    };
-    if ledger.is_served() {
-        // The server that runs beside has seen it then.
-        sleep(LOOK_EVERY * 3).await;
     }
     ledger::name(store, err)?;
-    writeln!(err, "{words}")?;
-    if let Some(token) = token {
-        writeln!(out, "{}", token.expose())?;
-        out.flush()?;
+    for Done { words, .. } in &done {
+        writeln!(err, "{words}")?;
     }
+    let is_one = names.len() == 1;
+    for (name, Done { token, .. }) in names.iter().zip(&done) {
+        match token {
+            Some(token) if is_one => writeln!(out, "{}", token.expose())?,
+            Some(token) => writeln!(out, "{name}\t{}", token.expose())?,
+            None => {}
+        }
+    }
+    out.flush()?;
     Ok(warn_of_mode(config, err)?)
 }
 
@@ -142,6 +137,111 @@ enum To {
     Revoked,
 }
 
+/// What became of one.
+struct Done {
+    words: String,
+    token: Option<Token>,
+}
+
+fn must_be_different(names: &[Arc<str>]) -> Result<(), Refusal> {
+    let mut seen = HashSet::new();
+    match names.iter().find(|name| !seen.insert(*name)) {
+        None => Ok(()),
+        Some(twice) => {
+            let why = format!("expected each name once, but {twice} is there twice");
+            Err(Refusal(Exit::Mistake, why))
+        }
+    }
+}
+
+/// Changes all of them in one step, or none.
+async fn change_all(
+    config: &Config,
+    ledger: &Sqlite,
+    names: &[Arc<str>],
+    to: To,
+    err: &mut impl Write,
+) -> Result<Vec<Done>, Refusal> {
+    let members = ledger.members().await.map_err(Refusal::failed)?;
+    let keying = match &to {
+        To::Added(..) => Some(Making::First),
+        To::Rotated { new_secret } => Some(Making::Another { new_secret: *new_secret }),
+        To::Updated(_) | To::Revoked => None,
+    };
+    let keying = match keying {
+        Some(making) => Some(keying_for(config, ledger, &members, names, making).await?),
+        None => None,
+    };
+    let mut changes = Vec::with_capacity(names.len());
+    let mut done = Vec::with_capacity(names.len());
+    for name in names {
+        let (change, outcome) = plan(&members, name, &to, keying.as_ref())?;
+        changes.push((Arc::clone(name), change));
+        done.push(outcome);
+    }
+    let print = keying.as_ref().map(|keying| keying.secret.print());
+    let changed = ledger.change_members(print, changes).await;
+    changed.map_err(|(name, fault)| refusal(&name, fault))?;
+    if let Some(keying) = keying {
+        keying.tell(ledger.served_by().is_some(), err)?;
+    }
+    Ok(done)
+}
+
+/// What is to be written, and what is said when it is.
+fn plan(
+    members: &[Member],
+    name: &Arc<str>,
+    to: &To,
+    keying: Option<&Keying>,
+) -> Result<(MemberChange, Done), Refusal> {
+    let made = || -> Result<(Token, Identity), Refusal> {
+        let token = token::mint()?;
+        let keying = keying.ok_or_else(|| Refusal::failed("no secret"))?;
+        let hash = token::hash(&keying.secret, token.expose());
+        Ok((token, hash))
+    };
+    let done = |words, token| Done { words, token };
+    Ok(match to {
+        To::Added(role, budgets) => {
+            let (token, hash) = made()?;
+            let own = portion::join(Own::default(), budgets);
+            let member = Member {
+                name: Arc::clone(name),
+                role: *role,
+                own,
+                token: hash,
+                prefix: token.prefix().into(),
+                added: clock::wall(),
+                revoked: None,
+            };
+            let own = portion::words(own);
+            let words = format!("{name} is added, {own}; its token is shown this once:");
+            (MemberChange::Added(member), done(words, Some(token)))
+        }
+        To::Revoked => {
+            let words = format!("{name} is revoked: its token and its logins hold no more");
+            (MemberChange::Revoked, done(words, None))
+        }
+        To::Updated(Update { budgets, no_budget, role }) => {
+            let before = members.iter().find(|member| member.name == *name);
+            let before = before.ok_or_else(|| refusal(name, MemberFault::Unknown))?;
+            let own = portion::join(if *no_budget { Own::default() } else { before.own }, budgets);
+            let role = role.map(store::Role::from);
+            let change = (own != before.own).then_some(own);
+            let (now, own) = (role.unwrap_or(before.role).name(), portion::words(own));
+            let words = format!("{name} is changed: role {now}, {own}");
+            (MemberChange::Updated(role, change), done(words, None))
+        }
+        To::Rotated { .. } => {
+            let (token, hash) = made()?;
+            let words = "has another token, shown this once; the old one holds no more:";
+            let change = MemberChange::Rotated(hash, token.prefix().into());
+            (change, done(format!("{name} {words}"), Some(token)))
+        }
+    })
+}
+
 /// Which token is made.
 enum Making {
     /// That of somebody new.
@@ -150,47 +250,27 @@ enum Making {
     Another { new_secret: bool },
 }
 
-/// What a change needs that makes a token: refused for the name's sake before any secret is made.
-async fn keying(
+/// What a change needs that makes tokens: refused for a name's sake before any secret is made.
+async fn keying_for(
     config: &Config,
     ledger: &Sqlite,
-    name: &str,
-    to: Making,
+    members: &[Member],
+    names: &[Arc<str>],
+    making: Making,
 ) -> Result<Keying, Refusal> {
-    let members = ledger.members().await.map_err(Refusal::failed)?;
-    let found = members.iter().find(|member| *member.name == *name);
-    let (judged, may_change) = match (to, found) {
-        (Making::First, None) => (Ok(()), false),
-        (Making::First, Some(member)) => return Err(taken(member)),
-        (Making::Another { new_secret }, Some(member)) if member.revoked.is_none() => {
-            (Ok(()), new_secret)
+    for name in names {
+        let found = members.iter().find(|member| member.name == *name);
+        match (&making, found) {
+            (Making::First, None) => {}
+            (Making::First, Some(member)) => return Err(taken(member)),
+            (Making::Another { .. }, Some(member)) if member.revoked.is_none() => {}
+            (Making::Another { .. }, Some(_)) => return Err(refusal(name, MemberFault::Revoked)),
+            (Making::Another { .. }, None) => return Err(refusal(name, MemberFault::Unknown)),
         }
-        (Making::Another { .. }, Some(_)) => (Err(MemberFault::Revoked), false),
-        (Making::Another { .. }, None) => (Err(MemberFault::Unknown), false),
-    };
-    judged.map_err(|fault| refusal(name, fault))?;
+    }
+    let may_change = matches!(making, Making::Another { new_secret: true });
     let before = ledger.keyed_by().await.map_err(Refusal::failed)?;
-    Keying::of(config, &members, before, may_change)
-}
-
-async fn enlist(
-    ledger: &Sqlite,
-    name: &Arc<str>,
-    (role, own): (store::Role, Own),
-    secret: &Secret,
-) -> Result<Token, Refusal> {
-    let token = token::mint()?;
-    let member = Member {
-        name: Arc::clone(name),
-        role,
-        own,
-        token: token::hash(secret, token.expose()),
-        prefix: token.prefix().into(),
-        added: clock::wall(),
-        revoked: None,
-    };
-    ledger.enlist_by(secret.print(), &member).await.map_err(|fault| refusal(name, fault))?;
-    Ok(token)
+    Keying::of(config, members, before, may_change)
 }
 
 /// Why a name is not given again, and what to do instead: a token helps only where the member still is one.
@@ -202,32 +282,6 @@ fn taken(Member { name, revoked, .. }: &Member) -> Refusal {
              spend; choose another"
         )),
     }
-}
-
-/// Changes what is named; what the member then may do and spend.
-async fn update(
-    ledger: &Sqlite,
-    name: &Arc<str>,
-    to: Update,
-) -> Result<(store::Role, Own), Refusal> {
-    let members = ledger.members().await.map_err(Refusal::failed)?;
-    let before = members.into_iter().find(|member| member.name == *name);
-    let before = before.ok_or_else(|| refusal(name, MemberFault::Unknown))?;
-    let own = portion::join(if to.no_budget { Own::default() } else { before.own }, &to.budgets);
-    let role = to.role.map(store::Role::from);
-    let change = (own != before.own).then_some(own);
-    let done = ledger.update(Arc::clone(name), role, change).await;
-    done.map_err(|fault| refusal(name, fault))?;
-    Ok((role.unwrap_or(before.role), own))
-}
-
-async fn rotate(ledger: &Sqlite, name: &Arc<str>, secret: &Secret) -> Result<Token, Refusal> {
-    let token = token::mint()?;
-    let hash = token::hash(secret, token.expose());
-    let prefix = token.prefix().into();
-    let done = ledger.rotate_by(secret.print(), Arc::clone(name), hash, prefix).await;
-    done.map_err(|fault| refusal(name, fault))?;
-    Ok(token)
 }
 
 fn refusal(name: &str, fault: MemberFault) -> Refusal {

@@ -8,12 +8,15 @@ mod ledger;
 mod log;
 mod member;
 mod online;
+mod open_files;
+mod purchase;
 mod reconcile;
 mod reload;
 mod sandbox;
 mod secret;
 mod serve;
 mod settings;
+mod signals;
 mod usage;
 
 use std::ffi::OsString;
@@ -31,6 +34,8 @@ pub use harden::harden;
 pub use member::Change;
 pub use member::member;
 pub use online::online;
+pub use purchase::PurchaseAction;
+pub use purchase::purchase;
 pub use reconcile::reconcile;
 pub use sandbox::sandbox;
 pub(crate) use secret::secret;
@@ -65,7 +70,11 @@ pub struct Cli {
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Runs the proxy (this is what happens without a command)
-    Serve,
+    Serve {
+        /// Gives the ledger to the account of the gateway's key, if it is another account's so far
+        #[arg(long)]
+        new_account: bool,
+    },
     /// Reads settings and keys, says every fault and where
     Check {
         /// Asks the gateway for balance, limits and key names as well
@@ -95,6 +104,15 @@ pub enum Command {
         /// Says it, and changes nothing
         #[arg(long)]
         dry_run: bool,
+        /// How it is printed
+        #[arg(long, value_enum, default_value = "text")]
+        format: reconcile::Format,
+    },
+    /// Shows single purchases, and ends one unknown outcome by hand
+    Purchase {
+        /// What to do
+        #[command(subcommand)]
+        action: PurchaseAction,
     },
     /// Prints the API's OpenAPI 3.1 document
     Openapi,
@@ -110,10 +128,13 @@ impl Command {
     /// Whether it asks the gateway for anything, itself or through a server.
     pub fn asks_gateway(&self) -> bool {
         match self {
-            Self::Serve | Self::Check { .. } | Self::Reconcile { .. } | Self::Sandbox { .. } => {
-                true
+            Self::Serve { .. }
+            | Self::Check { .. }
+            | Self::Reconcile { .. }
+            | Self::Sandbox { .. } => true,
+            Self::Member { .. } | Self::Usage { .. } | Self::Purchase { .. } | Self::Openapi => {
+                false
             }
-            Self::Member { .. } | Self::Usage { .. } | Self::Openapi => false,
         }
     }
 }
@@ -128,6 +149,8 @@ pub enum Exit {
     Failed = 1,
     /// 2: a mistake in the command line or in the settings.
     Mistake = 2,
+    /// 3: `reconcile` left unknown outcomes.
+    Unknown = 3,
 }
 
 impl From<Exit> for ExitCode {
@@ -163,7 +186,7 @@ impl Cli {
 
     /// The command, `serve` by default.
     pub fn command(&self) -> Command {
-        self.command.clone().unwrap_or(Command::Serve)
+        self.command.clone().unwrap_or(Command::Serve { new_account: false })
     }
 }
 

@@ -199,6 +199,7 @@ mod tests {
     #[test]
     fn a_key_is_named_by_what_the_gateway_lists_of_it_and_never_whole() {
         let row = |prefix: &str| KeyRow {
+            id: None,
             name: "a key".to_owned(),
             key_prefix: prefix.to_owned(),
             created_at: None,

@@ -1,10 +1,15 @@
 //! `tollgate reconcile`: settles unknown outcomes by the gateway's own books, and says how far these
 //! and ours are apart.
 
+mod json;
+
 use std::collections::HashMap;
 use std::io;
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
 
 use super::Exit;
 use super::asking;
@@ -23,15 +28,30 @@ use crate::config::Config;
 use crate::config::Target;
 use crate::purchase::Terms;
 use crate::store::Checkpoint;
-use crate::store::Ending;
-use crate::store::Ledger;
+use crate::store::Evidence;
 use crate::store::PurchaseId;
 use crate::store::Row;
 use crate::store::Service;
-use crate::store::State;
-use crate::store::Unavailable;
 use crate::store::sqlite::Sqlite;
 use crate::upstream::billing;
+
+/// `--format`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Lines for people
+    Text,
+    /// One object
+    Json,
+}
+
+/// What was compared, and what came of it.
+struct Outcome {
+    look: Look,
+    /// None where there was no checkpoint to compare from.
+    verdict: Option<Verdict>,
+    /// Whether a checkpoint was noted; none in a dry run.
+    is_noted: Option<bool>,
+}
 
 /// Prints to `out` what can be told and what cannot, and unless it is a `dry_run` writes it down; what
 /// stands in the way is a sentence on `err`.
@@ -40,24 +60,36 @@ use crate::upstream::billing;
 /// That of writing, and no trust anchors.
 pub async fn reconcile(
     config: &Config,
-    dry_run: bool,
+    (dry_run, format): (bool, Format),
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
-    match compare(config, dry_run, out).await? {
-        Ok(()) => Ok(Exit::Done),
+    let outcome = match compare(config, dry_run).await? {
+        Ok(outcome) => outcome,
         Err(why) => {
             writeln!(err, "tollgate reconcile: {why}")?;
-            Ok(Exit::Failed)
+            return Ok(Exit::Failed);
         }
+    };
+    match format {
+        Format::Text => print(&outcome, out)?,
+        Format::Json => json::print(&outcome, out)?,
+    }
+    Ok(match outcome.left() {
+        0 => Exit::Done,
+        _ => Exit::Unknown,
+    })
+}
+
+impl Outcome {
+    /// How many outcomes stay unknown.
+    fn left(&self) -> usize {
+        self.verdict.as_ref().map_or(self.look.evidence.len(), |verdict| verdict.undecided.len())
     }
 }
 
-async fn compare(
-    config: &Config,
-    dry_run: bool,
-    out: &mut impl Write,
-) -> io::Result<Result<(), String>> {
+/// Compares, and writes down; or says why nothing could be compared.
+async fn compare(config: &Config, dry_run: bool) -> io::Result<Result<Outcome, String>> {
     let Target::Live { base_url, keys } = &config.gateway.target else {
         let why = "the sandbox's play money is never reconciled; set gateway.base_url and a key";
         return Ok(Err(why.to_owned()));
@@ -79,28 +111,36 @@ async fn compare(
         Ok(look) => look,
         Err(blocked) => return Ok(Err(blocked.to_string())),
     };
-    let verdict = match look.before {
-        Some(before) => {
-            let verdict = reconcile::decide(&before, &look.now, &look.rows);
-            report(&before, &look.rows, &verdict, out)?;
-            Some(verdict)
-        }
-        None => {
-            first(&look.rows, out)?;
-            None
-        }
-    };
+    let verdict = look
+        .before
+        .map(|before| reconcile::decide(&before, &look.now, &look.evidence, look.read_at));
     if dry_run {
-        writeln!(out, "nothing is changed: this is a dry run")?;
-        return Ok(Ok(()));
+        return Ok(Ok(Outcome { look, verdict, is_noted: None }));
     }
-    Ok(match write_down(&ledger, &look, verdict, app::terms(config)).await {
-        Ok(noted) => {
-            writeln!(out, "{noted}")?;
-            Ok(())
-        }
+    let terms = app::terms(config);
+    let keep = |service| keep(terms, service);
+    let noted = books::write_down(&*ledger, &look, verdict.as_ref(), keep).await;
+    Ok(match noted {
+        Ok(is_noted) => Ok(Outcome { look, verdict, is_noted: Some(is_noted) }),
         Err(unavailable) => Err(unavailable.to_string()),
     })
+}
+
+fn print(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
+    let Outcome { look, verdict, is_noted } = outcome;
+    match (&look.before, verdict) {
+        (Some(before), Some(verdict)) => report(before, &look.evidence, verdict, out)?,
+        _ => first(&look.evidence, out)?,
+    }
+    writeln!(out, "{}", checkpoint(*is_noted))
+}
+
+fn checkpoint(is_noted: Option<bool>) -> &'static str {
+    match is_noted {
+        Some(true) => "a new checkpoint is noted",
+        Some(false) => "the checkpoint stays where it is, as more can be told later: try again",
+        None => "nothing is changed: this is a dry run",
+    }
 }
 
 /// Who asks, and the ledger: in a dry run, one that cannot be written beside a server.
@@ -116,41 +156,23 @@ fn open(config: &Config, dry_run: bool) -> Result<(Way, Arc<Sqlite>), String> {
     Ok((way, opened.map_err(|error| error.to_string())?))
 }
 
-/// Settles, notes the checkpoint, and says what became of the latter.
-async fn write_down(
-    ledger: &Sqlite,
-    look: &Look,
-    verdict: Option<Verdict>,
-    terms: Terms,
-) -> Result<&'static str, Unavailable> {
-    let rows: HashMap<PurchaseId, &Row> = look.rows.iter().map(|row| (row.id, row)).collect();
-    let is_final = verdict.as_ref().is_none_or(|verdict| verdict.is_final);
-    for settled in verdict.into_iter().flat_map(|verdict| verdict.settled) {
-        let keep = match rows.get(&settled.id).map(|row| row.service) {
-            Some(Service::Chat) => terms.keep_chats,
-            Some(Service::Video | Service::Other) | None => terms.keep_videos,
-        };
-        let ending = match settled.charged {
-            Some(cost) => Ending::Posted { cost, reply: None, keep },
-            None => Ending::Voided,
-        };
-        ledger.settle(settled.id, ending).await?;
+/// How long a purchase that was charged keeps its key.
+pub(super) fn keep(terms: Terms, service: Service) -> Duration {
+    match service {
+        Service::Chat => terms.keep_chats,
+        Service::Video | Service::Other => terms.keep_videos,
     }
-    if !is_final {
-        return Ok("the checkpoint stays where it is, as more can be told later: try again");
-    }
-    Ok(match ledger.check(look.now).await? {
-        true => "a new checkpoint is noted",
-        false => "no checkpoint is noted, as purchases are under way again; the earlier one stays",
-    })
 }
 
-fn first(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
-    let unknown = rows.iter().filter(|row| row.state == State::Unknown).count();
+fn by_id(evidence: &[Evidence]) -> HashMap<PurchaseId, &Row> {
+    evidence.iter().map(|entry| (entry.row.id, &entry.row)).collect()
+}
+
+fn first(evidence: &[Evidence], out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "this is the first checkpoint: later outcomes can be told from here on")?;
-    match unknown {
+    match evidence.len() {
         0 => Ok(()),
-        _ => writeln!(
+        unknown => writeln!(
             out,
             "{unknown} unknown so far: there is nothing to tell them by, they stay spent"
         ),
@@ -159,18 +181,18 @@ fn first(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
 
 fn report(
     before: &Checkpoint,
-    rows: &[Row],
+    evidence: &[Evidence],
     verdict: &Verdict,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let rows: HashMap<PurchaseId, &Row> = rows.iter().map(|row| (row.id, row)).collect();
+    let rows = by_id(evidence);
     let name = |id: &PurchaseId| match rows.get(id) {
         Some(row) => {
             format!("{id}  {} {}, {}", row.service.name(), row.model, row.toll.short())
         }
         None => id.to_string(),
     };
-    writeln!(out, "since      {}", iso8601(before.at))?;
+    writeln!(out, "since      {}", iso8601(before.snapshot.at))?;
     for settled in &verdict.settled {
         let outcome = if settled.charged.is_some() { "charged" } else { "free" };
         writeln!(out, "{outcome:<10} {}: {}", name(&settled.id), settled.proof)?;

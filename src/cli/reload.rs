@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use tracing::{error, info, warn};
 
+use super::open_files;
 use super::serve::Core;
 use super::{load, refuse};
-use crate::account::statement::Statement;
 use crate::app::{App, Lasting};
 use crate::config::{Config, Target};
 
@@ -17,8 +17,6 @@ pub(super) struct Reload {
     pub(super) config_path: Option<PathBuf>,
     pub(super) own: Vec<IpAddr>,
     pub(super) lasting: Lasting,
-    /// What operators ask.
-    pub(super) statement: Statement,
 }
 
 impl Reload {
@@ -37,7 +35,7 @@ impl Reload {
     }
 
     fn rebuild(&self, old: &App, cores: &[Core]) -> Result<App, String> {
-        let loaded = load(self.config_path.as_deref()).map_err(|faults| {
+        let mut loaded = load(self.config_path.as_deref()).map_err(|faults| {
             let mut text = Vec::new();
             refuse(&faults, &mut text).ok();
             String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
@@ -46,6 +44,7 @@ impl Reload {
         if !not_yet.is_empty() {
             return Err(not_yet.join("; "));
         }
+        open_files::raise_and_fit(&mut loaded.config.server);
         for (setting, effect) in changed(old.config(), &loaded.config) {
             match effect {
                 Effect::Refused => {
@@ -57,15 +56,15 @@ impl Reload {
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
-        let app = App::new(loaded.config, self.own.clone(), &self.lasting)
+        let app = old
+            .renewed(loaded.config, self.own.clone(), &self.lasting)
             .map_err(|error| error.to_string())?;
         let stacks: io::Result<Vec<_>> =
             cores.iter().map(|core| app.core(core.tasks.clone())).collect();
         for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
             core.stack.exchange(stack);
         }
-        app.take_over(&self.statement);
-        tokio::spawn(app.follow_books());
+        app.take_over(old);
         self.lasting.access.look_again();
         Ok(app)
     }
@@ -98,4 +97,49 @@ fn changed(old: &Config, new: &Config) -> Vec<(&'static str, Effect)> {
         ("log", old.log != new.log, Later),
     ];
     rows.into_iter().filter_map(|(name, is, effect)| is.then_some((name, effect))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::app;
+    use crate::app::Ends;
+
+    #[tokio::test]
+    async fn reload_takes_no_slot_and_leaves_no_task() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("proxy.toml");
+        fs::write(&path, "server.listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\n")
+            .unwrap();
+        let loaded = load(Some(&path)).expect("settings of a sandbox");
+        let (ends, runtime) = (Ends::default(), Handle::current());
+        let secret = || Err(io::Error::other("nobody logs in"));
+        let lasting = app::begin(&loaded.config, None, &runtime, &ends, secret).await.unwrap();
+        let reload = Reload { config_path: Some(path), own: vec![], lasting: lasting.clone() };
+        let mut app = App::new(loaded.config, vec![], &lasting).unwrap();
+        tokio::spawn(app.follow_books());
+        let free = || lasting.window.free();
+        for _ in 0..1_000 {
+            // The limit was told, and takes a slot itself.
+            if free() == 59 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(free(), 59);
+        let tasks = runtime.metrics().num_alive_tasks();
+        for _ in 0..50 {
+            app = reload.run(app, &[]);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(free(), 59);
+        let left = runtime.metrics().num_alive_tasks();
+        assert!(left <= tasks, "{left} tasks after 50 reloads, {tasks} before");
+        ends.over.cancel();
+    }
 }

@@ -4,7 +4,9 @@ use std::io;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,37 +14,44 @@ use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{interval, timeout};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
+use super::open_files;
 use super::reload::Reload;
 use super::secret::secret;
+use super::signals::{Signals, wait_for_the_end, watch_the_end};
 use super::{Exit, Loaded, log};
-use crate::access::Access;
 use crate::access::keyed::SecretFault;
 use crate::app;
-use crate::app::{App, Current, Ends, TIDY_EVERY};
+use crate::app::{App, Current, Ends, Lasting, Starting};
 use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};
 use crate::downstream::host::Hosts;
 use crate::routes::admin::Admin;
 use crate::server;
 
-/// Runs the proxy until it is told to stop.
+/// What serves a listener.
+type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// How long the last answers may take after `server.drain`.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// Runs the proxy until it is told to stop. `new_account` gives the ledger to the gateway's account.
 ///
 /// # Errors
 /// What the system refuses: an address that is taken, no trust anchors.
 pub fn serve(
     loaded: Loaded,
     config_path: Option<PathBuf>,
+    new_account: bool,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
-    let config = loaded.config;
+    let mut config = loaded.config;
     let not_yet = config.not_yet();
     if !not_yet.is_empty() {
         for sentence in not_yet {
@@ -50,69 +59,168 @@ pub fn serve(
         }
         return Ok(Exit::Mistake);
     }
+    let behind = runtime()?;
+    // Before anybody can know that we run: from the first listener on, a signal means a stop in good order.
+    let mut signals = behind.block_on(async { Signals::new() })?;
     log::start(config.log);
     for warning in loaded.warnings {
         warn!("{warning}");
     }
+    open_files::raise_and_fit(&mut config.server);
     // All sockets before the first request: half a server is none.
     let listeners =
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
     let admin = bind(config.admin.listen)?;
-    let behind = runtime()?;
-    let shutdown = CancellationToken::new();
-    let ends = Ends { shutdown: shutdown.clone(), over: CancellationToken::new() };
+    let ends = Ends::default();
     let finding = || secret(&config);
-    let beginning = app::begin(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
-    let lasting = match behind.block_on(beginning) {
-        Err(error) if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) => {
-            writeln!(err, "tollgate: {error}")?;
-            return Ok(Exit::Mistake);
-        }
-        begun => begun?,
+    let preparing =
+        app::prepare(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
+    let Some(prepared) = behind.block_on(signals.unless_ended(preparing)) else {
+        info!("stopped before the start was over");
+        return Ok(Exit::Done);
     };
-    // Before anybody can read that we run: a signal that nobody takes ends a process on the spot, as it
-    // should while we wait for the ledger.
-    let signals = behind.block_on(async { Signals::new() })?;
-    let access = Arc::clone(&lasting.access);
+    let (lasting, starting) = match prepared {
+        Err(error) => return refused(error, err),
+        Ok(prepared) => prepared,
+    };
+    if new_account {
+        lasting.binding.renew();
+    }
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
+    let cores = start_cores(&app, &listeners, &ends)?;
+    let reload = Reload { config_path, own, lasting: lasting.clone() };
+    let server = Server { lasting, ends, cores, reload, is_open: Arc::default() };
+    behind.block_on(server.live(app, starting, (listeners, admin), &mut signals, (out, err)))
+}
 
-    let cores = start_cores(&app, &listeners, &shutdown)?;
-    announce(app.config(), &access, &listeners, &admin, out)?;
-    if app.config().is_private() {
-        // One that tells nothing of itself looks like a browser on this machine.
-        info!("no front-end is named; before one is, set server.hosts and server.trusted_proxies");
+/// A start that was refused: by a secret that is another one than before, with what to do; else by the system.
+fn refused(error: io::Error, err: &mut impl Write) -> io::Result<Exit> {
+    if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) {
+        writeln!(err, "tollgate: {error}")?;
+        return Ok(Exit::Mistake);
     }
-    // The cores have their own handles: with these open, too, the kernel would go on taking
-    // connections that nobody serves while the rest drains.
-    drop(listeners);
-    behind.spawn(app.open_books());
-    behind.spawn(async move { access.follow().await });
-    let statement = app.statement();
-    let reload =
-        Reload { config_path, own, lasting: lasting.clone(), statement: statement.clone() };
-    let admin_own = app::own_addresses(&[admin.local_addr()?])?;
-    let admin_hosts = Hosts::new([], admin_own.clone());
-    behind.block_on(async {
-        let admin_service = Admin::new(Arc::clone(&lasting.metrics), {
-            let shutdown = shutdown.clone();
-            move || !shutdown.is_cancelled()
-        });
-        let admin_service = admin_service
-            .with_books(statement, &admin_own, move |headers| admin_hosts.check(headers));
+    Err(error)
+}
+
+/// What runs until a signal ends it.
+struct Server {
+    lasting: Lasting,
+    ends: Ends,
+    cores: Vec<Core>,
+    reload: Reload,
+    /// Whether purchases can be made.
+    is_open: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// From the first answer to the last.
+    async fn live(
+        self,
+        app: App,
+        starting: Starting,
+        (listeners, admin): (Vec<StdListener>, StdListener),
+        signals: &mut Signals,
+        (out, err): (&mut impl Write, &mut impl Write),
+    ) -> io::Result<Exit> {
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
-        // Who reaches the admin listener at all is not among those who crowd out each other.
-        let settings = server::Settings { crowd: Arc::default(), ..app.server() };
-        let admin = TcpListener::from_std(admin)?;
-        let introduce = move |peer: SocketAddr| admin_service.asked_from(peer.ip());
-        tokio::spawn(server::run(admin, introduce, settings, end.clone()));
+        let operators = self.operators(&app, &admin)?;
+        let at = admin.local_addr()?;
+        tokio::spawn(operators(TcpListener::from_std(admin)?, end.clone()));
+        let access = Arc::clone(&self.lasting.access);
+        tokio::spawn(async move { access.follow().await });
+        for listener in &listeners {
+            info!(page = %listener.local_addr()?, admin = %at, "listening");
+        }
+        let begun = signals.unless_ended(starting.finish(&self.lasting)).await;
+        if let Some(Err(error)) = begun {
+            return refused(error, err);
+        }
+        let is_open = begun.is_some();
+        if is_open {
+            self.is_open.store(true, Ordering::Release);
+            self.announce(app.config(), &listeners, at, out)?;
+        }
+        // The cores have their own handles: with these open, too, the kernel would go on taking
+        // connections that nobody serves while the rest drains.
+        drop(listeners);
         let drain = app.config().server.drain;
-        wait_for_the_end(app, &cores, signals, &reload, &shutdown).await;
-        let exit = drained(cores, drain).await;
+        if is_open {
+            tokio::spawn(app.follow_books());
+            self.run(app, signals).await;
+        }
+        let exit = self.stop(drain).await;
         end.cancel();
         Ok(exit)
-    })
+    }
+
+    /// What serves the admin listener until it is told to end.
+    fn operators(
+        &self,
+        app: &App,
+        admin: &StdListener,
+    ) -> io::Result<impl FnOnce(TcpListener, CancellationToken) -> Serving + use<>> {
+        let own = app::own_addresses(&[admin.local_addr()?])?;
+        let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.lasting.hosts));
+        let guard =
+            move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
+        let (shutdown, is_open) = (self.ends.shutdown.clone(), Arc::clone(&self.is_open));
+        let ready = move || !shutdown.is_cancelled();
+        let service = Admin::new(Arc::clone(&self.lasting.metrics), ready)
+            .with_start(move || is_open.load(Ordering::Acquire))
+            .with_members(Arc::clone(&self.lasting.access))
+            .guarded_by(guard)
+            .with_books(app.statement(), &own);
+        // Who reaches the admin listener at all is not among those who crowd out each other.
+        let connections = Arc::new(Semaphore::new(open_files::OPS_CONNECTIONS));
+        let settings = server::Settings { crowd: Arc::default(), connections, ..app.server() };
+        Ok(move |listener, end| -> Serving {
+            let introduce = move |peer: SocketAddr| service.asked_from(peer.ip());
+            Box::pin(server::run(listener, introduce, settings, end))
+        })
+    }
+
+    /// Serves until the first SIGTERM or SIGINT.
+    async fn run(&self, app: App, signals: &mut Signals) {
+        let reload = |app| self.reload.run(app, &self.cores);
+        wait_for_the_end(app, App::tidy, reload, signals).await;
+    }
+
+    /// Finishes what is under way, for at most `drain` from now on.
+    async fn stop(self, drain: Duration) -> Exit {
+        self.ends.shutdown.cancel();
+        info!("stopping: finishing what is under way");
+        watch_the_end(drain);
+        drained(self.cores, drain, &self.ends.cut).await
+    }
+
+    /// Where the page is, what it costs, who may come: the first thing that a person reads.
+    fn announce(
+        &self,
+        config: &Config,
+        listeners: &[StdListener],
+        admin: SocketAddr,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
+        for listener in listeners {
+            writeln!(out, "page      http://{}", listener.local_addr()?)?;
+        }
+        let count = self.lasting.access.count();
+        writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
+        writeln!(out, "callers   {}", callers(&config.access.mode, count))?;
+        writeln!(out, "budgets   {}", budgets(&config.budget))?;
+        writeln!(out, "admin     http://{admin}")?;
+        out.flush()?;
+        if config.is_private() {
+            // One that tells nothing of itself looks like a browser on this machine.
+            info!(
+                "no front-end is named; before one is, set server.hosts and server.trusted_proxies"
+            );
+        }
+        Ok(())
+    }
 }
 
 fn bind(at: SocketAddr) -> io::Result<StdListener> {
@@ -133,11 +241,7 @@ pub(super) struct Core {
     ended: tokio::sync::oneshot::Receiver<()>,
 }
 
-fn start_cores(
-    app: &App,
-    listeners: &[StdListener],
-    shutdown: &CancellationToken,
-) -> io::Result<Vec<Core>> {
+fn start_cores(app: &App, listeners: &[StdListener], ends: &Ends) -> io::Result<Vec<Core>> {
     let count = thread::available_parallelism()?.get();
     let settings = app.server();
     let start = |number: usize| {
@@ -148,7 +252,7 @@ fn start_cores(
         let runtime = runtime()?;
         let (at_end, ended) = tokio::sync::oneshot::channel();
         let serving =
-            serve_core(listeners, stack.clone(), tasks.clone(), settings.clone(), shutdown.clone());
+            serve_core(listeners, stack.clone(), tasks.clone(), settings.clone(), ends.clone());
         let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
             if let Err(error) = runtime.block_on(serving) {
                 error!(%error, "a core cannot serve");
@@ -167,70 +271,26 @@ async fn serve_core(
     stack: Current<Incoming>,
     tasks: TaskTracker,
     settings: server::Settings,
-    shutdown: CancellationToken,
+    ends: Ends,
 ) -> io::Result<()> {
     let serving = TaskTracker::new();
     for listener in listeners {
         let stack = stack.clone();
         let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
         let listener = TcpListener::from_std(listener)?;
-        serving.spawn(server::run(listener, introduce, settings.clone(), shutdown.clone()));
+        serving.spawn(server::run(listener, introduce, settings.clone(), ends.shutdown.clone()));
     }
     serving.close();
     serving.wait().await;
     // Connections are gone; what they bought may still be on its way.
     tasks.close();
-    tasks.wait().await;
+    ends.cut.run_until_cancelled(tasks.wait()).await;
     Ok(())
 }
 
-/// What a process can be told.
-struct Signals {
-    hup: Signal,
-    term: Signal,
-    int: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            hup: signal(SignalKind::hangup())?,
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-        })
-    }
-}
-
-/// Tidies, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
-async fn wait_for_the_end(
-    mut app: App,
-    cores: &[Core],
-    signals: Signals,
-    reload: &Reload,
-    shutdown: &CancellationToken,
-) {
-    let Signals { mut hup, mut term, mut int } = signals;
-    let mut tidy = interval(TIDY_EVERY);
-    loop {
-        tokio::select! {
-            _ = tidy.tick() => app.tidy().await,
-            _ = hup.recv() => app = reload.run(app, cores),
-            _ = term.recv() => break,
-            _ = int.recv() => break,
-        }
-    }
-    shutdown.cancel();
-    info!("stopping: finishing what is under way");
-    // A second signal means now; what is in flight then is an unknown outcome.
-    tokio::spawn(async move {
-        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-        std::process::exit(1);
-    });
-}
-
-async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
+async fn drained(cores: Vec<Core>, drain: Duration, cut: &CancellationToken) -> Exit {
     let in_flight: Vec<_> = cores.iter().map(|core| core.tasks.clone()).collect();
-    let finish = async {
+    let mut finish = pin!(async {
         for core in cores {
             if core.ended.await.is_err() {
                 error!("a core ended by a panic");
@@ -238,30 +298,14 @@ async fn drained(cores: Vec<Core>, drain: Duration) -> Exit {
             // It has ended: this does not block.
             core.thread.join().ok();
         }
-    };
-    if timeout(drain, finish).await.is_err() {
+    });
+    if timeout(drain, &mut finish).await.is_err() {
         let left: usize = in_flight.iter().map(TaskTracker::len).sum();
         warn!(left, "stopping with purchases in flight; they may have been charged");
+        // Whoever still waits for one is told so, instead of a connection that just ends.
+        cut.cancel();
+        timeout(FLUSH, finish).await.ok();
     }
     info!("stopped");
     Exit::Done
-}
-
-/// Where the page is, what it costs, who may come: the first thing that a person reads.
-fn announce(
-    config: &Config,
-    access: &Access,
-    listeners: &[StdListener],
-    admin: &StdListener,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    writeln!(out, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
-    for listener in listeners {
-        writeln!(out, "page      http://{}", listener.local_addr()?)?;
-    }
-    writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
-    writeln!(out, "callers   {}", callers(&config.access.mode, access.count()))?;
-    writeln!(out, "budgets   {}", budgets(&config.budget))?;
-    writeln!(out, "admin     http://{}", admin.local_addr()?)?;
-    out.flush()
 }

@@ -16,6 +16,7 @@ use crate::config::Fault;
 use crate::config::Place;
 use crate::config::Source;
 use crate::config::Store;
+use crate::config::Target;
 
 /// The settings file that is read when none is named.
 const DEFAULT_FILE: &str = "proxy.toml";
@@ -23,6 +24,8 @@ const DEFAULT_FILE: &str = "proxy.toml";
 const ENV_FILE: &str = ".env";
 /// Variables that are read besides `TOLLGATE_…`.
 const VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE", "REDIS_URL"];
+/// Of these, where the key stands.
+const KEYS: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
 /// No settings or key file is larger than this.
 const LARGEST_FILE: u64 = 1 << 20;
 
@@ -83,6 +86,7 @@ fn load_for(
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut environment = environment(variables, &mut faults);
+    let has_key = KEYS.iter().any(|name| environment.contains_key(*name));
     add_env_file(&folder.join(ENV_FILE), &mut environment, &mut faults);
 
     let source = Source {
@@ -109,6 +113,9 @@ fn load_for(
     }
     let mut warnings = config.warnings();
     warnings.extend(open_file_warnings(folder, &environment));
+    if has_key && explicit.is_none() {
+        warnings.extend(found_host_warning(&config, &name, &environment));
+    }
     Ok(Loaded { config, file: text.map(|_| path), warnings })
 }
 
@@ -309,6 +316,20 @@ impl Unread {
             Self::Failed(kind) => kind.to_string(),
         }
     }
+}
+
+/// A file that happened to be in the current folder says where this user's key is sent.
+fn found_host_warning(config: &Config, file: &str, environment: &Environment) -> Option<String> {
+    let Target::Live { base_url, .. } = &config.gateway.target else { return None };
+    let host = base_url.host_str().unwrap_or_default();
+    // Over plain http, which is for loopback alone, the key stays on this machine.
+    let leaves = base_url.scheme() == "https";
+    (leaves && !environment.contains_key("TOLLGATE_GATEWAY__BASE_URL")).then(|| {
+        format!(
+            "gateway.base_url: the key of the environment is sent to {host}, as {file} in the \
+             current folder says; if you mean that file, name it with --config"
+        )
+    })
 }
 
 /// A key that every user of the machine can read is not secret.

@@ -44,7 +44,7 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 #[test]
 fn no_command_is_serve() {
     let (cli, ..) = read(&[]);
-    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Serve));
+    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Serve { new_account: false }));
     let (cli, ..) = read(&["--config", "a.toml", "check", "--online"]);
     let cli = cli.expect("right");
     assert_eq!(cli.config.as_deref(), Some(Path::new("a.toml")));
@@ -193,6 +193,41 @@ fn a_key_file_is_read_and_an_open_one_warned_of() {
 }
 
 #[test]
+fn key_that_goes_where_a_found_file_says_is_warned_of() {
+    const HOST: &str = "[gateway]\nbase_url = \"https://gateway.example\"\n";
+    let key = ("GATEWAY_API_KEY", CANARY);
+    let env_file = format!("GATEWAY_API_KEY={CANARY}\n");
+    let found = folder(&[("proxy.toml", HOST)]);
+    let warned = |loaded: Result<Loaded, Vec<Fault>>| {
+        let warnings = loaded.expect("right").warnings.join("\n");
+        assert!(!warnings.contains(CANARY), "{warnings}");
+        warnings.contains("the key of the environment is sent to gateway.example")
+    };
+    assert!(warned(load(found.path(), &[key])));
+    let here = folder(&[("proxy.toml", "[gateway]\nbase_url = \"http://127.0.0.1:9\"\n")]);
+    assert_eq!(load(here.path(), &[key]).expect("right").warnings, Vec::<String>::new());
+    // Whoever names the file, the address or the key beside it has said what is meant.
+    let file = found.path().join("proxy.toml");
+    assert!(!warned(load_from(Some(&file), Path::new(""), variables(&[key]))));
+    let base_url = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example");
+    assert!(!warned(load(found.path(), &[key, base_url])));
+    let beside = folder(&[("proxy.toml", HOST), (".env", &env_file)]);
+    assert!(!warned(load(beside.path(), &[])));
+}
+
+#[test]
+fn key_with_another_character_is_refused_by_its_place() {
+    let key = "svc_sk_CANA+RY_0123456789";
+    let folder = folder(&[("key", key)]);
+    let base_url = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example");
+    for (name, value) in [("GATEWAY_API_KEY", key), ("GATEWAY_API_KEY_FILE", "key")] {
+        let (exit, out, err) = checked(&load(folder.path(), &[base_url, (name, value)]));
+        let expected = "key 1: character 12: expected a letter, digit, _ or -";
+        assert_eq!((exit, err), (Exit::Mistake, format!("{name}: {expected}\n")), "{out}");
+    }
+}
+
+#[test]
 fn check_says_every_fault_on_a_line_of_its_own_and_exits_with_two() {
     let folder = folder(&[("proxy.toml", "[log]\nlevel = 'loud'\n[pgae]\n")]);
     let (exit, out, err) = checked(&load(folder.path(), &[("TOLLGATE_X", CANARY)]));
@@ -317,7 +352,10 @@ fn reports_are_asked_for_in_words() {
     let usage = Command::Usage { since, by: By::Day, format: Format::Table };
     assert_eq!(cli.map(|cli| cli.command()), Ok(usage));
     let (cli, ..) = read(&["reconcile", "--dry-run"]);
-    assert_eq!(cli.map(|cli| cli.command()), Ok(Command::Reconcile { dry_run: true }));
+    assert_eq!(
+        cli.map(|cli| cli.command()),
+        Ok(Command::Reconcile { dry_run: true, format: reconcile::Format::Text })
+    );
     for arguments in [
         &["usage", "--since", "yesterday"][..],
         &["usage", "--since", CANARY],

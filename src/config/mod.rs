@@ -86,8 +86,10 @@ pub struct Server {
     pub trusted_proxies: Vec<Network>,
     /// `server.max_connections`
     pub max_connections: usize,
-    /// `server.max_connections_per_address`
+    /// `server.max_connections_per_address`; a tenth of `max_connections` when it is not set.
     pub max_connections_per_address: usize,
+    /// `server.max_body_memory`, bytes: at least as large as one body may be.
+    pub max_body_memory: usize,
     /// `server.header_timeout`
     pub header_timeout: Duration,
     /// `server.idle_timeout`
@@ -209,6 +211,17 @@ pub enum Mode {
     Members,
     /// Users of the web app's own login.
     Jwt(Jwt),
+}
+
+impl Mode {
+    /// The mode's name, as settings and clients write it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Members => "members",
+            Self::Jwt(_) => "jwt",
+        }
+    }
 }
 
 /// What each caller may do.

@@ -30,16 +30,19 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 pub(super) fn server(section: &mut Section<'_>, source: &Source<'_>) -> Server {
-    Server {
-        listen: listen(section),
+    let listen = listen(section);
+    let max_connections = section.number("max_connections", value::connections, 10_000);
+    let server = Server {
+        listen,
         hosts: section.list("hosts", origin::host, Vec::new()),
         trusted_proxies: section.list("trusted_proxies", value::network, Vec::new()),
-        max_connections: section.number("max_connections", value::connections, 10_000),
+        max_connections,
         max_connections_per_address: section.number(
             "max_connections_per_address",
             value::connections,
-            1_000,
+            max_connections.div_ceil(10),
         ),
+        max_body_memory: section.text("max_body_memory", value::size, 256 << 20),
         header_timeout: section.text("header_timeout", value::time, secs(10)),
         idle_timeout: section.text("idle_timeout", value::time, secs(75)),
         body_timeout: section.text("body_timeout", value::time, secs(30)),
@@ -47,7 +50,14 @@ pub(super) fn server(section: &mut Section<'_>, source: &Source<'_>) -> Server {
         video_body: section.text("video_body", value::size, 64 << 10),
         drain: section.text("drain", value::time_or_none, secs(30)),
         tls: section.table("tls", |tls| tls_files(tls, source)).flatten(),
+    };
+    if server.max_body_memory < server.chat_body.max(server.video_body) {
+        let place = section.place_of("max_body_memory");
+        let expected = "expected at least server.chat_body and server.video_body, \
+                        else a body of that size is never accepted";
+        section.fault("max_body_memory", &place, expected);
     }
+    server
 }
 
 /// One address as text, or several as a list.

@@ -82,6 +82,7 @@ fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(config.server.hosts, ["b.example", "c.example"]);
     assert_eq!(config.server.drain, Duration::from_secs(1));
     assert_eq!(config.server.max_connections, 7);
+    assert_eq!(config.server.max_connections_per_address, 1, "a tenth, at least one");
     assert_eq!(config.budget.total, Spend { day: Some(Usd::dollars(5)), month: None });
     assert_eq!(config.gateway.balance_floor, Usd::micros(2_500_000));
     assert_eq!(config.log.level, tracing::Level::DEBUG);

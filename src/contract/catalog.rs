@@ -190,6 +190,9 @@ const fn video(
 
 use Durations::{Between, OneOf};
 
+/// A chat model whose price the contract does not state.
+pub const UNSTATED_CHAT: &str = "eta-5";
+
 #[rustfmt::skip]
 const CHAT_MODELS: &[ChatModel] = &[
     chat("alpha-sonnet-4.5", Tier::Standard, "coding, 200K context window"),
@@ -203,7 +206,7 @@ const CHAT_MODELS: &[ChatModel] = &[
     chat("eta-5-mini",       Tier::Budget,   "fast, high-volume chat"),
     chat("theta-32b",        Tier::Budget,   "math reasoning, logic"),
     chat("iota-5",           Tier::Budget,   "Chinese/English bilingual"),
-    chat("eta-5",            Tier::Unstated, ""),
+    chat(UNSTATED_CHAT,      Tier::Unstated, ""),
 ];
 
 #[rustfmt::skip]

@@ -3,8 +3,11 @@
 //! What the head tells (media type, length) is refused before the body is touched, so that a client
 //! that asked `Expect: 100-continue` sends nothing in vain.
 
+mod memory;
+
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,15 +19,22 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
+use self::memory::Taken;
 use super::route::Takes;
 use super::{Call, refuse, shown};
 use crate::answer::{Answer, BoxError};
+use crate::config;
 use crate::problem::{
-    MALFORMED_REQUEST, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
+    MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
+    UNSUPPORTED_MEDIA_TYPE,
 };
+
+pub use self::memory::Memory;
 
 /// Bytes of a login: a token and what is around it.
 const LOGIN: usize = 4_096;
+/// When to come back if there is no memory for a payload.
+const COME_BACK: Duration = Duration::from_secs(5);
 
 /// How large a payload may be and how long it may take.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +43,21 @@ pub struct Limits {
     pub chat: usize,
     /// Bytes of a video request.
     pub video: usize,
+    /// Bytes of all payloads that are in memory.
+    pub memory: usize,
     /// From the head to the last byte.
     pub timeout: Duration,
+}
+
+impl From<&config::Server> for Limits {
+    fn from(server: &config::Server) -> Self {
+        Self {
+            chat: server.chat_body,
+            video: server.video_body,
+            memory: server.max_body_memory,
+            timeout: server.body_timeout,
+        }
+    }
 }
 
 impl Limits {
@@ -53,11 +76,15 @@ impl Limits {
 pub struct ReadBody<S> {
     inner: S,
     limits: Limits,
+    memory: Arc<Memory>,
 }
 
-/// Reads what the call's row takes.
-pub fn layer<S>(limits: Limits) -> impl Layer<S, Service = ReadBody<S>> + Clone {
-    layer_fn(move |inner| ReadBody { inner, limits })
+/// Reads what the call's row takes, as long as there is `memory` for it.
+pub fn layer<S>(
+    limits: Limits,
+    memory: Arc<Memory>,
+) -> impl Layer<S, Service = ReadBody<S>> + Clone {
+    layer_fn(move |inner| ReadBody { inner, limits, memory: Arc::clone(&memory) })
 }
 
 type Read = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
@@ -92,12 +119,17 @@ where
         // Take the service that was polled ready, and leave its clone behind.
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
-        let timeout = self.limits.timeout;
+        let (limits, memory) = (self.limits, Arc::clone(&self.memory));
         Either::Right(Box::pin(async move {
             if let Some(problem) = fault_of_head(&head.headers, limit, route.takes) {
                 return Ok(refuse(problem, &head.headers, &body));
             }
-            match read(body, limit, timeout).await {
+            // Where the head does not tell the length, it may be as long as the row allows.
+            let length = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+            let Some(taken) = memory.take(length.unwrap_or(limit).min(limit), limits.memory) else {
+                return Ok(refuse(no_memory(), &head.headers, &body));
+            };
+            match read(body, limit, limits.timeout, taken).await {
                 Ok(body) => inner.call(Call { id, caller, standing, way, route, head, body }).await,
                 // What is left of the body was dropped with it: say so like for an unread one.
                 Err(problem) => Ok(refuse(problem, &head.headers, &Unread)),
@@ -156,13 +188,13 @@ fn is_form(media_type: &str) -> bool {
     essence.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-async fn read<B>(body: B, limit: usize, timeout: Duration) -> Result<Bytes, Problem>
+async fn read<B>(body: B, limit: usize, timeout: Duration, taken: Taken) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let whole = tokio::time::timeout(timeout, Limited::new(body, limit).collect());
     match whole.await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Ok(collected)) => Ok(taken.holding(collected.to_bytes())),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
         Ok(Err(_broken)) => Err(Problem::new(&MALFORMED_REQUEST)
             .detail("the body ended early, or its chunks are malformed")),
@@ -172,6 +204,12 @@ where
 
 fn too_large(limit: usize) -> Problem {
     Problem::new(&PAYLOAD_TOO_LARGE).detail(format!("at most {limit} bytes here"))
+}
+
+fn no_memory() -> Problem {
+    Problem::new(&OVERLOADED)
+        .detail("the bodies of other requests take all the memory that there is for them")
+        .retry_after(COME_BACK)
 }
 
 /// Stands for a body that was not read to its end.

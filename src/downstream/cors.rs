@@ -5,6 +5,7 @@
 //! one family (`x-stainless-*`, which the stock SDKs add), where the layer knows lists only.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use tower::{Layer, Service};
 use tower_http::cors;
 
 use super::after::{After, Finish};
-use super::unlisted::{Trace, Unlisted};
+use super::refusal_log::RefusalLog;
+use super::unlisted;
+use super::unlisted::Trace;
 use crate::answer::Answer;
 
 const MAX_AGE: Duration = Duration::from_secs(7_200);
@@ -29,6 +32,7 @@ const MAY_SEND: &[&str] = &[
     "last-event-id",
     "x-request-id",
     "x-tollgate",
+    "tollgate-ledger",
     // The stock SDKs name themselves by it; browsers other than Chromium let them, and ask first.
     "user-agent",
     // What they send where their settings say so. It is read by nobody here.
@@ -47,6 +51,7 @@ const MAY_READ: &[&str] = &[
     "x-request-id",
     "tollgate-toll",
     "tollgate-ignored",
+    "tollgate-ledger",
     "openai-poll-after-ms",
     "x-should-retry",
 ];
@@ -56,14 +61,15 @@ const MAY_READ: &[&str] = &[
 pub struct Cors<S> {
     cross: cors::Cors<S>,
     plain: S,
-    unlisted: Unlisted,
+    refusals: Arc<RefusalLog>,
 }
 
 /// `origins` are exact, as browsers write them. Their scripts may send the cookie of a login along,
-/// where there is one.
+/// where there is one. Pages of other origins are named in `refusals`.
 pub fn layer<S: Clone>(
     origins: &[String],
     has_logins: bool,
+    refusals: Arc<RefusalLog>,
 ) -> impl Layer<S, Service = Cors<S>> + Clone {
     let allowed: Vec<_> =
         origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
@@ -79,11 +85,10 @@ pub fn layer<S: Clone>(
         .expose_headers(readable)
         .max_age(MAX_AGE)
         .vary([header::ORIGIN]);
-    let unlisted = Unlisted::default();
     layer_fn(move |inner: S| Cors {
         cross: rules.layer(inner.clone()),
         plain: inner,
-        unlisted: unlisted.clone(),
+        refusals: Arc::clone(&refusals),
     })
 }
 
@@ -110,11 +115,11 @@ where
             }
             (true, true) => {
                 keep_known_headers(&mut request);
-                let touch = LastTouch::Preflight(self.unlisted.watch(&request));
+                let touch = LastTouch::Preflight(unlisted::watch(&request, &self.refusals));
                 Either::Right(After::new(self.cross.call(request), touch))
             }
             (false, _) => {
-                let touch = LastTouch::Look(self.unlisted.watch(&request));
+                let touch = LastTouch::Look(unlisted::watch(&request, &self.refusals));
                 Either::Right(After::new(self.cross.call(request), touch))
             }
         }

@@ -3,6 +3,7 @@
 //! tower-http's layer decides; here its bare 403 becomes a problem that says what to do.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::header::{CONNECTION, ORIGIN};
@@ -10,11 +11,10 @@ use http::{HeaderValue, Request};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tower_http::csrf;
-use tracing::info;
 
 use super::RequestId;
 use super::after::{After, Finish};
-use super::shown;
+use super::refusal_log::{RefusalLog, Refused};
 use crate::answer;
 use crate::answer::Answer;
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
@@ -23,15 +23,19 @@ use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
 #[derive(Clone, Debug)]
 pub struct Csrf<S> {
     inner: csrf::Csrf<S>,
+    refusals: Arc<RefusalLog>,
 }
 
-/// `origins` were checked to be ones that a browser can send.
-pub fn layer<S>(origins: &[String]) -> impl Layer<S, Service = Csrf<S>> + Clone {
+/// `origins` were checked to be ones that a browser can send. Others are named in `refusals`.
+pub fn layer<S>(
+    origins: &[String],
+    refusals: Arc<RefusalLog>,
+) -> impl Layer<S, Service = Csrf<S>> + Clone {
     let rules = origins.iter().fold(csrf::CsrfLayer::new(), |rules, origin| {
         // An origin that the layer cannot take stays unlisted, which is the safe side.
         rules.clone().add_trusted_origin(origin).unwrap_or(rules)
     });
-    layer_fn(move |inner| Csrf { inner: rules.layer(inner) })
+    layer_fn(move |inner| Csrf { inner: rules.layer(inner), refusals: Arc::clone(&refusals) })
 }
 
 impl<S, B> Service<Request<B>> for Csrf<S>
@@ -49,7 +53,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let headers = request.headers();
         let origin = headers.get(ORIGIN).or_else(|| headers.get("sec-fetch-site")).cloned();
-        let explain = Explain { id: RequestId::of(headers), origin };
+        let (id, refusals) = (RequestId::of(headers), Arc::clone(&self.refusals));
+        let explain = Explain { id, origin, refusals };
         After::new(self.inner.call(request), explain)
     }
 }
@@ -60,6 +65,7 @@ pub struct Explain {
     id: RequestId,
     /// What the browser said of the page.
     origin: Option<HeaderValue>,
+    refusals: Arc<RefusalLog>,
 }
 
 impl Finish for Explain {
@@ -67,10 +73,7 @@ impl Finish for Explain {
         if answer.extensions().get::<csrf::ProtectionError>().is_none() {
             return answer;
         }
-        info!(
-            origin = shown(self.origin.as_ref()),
-            "an origin that is not in access.allowed_origins"
-        );
+        self.refusals.log(Refused::Origin("a request that may spend"), self.origin.as_ref());
         let mut refusal = answer::refusal(Problem::new(&ORIGIN_NOT_ALLOWED), self.id.as_str());
         // Only unsafe methods come here, and their bodies were not read.
         refusal.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

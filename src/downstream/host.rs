@@ -13,9 +13,9 @@ use http::Request;
 use http::header::HOST;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
-use tracing::info;
 
-use super::{refuse, shown};
+use super::refusal_log::{RefusalLog, Refused};
+use super::refuse;
 use crate::answer::Answer;
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
@@ -115,11 +115,19 @@ pub(super) fn is_loopback(host: &str) -> bool {
 pub struct KnownHost<S> {
     inner: S,
     hosts: Arc<Hosts>,
+    refusals: Arc<RefusalLog>,
 }
 
-/// Lets requests through that name one of `hosts`; others get 421.
-pub fn layer<S>(hosts: Arc<Hosts>) -> impl Layer<S, Service = KnownHost<S>> + Clone {
-    layer_fn(move |inner| KnownHost { inner, hosts: Arc::clone(&hosts) })
+/// Lets requests through that name one of `hosts`; others get 421, and are named in `refusals`.
+pub fn layer<S>(
+    hosts: Arc<Hosts>,
+    refusals: Arc<RefusalLog>,
+) -> impl Layer<S, Service = KnownHost<S>> + Clone {
+    layer_fn(move |inner| KnownHost {
+        inner,
+        hosts: Arc::clone(&hosts),
+        refusals: Arc::clone(&refusals),
+    })
 }
 
 impl<S, B> Service<Request<B>> for KnownHost<S>
@@ -139,7 +147,7 @@ where
         let is_probe = request.uri().path() == ANY_HOST;
         match self.hosts.check(request.headers()) {
             Err(problem) if !(is_probe && may_be_any(&problem, request.headers())) => {
-                info!(host = shown(request.headers().get(HOST)), "a Host that is not ours");
+                self.refusals.log(Refused::Host, request.headers().get(HOST));
                 Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
             }
             Ok(()) | Err(_) => Either::Left(self.inner.call(request)),

@@ -9,6 +9,7 @@ pub mod caller;
 pub mod catch;
 pub mod cors;
 mod credentials;
+pub mod cross_site;
 pub mod csrf;
 pub mod dialect;
 pub mod forwarded;
@@ -17,6 +18,7 @@ mod hint;
 pub mod host;
 pub mod observe;
 pub mod rate;
+pub mod refusal_log;
 pub mod route;
 pub mod unlisted;
 

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::Request;
+use http::{HeaderValue, Request};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tracing::field::Empty;
@@ -17,28 +17,35 @@ use tracing::{Span, debug, info_span, warn};
 use super::RequestId;
 use super::after::{After, Finish};
 use super::call::X_REQUEST_ID;
+use super::rate;
+use super::refusal_log::{RefusalLog, Refused};
 use super::route;
 use super::route::Further;
 use crate::answer::Answer;
 use crate::clock;
 use crate::metrics::Metrics;
+use crate::problem::LEDGER_UNAVAILABLE;
 
 /// See the file's documentation.
 #[derive(Clone, Debug)]
 pub struct Observe<S> {
     inner: S,
     metrics: Arc<Metrics>,
+    refusals: Arc<RefusalLog>,
     further: Arc<[Further]>,
 }
 
-/// Counts into `metrics`; `further` are the rows that settings add.
+/// Counts into `metrics`; `further` are the rows that settings add. What fails before anybody is counted is
+/// named in `refusals`.
 pub fn layer<S>(
     metrics: Arc<Metrics>,
+    refusals: Arc<RefusalLog>,
     further: Arc<[Further]>,
 ) -> impl Layer<S, Service = Observe<S>> + Clone {
     layer_fn(move |inner| Observe {
         inner,
         metrics: Arc::clone(&metrics),
+        refusals: Arc::clone(&refusals),
         further: Arc::clone(&further),
     })
 }
@@ -63,7 +70,8 @@ where
         let route = route::find(request.method(), request.uri().path(), &self.further)
             .map_or("none", |route| route.path.template());
         let span = info_span!("request", id = id.as_str(), route, caller = Empty);
-        let seen = Seen { id, route, started: clock::now(), metrics: Arc::clone(&self.metrics) };
+        let (metrics, refusals) = (Arc::clone(&self.metrics), Arc::clone(&self.refusals));
+        let seen = Seen { id, route, started: clock::now(), metrics, refusals };
         let future = span.in_scope(|| After::new(self.inner.call(request), seen));
         tracing::Instrument::instrument(future, span)
     }
@@ -76,6 +84,7 @@ pub struct Seen {
     route: &'static str,
     started: clock::Instant,
     metrics: Arc<Metrics>,
+    refusals: Arc<RefusalLog>,
 }
 
 impl Finish for Seen {
@@ -84,7 +93,14 @@ impl Finish for Seen {
         let elapsed = clock::now().duration_since(self.started);
         self.metrics.request(self.route, status, elapsed);
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        // The ledger says so itself, once: a full disk must not fill up with lines.
+        let is_ledger = answer.body().problem().is_some_and(|it| *it.kind() == LEDGER_UNAVAILABLE);
         match status {
+            424 | 500..=599 if is_ledger => {}
+            424 | 500..=599 if !rate::has_counted(&answer) => {
+                self.refusals
+                    .log(Refused::Failed(status), Some(&HeaderValue::from_static(self.route)));
+            }
             424 | 500..=599 => warn!(parent: &Span::current(), status, millis, "answered"),
             _ => debug!(parent: &Span::current(), status, millis, "answered"),
         }

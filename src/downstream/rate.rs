@@ -20,8 +20,8 @@ use super::{Call, refuse};
 use crate::answer::Answer;
 use crate::clock;
 use crate::config::Limits;
-use crate::problem::{Problem, RATE_LIMITED};
-use crate::store::Caller;
+use crate::problem::{OVERLOADED, Problem, RATE_LIMITED, REQUEST_TIMEOUT};
+use crate::store::{Caller, Refusals, RefusedAs};
 
 /// How much more a caller may read than buy.
 const ROOM_FOR_READS: u32 = 10;
@@ -31,10 +31,12 @@ const ROOM_FOR_READS: u32 = 10;
 pub struct Limiter {
     paid: Bucket,
     reads: Bucket,
+    logins: Bucket,
     at_once: Mutex<HashMap<Caller, u32>>,
     concurrent: u32,
     requests: u32,
     period: Duration,
+    refusals: Arc<Refusals>,
 }
 
 /// What a caller has left for paid calls.
@@ -53,23 +55,30 @@ pub struct Allowed {
 }
 
 impl Limiter {
-    /// A limiter with nothing used up yet.
-    pub fn new(limits: &Limits) -> Self {
+    /// A limiter with nothing used up yet, which notes in `refusals` whose paid calls were refused before
+    /// their body was read.
+    pub fn new(limits: &Limits, refusals: Arc<Refusals>) -> Self {
         let more =
             |n: NonZeroU32| n.saturating_mul(NonZeroU32::MIN.saturating_add(ROOM_FOR_READS - 1));
         Self {
             paid: Bucket::new(limits.requests, limits.period, limits.burst),
             reads: Bucket::new(more(limits.requests), limits.period, more(limits.burst)),
+            logins: Bucket::new(limits.requests, limits.period, limits.burst),
             at_once: Mutex::default(),
             concurrent: limits.concurrent.get(),
             requests: limits.requests.get(),
             period: limits.period,
+            refusals,
         }
+    }
+
+    fn note_refusal(&self, caller: &Caller) {
+        self.refusals.note(RefusedAs::Caller(caller.clone()), clock::wall());
     }
 
     /// Forgets callers whose allowance is whole again, and gives their memory back.
     pub fn tidy(&self) {
-        for bucket in [&self.paid, &self.reads] {
+        for bucket in [&self.paid, &self.reads, &self.logins] {
             bucket.tidy(clock::now());
         }
     }
@@ -84,6 +93,14 @@ impl Limiter {
             left: left.room,
             reset_seconds: left.seconds,
         }
+    }
+
+    /// One more login of this member, which has as many as paid calls.
+    ///
+    /// # Errors
+    /// How long it has to wait.
+    pub fn log_in(&self, member: &Caller) -> Result<(), Duration> {
+        self.logins.take(member).map(|_left| ())
     }
 
     fn bucket(&self, class: Class) -> Option<&Bucket> {
@@ -125,6 +142,11 @@ impl Drop for Place {
     }
 }
 
+/// Whether this answers a call that was counted here.
+pub(super) fn has_counted(answer: &Answer) -> bool {
+    bucket::has_policy(answer)
+}
+
 /// See the file's documentation.
 #[derive(Clone, Debug)]
 pub struct Rate<S> {
@@ -163,6 +185,9 @@ where
                 );
                 let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
                 let refusal = refuse(problem, &call.head.headers, &call.body);
+                if call.route.class == Class::Paid {
+                    self.limiter.note_refusal(&call.caller);
+                }
                 return Either::Right(ready(Ok(bucket.left(0).finish(refusal))));
             }
         };
@@ -177,6 +202,7 @@ where
                         .detail(detail)
                         .retry_after(Duration::from_secs(1));
                     let refusal = refuse(problem, &call.head.headers, &call.body);
+                    self.limiter.note_refusal(&call.caller);
                     return Either::Right(ready(Ok(left.finish(refusal))));
                 }
             },
@@ -186,7 +212,8 @@ where
     }
 }
 
-/// Says what is left, also where what took of it was refused, and keeps the caller's place until the answer is there, all of it.
+/// Says what is left, also where what took of it was refused, and keeps the caller's place until the
+/// connection has taken all of the answer.
 #[derive(Debug, Default)]
 pub struct Counted {
     left: Option<Left>,
@@ -196,6 +223,9 @@ pub struct Counted {
 impl Finish for Counted {
     fn finish(self, mut answer: Answer) -> Answer {
         if let Some(place) = self.place {
+            if answer.body().problem().is_some_and(is_retried_unread) {
+                place.limiter.note_refusal(&place.caller);
+            }
             answer = answer.map(|body| body.holding(place));
         }
         match self.left {
@@ -205,18 +235,24 @@ impl Finish for Counted {
     }
 }
 
+/// Whether SDKs send again what was refused so, perhaps before its body was read.
+fn is_retried_unread(problem: &Problem) -> bool {
+    [&REQUEST_TIMEOUT, &OVERLOADED].contains(&problem.kind())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn limiter(concurrent: u32) -> Arc<Limiter> {
         let number = |n| NonZeroU32::new(n).unwrap();
-        Arc::new(Limiter::new(&Limits {
+        let limits = Limits {
             requests: number(60),
             period: Duration::from_secs(60),
             burst: number(2),
             concurrent: number(concurrent),
-        }))
+        };
+        Arc::new(Limiter::new(&limits, Arc::new(Refusals::new(Duration::ZERO))))
     }
 
     fn caller(last: u8) -> Caller {

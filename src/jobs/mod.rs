@@ -49,8 +49,6 @@ const LATEST: Duration = Duration::from_secs(300);
 pub struct Setup {
     /// Whom to ask.
     pub gateway: BoxCloneSyncService<Ask, Reply, Error>,
-    /// How many polls could go now without a purchase waiting for it.
-    pub room: Arc<dyn Fn() -> usize + Send + Sync>,
     /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
     /// How a status body is read.
@@ -221,11 +219,12 @@ impl Jobs {
     }
 }
 
-/// Whether a job is this caller's to see. Who is known by an address alone may see whatever it can
-/// name: the gateway's ids are not guessed.
+/// Whether a job is this caller's to see. Who is known by an address alone may see whatever such callers
+/// ordered and it can name: the gateway's ids are not guessed. A job of a member or subject stays its
+/// owner's, also when `access.mode` becomes open.
 fn may_see(caller: &Caller, job: &Job) -> bool {
     match caller {
-        Caller::Address(_) => true,
+        Caller::Address(_) => !Caller::has_credentials(&job.owner),
         Caller::Member(_) | Caller::Subject(_) => *job.owner == *caller.to_string(),
     }
 }
@@ -300,6 +299,11 @@ impl Watching {
     /// The job as it was accepted.
     pub fn job(&self) -> &Job {
         &self.job
+    }
+
+    /// Whether there will be no more news of it.
+    pub fn has_ended(&self) -> bool {
+        self.news.borrow().is_last()
     }
 
     /// What is known now; what comes later is news again.

@@ -60,9 +60,9 @@ impl Pace {
         }
     }
 
-    /// It was asked for, and there was an answer.
-    pub(super) fn answered(&mut self, asked: Instant) {
-        self.last = Some(asked);
+    /// There was an answer.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.last = Some(now);
         self.failures = 0;
     }
 

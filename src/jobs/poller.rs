@@ -1,6 +1,8 @@
 //! Asks for one job until it has ended, at the pace that who watches and the job's usual time allow.
 
+use std::future::ready;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,16 +17,12 @@ use super::watch::{News, Watched};
 use super::{Setup, Shared};
 use crate::clock;
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
-use crate::store::{Job, Word};
-use crate::upstream::{Ask, What};
+use crate::store::Word;
+use crate::upstream::{Ask, Departure, Error, Reply, Stay, What};
 
 /// How many earlier jobs of the same model tell how long it usually takes.
 const TIMES: usize = 9;
 
-/// How soon a poll that nobody waits for looks for room in the window again.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// Then it waits for its turn like everybody else: purchases that never pause must not stop it.
-const LONGEST_LOOK: Duration = Duration::from_secs(60);
 /// Before a poller that has panicked begins anew.
 const AFTER_A_PANIC: Duration = Duration::from_secs(5);
 
@@ -48,12 +46,12 @@ async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
     let mut pace = Pace::new(times, age, clock::now()).later(later);
     loop {
         watched.due(&pace).await;
-        room(&shared, &watched).await;
         let Some(setup) = shared.setup.load_full() else { return };
-        let asked = clock::now();
-        match ask(&setup, job).await {
+        let Some(answer) = ask(&setup, &watched).await else { continue };
+        match answer {
             Ok(word) => {
-                pace.answered(asked);
+                // A poll may have waited for long: what counts for the next one is the answer.
+                pace.answered(clock::now());
                 heard(&shared, &watched, word).await;
                 if watched.news.borrow().is_last() {
                     return;
@@ -70,23 +68,40 @@ async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
     }
 }
 
-/// Keeps a poll that nobody waits for out of the queue while it is full.
-async fn room(shared: &Shared, watched: &Watched) {
-    let since = clock::now();
-    let is_full = || shared.setup.load().as_ref().is_some_and(|setup| (setup.room)() == 0);
-    while !watched.is_watched() && is_full() && since.elapsed() < LONGEST_LOOK {
-        watched.rest(LOOK_AGAIN).await;
+/// Takes the poll of an unwatched job out of the queue when somebody begins to watch the job.
+struct Promotion(Arc<Watched>);
+
+impl Departure for Promotion {
+    fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.0.noticed())
     }
 }
 
-async fn ask(setup: &Setup, job: &Job) -> Result<Word, Problem> {
-    let asked = setup.gateway.clone().oneshot(Ask {
-        what: What::VideoStatus { request_id: (&*job.request_id).into() },
-        departure: None,
+/// The gateway's word. `None` if the job became a watched one while its poll waited for its turn: then
+/// it is to be asked for as one.
+async fn ask(setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Problem>> {
+    let job = &watched.job;
+    let is_watched = watched.is_watched();
+    let promotion = || Arc::new(Promotion(Arc::clone(watched))) as Arc<dyn Departure>;
+    let ask = Ask {
+        what: What::VideoStatus { request_id: (&*job.request_id).into(), is_watched },
+        departure: (!is_watched).then(promotion),
         caller: Arc::clone(&job.owner),
         prefer: job.key.and_then(|key| setup.keys.iter().position(|known| *known == key)),
-    });
-    let reply = asked.await.map_err(|error| error.of_read())?;
+        is_patient: true,
+    };
+    match setup.gateway.clone().oneshot(ask).await {
+        Ok(reply) => Some(read(setup, reply)),
+        Err(Error::Stayed(Stay::Abandoned)) => None,
+        Err(error) => Some(Err(error.of_read())),
+    }
+}
+
+fn read(setup: &Setup, reply: Reply) -> Result<Word, Problem> {
     match reply.status {
         status if status.is_success() => {
             let state = setup.words.read(&reply.body).state;

@@ -1,65 +1,181 @@
 //! Bounds what callers hold open: each caller's event streams and videos, and those of all together.
+//!
+//! Finished videos are shared fairly: if all seats are taken, a newcomer gets the seat of a slow
+//! transfer. The caller of that one asks for the rest by its range.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::clock;
+use crate::clock::Instant;
 use crate::problem::{OVERLOADED, Problem, RATE_LIMITED};
 use crate::store::Caller;
 
+/// A transfer with less than this, in bytes a second, is slow.
+const SLOW: u64 = 64 * 1_024;
+/// For how long it has to be slow; younger ones keep their seat.
+const WHILE: Duration = Duration::from_secs(5);
+
 /// How many there are at a time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub struct Bounds {
     what: &'static str,
     of_a_caller: usize,
     of_all: usize,
     come_back: Duration,
+    /// Whether slow ones make room for newcomers.
+    is_shared: bool,
 }
 
 /// A page needs one for each tab.
-pub(super) const STREAMS: Bounds = Bounds {
+pub const STREAMS: Bounds = Bounds {
     what: "event streams",
     of_a_caller: 8,
     of_all: 1_000,
     come_back: Duration::from_secs(30),
+    is_shared: false,
 };
 
 /// Each has a connection of its own on both sides. A browser opens six at a time, or, behind a front-end that
 /// speaks HTTP/2, as many as there are clips in view.
-pub(super) const VIDEOS: Bounds = Bounds {
+pub const VIDEOS: Bounds = Bounds {
     what: "videos on their way",
     of_a_caller: 16,
     of_all: 64,
     come_back: Duration::from_secs(10),
+    is_shared: true,
 };
 
 /// Who has one open.
 #[derive(Clone, Debug)]
-pub(super) struct Seats {
+pub struct Seats {
     bounds: Bounds,
-    taken: Arc<Mutex<HashMap<Caller, usize>>>,
+    taken: Arc<Mutex<Taken>>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    next: u64,
+    holders: HashMap<u64, Arc<Holder>>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    caller: Caller,
+    progress: Mutex<Progress>,
+    cut: CancellationToken,
 }
 
 impl Seats {
-    pub(super) fn new(bounds: Bounds) -> Self {
+    /// Seats that nobody has taken yet.
+    pub fn new(bounds: Bounds) -> Self {
         Self { bounds, taken: Arc::default() }
     }
 
     /// One more, until the seat is dropped.
-    pub(super) fn take(&self, caller: &Caller) -> Result<Seat, Problem> {
-        let Bounds { what, of_a_caller, of_all, come_back } = self.bounds;
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+    ///
+    /// # Errors
+    /// `rate_limited` if the caller has enough; `overloaded` if all are taken and no slow one can make
+    /// room.
+    pub fn take(&self, caller: &Caller) -> Result<Seat, Problem> {
+        let Bounds { what, of_a_caller, of_all, come_back, is_shared } = self.bounds;
+        let now = clock::now();
+        let mut taken = self.lock();
         let refused =
             |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(come_back));
+        let own = taken.holders.values().filter(|holder| holder.caller == *caller).count();
         // One who has enough is told so, however many there are in all.
-        if taken.get(caller).is_some_and(|own| *own >= of_a_caller) {
+        if own >= of_a_caller {
             return refused(&RATE_LIMITED, format!("at most {of_a_caller} {what} of a caller"));
         }
-        if taken.values().sum::<usize>() >= of_all {
-            return refused(&OVERLOADED, format!("at most {of_all} {what} at a time"));
+        if taken.holders.len() >= of_all {
+            let slow = if is_shared { taken.slow_seat(caller, now) } else { None };
+            match slow.and_then(|number| taken.holders.remove(&number)) {
+                Some(holder) => holder.cut.cancel(),
+                None => return refused(&OVERLOADED, format!("at most {of_all} {what} at a time")),
+            }
         }
-        *taken.entry(caller.clone()).or_default() += 1;
-        Ok(Seat { seats: self.clone(), caller: caller.clone() })
+        let progress = Mutex::new(Progress::new(now));
+        let cut = CancellationToken::new();
+        let holder = Arc::new(Holder { caller: caller.clone(), progress, cut });
+        let number = taken.next;
+        taken.next += 1;
+        taken.holders.insert(number, Arc::clone(&holder));
+        Ok(Seat { seats: self.clone(), number, holder })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// The seat that a newcomer gets if all are taken: among the slow transfers one of whoever has the
+    /// most seats, and of these the slowest. Nobody who has fewer seats than the newcomer makes room.
+    fn slow_seat(&self, newcomer: &Caller, now: Instant) -> Option<u64> {
+        let (mut of_callers, mut of_sites) = (HashMap::new(), HashMap::new());
+        for holder in self.holders.values() {
+            *of_callers.entry(holder.caller.clone()).or_insert(0_usize) += 1;
+            *of_sites.entry(site(&holder.caller)).or_insert(0_usize) += 1;
+        }
+        let own_site = site(newcomer);
+        let candidate = |(number, holder): (&u64, &Arc<Holder>)| {
+            let speed = holder.progress().speed(now).filter(|speed| *speed < SLOW)?;
+            let its_site = site(&holder.caller);
+            let (seats, its, own) = if its_site == own_site {
+                (&of_callers, &holder.caller, newcomer)
+            } else {
+                (&of_sites, &its_site, &own_site)
+            };
+            let has = |who| seats.get(who).copied().unwrap_or_default();
+            let (its, own) = (has(its), has(own));
+            (its > own).then_some((its, Reverse(speed), *number))
+        };
+        self.holders.iter().filter_map(candidate).max().map(|(_, _, number)| number)
+    }
+}
+
+impl Holder {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Callers who may well be one: an IPv6 site has a /48, in which it can be 65,536 callers.
+fn site(caller: &Caller) -> Caller {
+    caller.network((32, 48)).map_or_else(|| caller.clone(), Caller::Address)
+}
+
+/// How far a transfer is, and how far it was at two earlier moments, at least [`WHILE`] apart.
+#[derive(Debug)]
+struct Progress {
+    bytes: u64,
+    before: (Instant, u64),
+    lately: (Instant, u64),
+}
+
+impl Progress {
+    fn new(now: Instant) -> Self {
+        Self { bytes: 0, before: (now, 0), lately: (now, 0) }
+    }
+
+    fn moved(&mut self, bytes: usize, now: Instant) {
+        if now.saturating_duration_since(self.lately.0) >= WHILE {
+            self.before = std::mem::replace(&mut self.lately, (now, self.bytes));
+        }
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+    }
+
+    /// Bytes a second over the last while; `None` before there was one.
+    fn speed(&self, now: Instant) -> Option<u64> {
+        let (since, bytes) = self.before;
+        let span = now.saturating_duration_since(since);
+        let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        (span >= WHILE).then(|| (self.bytes - bytes).saturating_mul(1_000) / millis)
     }
 }
 
@@ -67,18 +183,25 @@ impl Seats {
 #[derive(Debug)]
 pub struct Seat {
     seats: Seats,
-    caller: Caller,
+    number: u64,
+    holder: Arc<Holder>,
+}
+
+impl Seat {
+    /// So many bytes more went to the caller.
+    pub fn moved(&self, bytes: usize) {
+        self.holder.progress().moved(bytes, clock::now());
+    }
+
+    /// Resolves when somebody else has got this seat.
+    pub fn cut(&self) -> WaitForCancellationFutureOwned {
+        self.holder.cut.clone().cancelled_owned()
+    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut taken = self.seats.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = taken.get_mut(&self.caller) {
-            *own -= 1;
-            if *own == 0 {
-                taken.remove(&self.caller);
-            }
-        }
+        self.seats.lock().holders.remove(&self.number);
     }
 }
 
@@ -89,6 +212,14 @@ mod tests {
     fn caller(number: usize) -> Caller {
         let number = u32::try_from(number).unwrap();
         Caller::Address(std::net::Ipv4Addr::from_bits(number).into())
+    }
+
+    fn is_cut(seat: &Seat) -> bool {
+        seat.holder.cut.is_cancelled()
+    }
+
+    fn code(outcome: Result<Seat, Problem>) -> &'static str {
+        outcome.map_or_else(|problem| problem.kind().code, |_| "taken")
     }
 
     #[test]
@@ -103,7 +234,54 @@ mod tests {
             taken.pop();
             taken.push(seats.take(&caller(all)).unwrap());
             taken.clear();
-            assert!(seats.taken.lock().unwrap().is_empty());
+            assert!(seats.lock().holders.is_empty());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn newcomer_gets_the_slowest_seat_of_who_has_most_and_a_fast_one_is_never_cut() {
+        let seats = Seats::new(VIDEOS);
+        let of = |who: usize, count: usize| -> Vec<_> {
+            (0..count).map(|_| seats.take(&caller(who)).unwrap()).collect()
+        };
+        let groups = [of(1, 16), of(2, 15), of(3, 15), of(4, 15), of(5, 3)];
+        let step = Duration::from_secs(1);
+        for second in 0..10 {
+            if second < 5 {
+                assert_eq!(code(seats.take(&caller(9))), "overloaded", "after {second} s");
+            }
+            for (number, seat) in groups[0].iter().enumerate() {
+                // The first of them is fast, the third the slowest.
+                seat.moved([70_000, 20_000, 10_000, 30_000][number.min(3)]);
+            }
+            tokio::time::advance(step).await;
+        }
+        let newcomer = seats.take(&caller(9)).unwrap();
+        let cut = |group: usize| groups[group].iter().filter(|seat| is_cut(seat)).count();
+        assert_eq!([0, 1, 2, 3, 4].map(cut), [1, 0, 0, 0, 0]);
+        assert!(is_cut(&groups[0][2]));
+        let more = of(9, 12);
+        assert!(!is_cut(&groups[0][0]));
+        assert!(more.iter().chain([&newcomer]).all(|seat| !is_cut(seat)));
+        assert_eq!(seats.lock().holders.len(), 64);
+        assert_eq!(code(seats.take(&caller(9))), "overloaded", "nobody has more than the newcomer");
+        drop(groups);
+        assert_eq!(seats.lock().holders.len(), 13);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_of_one_ipv6_site_count_together_against_others() {
+        let seats = Seats::new(VIDEOS);
+        let of_site = |site: u128, number: u128| {
+            let bits = (0x2001_0db8_u128 << 96) | (site << 80) | (number << 64);
+            Caller::Address(std::net::Ipv6Addr::from_bits(bits).into())
+        };
+        let crowd: Vec<_> = (0..48).map(|n| seats.take(&of_site(1, n)).unwrap()).collect();
+        let single: Vec<_> = (0..16).map(|_| seats.take(&caller(1)).unwrap()).collect();
+        tokio::time::advance(WHILE).await;
+        let newcomer = seats.take(&of_site(2, 1)).unwrap();
+        assert_eq!(crowd.iter().filter(|seat| is_cut(seat)).count(), 1);
+        assert!(single.iter().all(|seat| !is_cut(seat)));
+        drop(newcomer);
     }
 }

@@ -1,6 +1,8 @@
+mod load;
+
 use std::collections::HashSet;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -27,8 +29,6 @@ pub(crate) struct Fake {
     book: Arc<Memory>,
     asked: Arc<Mutex<Vec<Ask>>>,
     polls: Arc<AtomicU64>,
-    /// In the window.
-    room: Arc<AtomicUsize>,
 }
 
 impl Fake {
@@ -60,12 +60,9 @@ impl Fake {
                 reply
             }
         });
-        let room = Arc::new(AtomicUsize::new(60));
-        let left = Arc::clone(&room);
         let jobs = Jobs::new(Arc::clone(&book) as _, Handle::current(), stop.clone());
         jobs.follow(Setup {
             gateway: BoxCloneSyncService::new(gateway),
-            room: Arc::new(move || left.load(Ordering::SeqCst)),
             keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
             words: Words {
                 finished: vec!["completed".to_owned()],
@@ -74,7 +71,7 @@ impl Fake {
             },
             is_public: false,
         });
-        Self { jobs, stop, book, asked, polls, room }
+        Self { jobs, stop, book, asked, polls }
     }
 
     /// Accepts a job as a purchase does.
@@ -100,6 +97,7 @@ pub(crate) fn caller() -> Caller {
 fn job(request_id: &str) -> Job {
     Job {
         request_id: request_id.into(),
+        purchase: None,
         owner: caller().to_string().into(),
         key: Some(KeyId([2; 8])),
         model: "video-a-2".into(),
@@ -190,27 +188,8 @@ async fn open_jobs_are_picked_up_one_after_another_and_at_once_for_who_asks() {
 }
 
 fn name(ask: &Ask) -> Box<str> {
-    let What::VideoStatus { request_id } = &ask.what else { panic!("no poll: {:?}", ask.what) };
+    let What::VideoStatus { request_id, .. } = &ask.what else { panic!("no poll: {:?}", ask.what) };
     request_id.clone()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_poll_that_nobody_waits_for_stays_out_of_a_full_window_for_a_minute() {
-    let fake = Fake::new(vec![RUNNING]);
-    fake.room.store(0, Ordering::SeqCst);
-    fake.accept("a").await;
-    fake.accept("b").await;
-    sleep(secs(30)).await;
-    assert_eq!(fake.polls(), 0);
-    fake.jobs.status("a", &caller()).await.unwrap();
-    assert_eq!(fake.polls(), 1, "somebody waits for this one");
-    sleep(secs(40)).await;
-    assert!(fake.asked.lock().unwrap().iter().any(|ask| &*name(ask) == "b"), "it is not forgotten");
-    fake.accept("c").await;
-    sleep(secs(30)).await;
-    fake.room.store(60, Ordering::SeqCst);
-    sleep(secs(5)).await;
-    assert!(fake.asked.lock().unwrap().iter().any(|ask| &*name(ask) == "c"), "there is room");
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,8 +276,7 @@ async fn a_callers_jobs_are_listed_with_the_latest_words_unless_others_could_be_
 
     let setup = fake.jobs.0.setup.load_full().unwrap();
     let (gateway, words) = (setup.gateway.clone(), setup.words.clone());
-    let room = Arc::clone(&setup.room);
-    fake.jobs.follow(Setup { gateway, room, keys: Arc::from([]), words, is_public: true });
+    fake.jobs.follow(Setup { gateway, keys: Arc::from([]), words, is_public: true });
     assert_eq!(fake.jobs.own(&caller()).await.unwrap_err().kind().code, "invalid_request");
     fake.jobs.status("a", &other).await.expect("who knows its name may see it");
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::sleep_until;
 
 use super::pace::Pace;
 use crate::clock;
@@ -83,11 +83,10 @@ impl Watched {
         self.attend(|attention| attention.is_there(clock::now()))
     }
 
-    /// A while, or until somebody watches.
-    pub(super) async fn rest(&self, pause: Duration) {
-        tokio::select! {
-            () = sleep(pause) => {}
-            () = self.wake.notified() => {}
+    /// Resolves when somebody watches.
+    pub(super) async fn noticed(&self) {
+        while !self.is_watched() {
+            self.wake.notified().await;
         }
     }
 
@@ -135,7 +134,7 @@ impl Drop for Watcher {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
     use crate::contract::money::Usd;
@@ -143,6 +142,7 @@ mod tests {
     fn watched() -> Arc<Watched> {
         Arc::new(Watched::new(Job {
             request_id: "r".into(),
+            purchase: None,
             owner: "ann".into(),
             key: None,
             model: "m".into(),

@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio::sync::SetOnce;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
-use tracing::error;
+use tracing::{debug, error};
 
+use super::accepted::Announcement;
 use super::{Claim, Delivery, Purchase, Receipt, Risk, Stop, Terms, Waiters};
 use crate::clock;
 use crate::problem::{
@@ -21,25 +22,41 @@ use crate::problem::{
 };
 use crate::store;
 use crate::store::{
-    Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refused, Reservation, Twin,
+    Binding, Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refusals, Refused,
+    RefusedAs, Reservation, Twin,
 };
 use crate::upstream::{Departure, Stay};
 use crate::validate::Paid;
+
+/// How long after its end a purchase without a key is joined by a request that a stock SDK marks as a
+/// retry: SDKs wait up to ten minutes for a reply, and as long as `Retry-After` says before they retry.
+const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 
 /// See the file's documentation.
 #[derive(Clone)]
 pub struct Budget<S> {
     inner: S,
     ledger: Arc<dyn Ledger>,
+    binding: Binding,
+    refusals: Arc<Refusals>,
     terms: Terms,
 }
 
-/// Sets tolls aside in `ledger`.
+/// Sets tolls aside in `ledger`, if the gateway's account is the ledger's, and notes in `refusals` what
+/// was refused for free.
 pub fn layer<S>(
     ledger: Arc<dyn Ledger>,
+    binding: Binding,
+    refusals: Arc<Refusals>,
     terms: Terms,
 ) -> impl Layer<S, Service = Budget<S>> + Clone {
-    layer_fn(move |inner| Budget { inner, ledger: Arc::clone(&ledger), terms })
+    layer_fn(move |inner| Budget {
+        inner,
+        ledger: Arc::clone(&ledger),
+        binding: binding.clone(),
+        refusals: Arc::clone(&refusals),
+        terms,
+    })
 }
 
 type Outcome = Result<Receipt, Stop>;
@@ -62,41 +79,50 @@ where
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
         let (ledger, terms) = (Arc::clone(&self.ledger), self.terms);
+        let (binding, refusals) = (self.binding.clone(), Arc::clone(&self.refusals));
         Box::pin(async move {
-            let hold = Hold::reserve(ledger, reservation(&purchase, &terms)).await?;
+            let reservation = reservation(&purchase, &terms, &refusals);
+            let fingerprint = match &reservation.claim {
+                store::Claim::Twin(twin) => Some(twin.likeness),
+                store::Claim::Key { .. } => None,
+            };
+            let note_refusal = || {
+                if let Some(fingerprint) = fingerprint {
+                    refusals.note(RefusedAs::Fingerprint(fingerprint), clock::wall());
+                }
+            };
+            let hold = match Hold::reserve(ledger, reservation).await {
+                Ok(hold) => hold,
+                Err(stop) => {
+                    if matches!(stop, Stop::Problem(_)) {
+                        note_refusal();
+                    }
+                    return Err(stop);
+                }
+            };
             purchase.departure = Some(Arc::new(LastWord {
                 hold: Arc::clone(&hold),
                 waiters: purchase.waiters.clone(),
                 sent: Arc::clone(&purchase.sent),
                 risk: purchase.risk.clone(),
             }));
-            let keep = match purchase.service() {
-                store::Service::Chat => terms.keep_chats,
-                store::Service::Video | store::Service::Other => terms.keep_videos,
+            let keep = terms.keep(purchase.service());
+            // Only now: the ledger answers a repeat, whichever account the key is of.
+            let mut outcome = match binding.may_sell().await {
+                Ok(()) => inner.call(purchase).await,
+                Err(refusal) => Err(refusal),
             };
-            let toll = purchase.order.get().toll;
-            let is_keyless = matches!(purchase.claim, Claim::Likeness { .. });
-            let mut outcome = inner.call(purchase).await;
-            let ending = match &outcome {
-                Ok(receipt) if receipt.status.is_success() => {
-                    let reply = KeptReply {
-                        status: receipt.status.as_u16(),
-                        is_json: receipt.is_json,
-                        body: receipt.body.clone(),
-                    };
-                    Ending::Posted { cost: receipt.toll, reply: Some(reply), keep }
-                }
-                // A definitive refusal: the toll goes back, and the key is free again.
-                Ok(_refusal) => Ending::Voided,
-                Err(problem) => match problem.charge() {
-                    Charged::No => Ending::Voided,
-                    Charged::Yes => Ending::Posted { cost: toll, reply: None, keep },
-                    Charged::Unknown => Ending::Unknown,
-                },
-            };
+            let accepted = outcome.as_mut().ok().and_then(|receipt| receipt.accepted.take());
+            let ending = ending(&outcome, accepted.as_ref(), keep);
+            if ending == Ending::Voided {
+                note_refusal();
+            }
             hold.settle(ending).await;
+            if let Some(accepted) = accepted {
+                accepted.tell();
+            }
             if let Ok(receipt) = &mut outcome
-                && is_keyless
+                && fingerprint.is_some()
             {
                 receipt.delivery = Some(Delivery { ledger: Arc::clone(&hold.ledger), id: hold.id });
             }
@@ -105,7 +131,32 @@ where
     }
 }
 
-fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
+fn ending(
+    outcome: &Result<Receipt, Problem>,
+    accepted: Option<&Announcement>,
+    keep: Duration,
+) -> Ending {
+    match outcome {
+        Ok(receipt) if receipt.status.is_success() => {
+            let reply = KeptReply {
+                status: receipt.status.as_u16(),
+                is_json: receipt.is_json,
+                body: receipt.body.clone(),
+            };
+            let job = accepted.map(|accepted| Box::new(accepted.job().clone()));
+            Ending::Posted { cost: receipt.toll, reply: Some(reply), keep, job }
+        }
+        // A definitive refusal: the toll goes back, and the key is free again.
+        Ok(_refusal) => Ending::Voided,
+        Err(problem) => match problem.charge() {
+            Charged::No => Ending::Voided,
+            // Only a reply that was read proves a charge.
+            Charged::Yes | Charged::Unknown => Ending::Unknown,
+        },
+    }
+}
+
+fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusals) -> Reservation {
     let order = purchase.order.get();
     let caller = purchase.caller.to_string();
     let service = purchase.service();
@@ -124,11 +175,16 @@ fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
             ]),
             payload: identity(&[&order.body]),
         },
-        Claim::Likeness { is_retry } => store::Claim::Twin(Twin {
-            likeness: identity(&[caller.as_bytes(), route.as_bytes(), &order.body]),
-            since: clock::wall().saturating_sub(terms.dedupe_window),
-            is_retry: *is_retry,
-        }),
+        Claim::Likeness { is_retry } => {
+            let likeness = identity(&[caller.as_bytes(), route.as_bytes(), &order.body]);
+            let (now, window) = (clock::wall(), terms.dedupe_window);
+            store::Claim::Twin(Twin {
+                likeness,
+                since: now.saturating_sub(look_back(*is_retry, terms, service)),
+                until: now.saturating_add(window),
+                delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &likeness)),
+            })
+        }
     };
     Reservation {
         id: purchase.id,
@@ -138,6 +194,16 @@ fn reservation(purchase: &Purchase, terms: &Terms) -> Reservation {
         toll: order.toll,
         claim,
         limits: terms.limits.and(purchase.standing.own),
+    }
+}
+
+/// How long ago an identical purchase may have ended to be joined. No reply is looked for that is not
+/// kept for so long, and without a window nothing that has ended is joined.
+fn look_back(is_retry: bool, terms: &Terms, service: store::Service) -> Duration {
+    let window = terms.dedupe_window;
+    match is_retry && !window.is_zero() {
+        true => window.max(RETRY_WINDOW.min(terms.keep(service))),
+        false => window,
     }
 }
 
@@ -238,7 +304,8 @@ fn stop(refused: Refused) -> Stop {
         Refused::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
         Refused::OverBudget(over) => Problem::new(&BUDGET_EXHAUSTED).detail(words(&over)).into(),
         Refused::Unavailable(error) => {
-            error!(%error, "nothing can be bought");
+            // The ledger says so itself, once.
+            debug!(%error, "purchase refused by the ledger");
             Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5)).into()
         }
     }

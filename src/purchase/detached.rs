@@ -5,25 +5,44 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tracing::Instrument;
 
-use super::{Purchase, Receipt};
-use crate::problem::{INTERNAL, INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem};
+use super::waiters::Waiting;
+use super::{Purchase, Receipt, Risk};
+use crate::problem::{
+    DRAINING, INTERNAL, INVALID_CREDENTIALS, OUTCOME_UNKNOWN, OVERLOADED, Problem,
+};
+
+/// What a purchase that nobody waits for any longer still needs to leave its queue.
+const LEAVING: Duration = Duration::from_millis(100);
+/// When another server may have taken this one's place.
+const COME_BACK: Duration = Duration::from_secs(5);
+
+type Outcome = Result<Receipt, Problem>;
 
 /// See the file's documentation.
 #[derive(Clone, Debug)]
 pub struct Detached<S> {
     inner: S,
     tasks: TaskTracker,
+    cut: CancellationToken,
 }
 
-/// Runs each purchase as a task of its own, tracked by `tasks`.
-pub fn layer<S>(tasks: TaskTracker) -> impl Layer<S, Service = Detached<S>> + Clone {
-    layer_fn(move |inner| Detached { inner, tasks: tasks.clone() })
+/// Runs each purchase as a task of its own, tracked by `tasks`. After `cut`, its caller waits no longer
+/// and is told what is known.
+pub fn layer<S>(
+    tasks: TaskTracker,
+    cut: CancellationToken,
+) -> impl Layer<S, Service = Detached<S>> + Clone {
+    layer_fn(move |inner| Detached { inner, tasks: tasks.clone(), cut: cut.clone() })
 }
 
 impl<S> Service<Purchase> for Detached<S>
@@ -33,7 +52,7 @@ where
 {
     type Response = Receipt;
     type Error = Problem;
-    type Future = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Problem>> {
         self.inner.poll_ready(cx)
@@ -43,13 +62,15 @@ where
         // Goes with this future, that is, with the caller.
         let waiting = purchase.waiters.wait(purchase.standing.clone());
         let risk = purchase.risk.clone();
-        let task = self.tasks.spawn(self.inner.call(purchase).in_current_span());
+        let mut task = self.tasks.spawn(self.inner.call(purchase).in_current_span());
+        let cut = self.cut.clone();
         Box::pin(async move {
-            // A panic or the runtime's end in the middle: how far it came, nobody else can say.
-            let outcome = task.await.unwrap_or_else(|_stopped| {
-                Err(Problem::new(if risk.has_begun() { &OUTCOME_UNKNOWN } else { &INTERNAL }))
-            });
-            match outcome {
+            let ended = tokio::select! {
+                biased;
+                ended = &mut task => ended,
+                () = cut.cancelled() => return given_up(task, waiting, &risk).await,
+            };
+            match outcome(ended, &risk) {
                 // It was given up for want of anybody who may buy it.
                 Err(given_up) if given_up.kind() == &OVERLOADED && waiting.is_barred() => {
                     Err(Problem::new(&INVALID_CREDENTIALS).detail(
@@ -62,6 +83,30 @@ where
     }
 }
 
+/// How a purchase ended. After a panic or the runtime's end in the middle, nobody else can say how far
+/// it came.
+fn outcome(ended: Result<Outcome, JoinError>, risk: &Risk) -> Outcome {
+    ended.unwrap_or_else(|_stopped| {
+        Err(Problem::new(if risk.has_begun() { &OUTCOME_UNKNOWN } else { &INTERNAL }))
+    })
+}
+
+/// What is known of a purchase that its caller waits for no longer.
+async fn given_up(task: JoinHandle<Outcome>, waiting: Waiting, risk: &Risk) -> Outcome {
+    // What nobody waits for is not sent any more. What was just leaving is known to have begun soon.
+    drop(waiting);
+    if !risk.has_begun()
+        && let Ok(ended) = timeout(LEAVING, task).await
+    {
+        return outcome(ended, risk);
+    }
+    if risk.has_begun() {
+        return Err(Problem::new(&OUTCOME_UNKNOWN)
+            .detail("the server stopped before the gateway's reply came"));
+    }
+    Err(Problem::new(&DRAINING).retry_after(COME_BACK))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -69,7 +114,6 @@ mod tests {
     use std::time::Duration;
 
     use tokio::time;
-    use tokio_util::sync::CancellationToken;
     use tower::{ServiceExt, service_fn};
 
     use super::*;
@@ -89,8 +133,8 @@ mod tests {
             }
         });
         let tasks = TaskTracker::new();
-        let answer = layer(tasks.clone()).layer(slow).oneshot(purchase());
-        time::timeout(Duration::from_secs(1), answer).await.expect_err("the caller gives up");
+        let answer = layer(tasks.clone(), CancellationToken::new()).layer(slow).oneshot(purchase());
+        timeout(Duration::from_secs(1), answer).await.expect_err("the caller gives up");
 
         tasks.close();
         tasks.wait().await;
@@ -106,7 +150,10 @@ mod tests {
                 }
                 panic!("a bug")
             });
-            let outcome = layer(TaskTracker::new()).layer(broken).oneshot(purchase()).await;
+            let outcome = layer(TaskTracker::new(), CancellationToken::new())
+                .layer(broken)
+                .oneshot(purchase())
+                .await;
             assert_eq!(outcome.unwrap_err().kind().code, code);
         }
     }
@@ -128,9 +175,42 @@ mod tests {
                 }
                 std::future::ready(Err::<Receipt, _>(Problem::new(kind)))
             });
-            let outcome =
-                layer(TaskTracker::new()).layer(ends).oneshot(purchase().by(standing)).await;
+            let outcome = layer(TaskTracker::new(), CancellationToken::new())
+                .layer(ends)
+                .oneshot(purchase().by(standing))
+                .await;
             assert_eq!(outcome.unwrap_err().kind().code, code, "{has_ended}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_of_a_purchase_that_is_cut_is_told_what_is_known() {
+        for (is_sent, code) in [(true, "outcome_unknown"), (false, "draining")] {
+            let hangs = service_fn(move |purchase: Purchase| async move {
+                if is_sent {
+                    purchase.risk.begins();
+                }
+                std::future::pending::<Outcome>().await
+            });
+            let (tasks, cut) = (TaskTracker::new(), CancellationToken::new());
+            let mut answer = Box::pin(layer(tasks, cut.clone()).layer(hangs).oneshot(purchase()));
+            timeout(Duration::from_secs(40), &mut answer).await.expect_err("it waits");
+            cut.cancel();
+            assert_eq!(answer.await.unwrap_err().kind().code, code);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn purchase_that_was_leaving_when_it_was_cut_is_an_unknown_outcome() {
+        let hangs = service_fn(|purchase: Purchase| async move {
+            purchase.waiters.none().await;
+            time::sleep(LEAVING / 2).await;
+            purchase.risk.begins();
+            std::future::pending::<Outcome>().await
+        });
+        let cut = CancellationToken::new();
+        cut.cancel();
+        let outcome = layer(TaskTracker::new(), cut).layer(hangs).oneshot(purchase()).await;
+        assert_eq!(outcome.unwrap_err().kind().code, "outcome_unknown");
     }
 }

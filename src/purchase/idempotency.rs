@@ -11,16 +11,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::StatusCode;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout_at};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
+use tracing::error;
 
 use super::{Claim, Delivery, Purchase, Receipt, Stop, Terms, Waiters};
 use crate::clock;
 use crate::clock::Instant;
-use crate::problem::{Charged, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING};
+use crate::problem::{
+    Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
+};
 use crate::store::{Earlier, KeptReply, Ledger, PurchaseId, State};
 
 /// How soon the ledger is asked again about a call that runs, or just ran, elsewhere.
@@ -28,11 +32,26 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// What a repeat is told to wait for a call that has not ended.
 const COME_BACK: Duration = Duration::from_secs(5);
 
+/// How much of kept replies is in memory at once because it is being sent again, in KiB.
+const REPLAY_ROOM: u32 = 64 * 1_024;
+/// A reply of so many bytes takes none of that room: a connection buffers more than that.
+const SMALL_REPLY: usize = 16 * 1_024;
+
 type Outcome = Result<Receipt, Problem>;
 
-/// The purchases that are running in this process, shared by every core.
-#[derive(Clone, Default)]
-pub struct Running(Arc<Mutex<HashMap<PurchaseId, Call>>>);
+/// The purchases that are running in this process, and the room for replies that are sent again;
+/// shared by every core.
+#[derive(Clone)]
+pub struct Running {
+    calls: Arc<Mutex<HashMap<PurchaseId, Call>>>,
+    replays: Arc<Semaphore>,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Self { calls: Arc::default(), replays: Arc::new(Semaphore::new(REPLAY_ROOM as usize)) }
+    }
+}
 
 #[derive(Clone)]
 struct Call {
@@ -42,7 +61,7 @@ struct Call {
 
 impl Running {
     fn lock(&self) -> MutexGuard<'_, HashMap<PurchaseId, Call>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets others join this purchase until the guard is gone.
@@ -147,7 +166,7 @@ where
                     }
                 }
                 State::Posted | State::Voided | State::Unknown => {
-                    return self.replay(&purchase, earlier);
+                    return self.replay(&purchase, earlier, give_up).await;
                 }
             }
         }
@@ -182,24 +201,72 @@ where
         }
     }
 
-    fn replay(&self, purchase: &Purchase, earlier: Earlier) -> Outcome {
-        let Earlier { id, state, toll, reply } = earlier;
-        match (state, reply) {
-            (State::Posted, Some(KeptReply { status, is_json, body })) => {
-                let delivery = matches!(purchase.claim, Claim::Likeness { .. })
-                    .then(|| Delivery { ledger: Arc::clone(&self.ledger), id });
-                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-                Ok(Receipt { status, is_json, body, toll, key: None, is_replay: true, delivery })
-            }
-            (State::Posted, None) => Err(Problem::new(&OUTCOME_UNKNOWN)
-                .charged(Charged::Yes)
-                .detail("it was bought and charged, and its reply is lost or no longer kept")
-                .replayed()),
-            (State::Reserved | State::Sent | State::Voided | State::Unknown, _) => {
-                Err(Problem::new(&OUTCOME_UNKNOWN).replayed())
-            }
+    async fn replay(&self, purchase: &Purchase, earlier: Earlier, give_up: Instant) -> Outcome {
+        let Earlier { id, state, toll, reply_bytes } = earlier;
+        if state != State::Posted {
+            return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
+        }
+        let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
+        let room = self.room(purchase, bytes, give_up).await?;
+        let reply = self.ledger.reply(id).await.map_err(|error| {
+            error!(%id, %error, "kept reply unreadable");
+            Problem::new(&LEDGER_UNAVAILABLE).retry_after(COME_BACK)
+        })?;
+        let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
+        let delivery = matches!(purchase.claim, Claim::Likeness { .. })
+            .then(|| Delivery { ledger: Arc::clone(&self.ledger), id });
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        let body = match room {
+            Some(room) => Bytes::from_owner(InRoom { body, _room: room }),
+            None => body,
+        };
+        let (key, accepted) = (None, None);
+        Ok(Receipt { status, is_json, body, toll, key, is_replay: true, delivery, accepted })
+    }
+
+    /// Waits until a kept reply of so many bytes may be read into memory. The room is taken until the
+    /// last part of the reply is gone, so clients that do not read hold no more than all of it.
+    async fn room(
+        &self,
+        purchase: &Purchase,
+        bytes: usize,
+        give_up: Instant,
+    ) -> Result<Option<OwnedSemaphorePermit>, Problem> {
+        if bytes <= SMALL_REPLY {
+            return Ok(None);
+        }
+        let size = u32::try_from(bytes.div_ceil(1_024)).unwrap_or(REPLAY_ROOM).min(REPLAY_ROOM);
+        let room = Arc::clone(&self.running.replays).acquire_many_owned(size);
+        tokio::select! {
+            biased;
+            room = timeout_at(give_up, room) => match room {
+                Ok(Ok(room)) => Ok(Some(room)),
+                Ok(Err(_)) | Err(_) => Err(still_running().detail(
+                    "its reply is kept, and too many kept replies are being read right now",
+                )),
+            },
+            () = purchase.waiters.none() => Err(Problem::new(&OVERLOADED)),
         }
     }
+}
+
+/// A reply with the room that it takes.
+struct InRoom {
+    body: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for InRoom {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+fn reply_lost() -> Problem {
+    Problem::new(&OUTCOME_UNKNOWN)
+        .charged(Charged::Yes)
+        .detail("it was bought and charged, and its reply is lost or no longer kept")
+        .replayed()
 }
 
 fn still_running() -> Problem {

@@ -126,6 +126,16 @@ pub struct Terms {
     pub patience: Duration,
 }
 
+impl Terms {
+    /// How long the reply of what is bought there is kept.
+    fn keep(&self, service: Service) -> Duration {
+        match service {
+            Service::Chat => self.keep_chats,
+            Service::Video | Service::Other => self.keep_videos,
+        }
+    }
+}
+
 /// The gateway's answer to a purchase, to be passed on.
 #[derive(Clone, Debug)]
 pub struct Receipt {
@@ -143,6 +153,8 @@ pub struct Receipt {
     pub is_replay: bool,
     /// To be told when the caller took the body to its end.
     pub delivery: Option<Delivery>,
+    /// The job that a video's order became, until it is written down.
+    pub accepted: Option<accepted::Announcement>,
 }
 
 /// Notes in the ledger that a reply reached its caller.

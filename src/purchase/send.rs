@@ -68,6 +68,7 @@ where
             departure: purchase.departure.clone(),
             caller: purchase.caller.to_string().into(),
             prefer: None,
+            is_patient: false,
         });
         let (metrics, ledger) = (Arc::clone(&self.metrics), Arc::clone(&self.ledger));
         let started = clock::now();
@@ -86,6 +87,7 @@ where
                     body: reply.body,
                     is_replay: false,
                     delivery: None,
+                    accepted: None,
                 }),
                 Err(error) => {
                     if let Some(body) = error.unread() {

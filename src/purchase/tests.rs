@@ -49,6 +49,7 @@ pub(super) fn receipt() -> Receipt {
         toll: Usd::dollars(3),
         is_replay: false,
         delivery: None,
+        accepted: None,
         key: None,
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::Parts;
 use crate::account::admin;
 use crate::account::admin::Admin;
 use crate::answer::Answer;
@@ -9,9 +10,10 @@ use crate::downstream::Call;
 use crate::problem::Problem;
 use crate::validate;
 
-pub(super) async fn usage(office: &Admin, call: &Call<Bytes>) -> Result<Answer, Problem> {
+pub(super) async fn usage(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Problem> {
     admin::must_be_admin(call.standing.role)?;
-    office.usage(validate::everybody(call.head.uri.query())?).await
+    let query = validate::everybody(call.head.uri.query())?;
+    parts.report(call, parts.admin.usage(query)).await
 }
 
 pub(super) async fn members(office: &Admin, call: &Call<Bytes>) -> Result<Answer, Problem> {
@@ -24,7 +26,7 @@ pub(super) async fn jobs(office: &Admin, call: &Call<Bytes>) -> Result<Answer, P
     office.jobs().await
 }
 
-pub(super) async fn billing(office: &Admin, call: &Call<Bytes>) -> Result<Answer, Problem> {
+pub(super) async fn billing(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Problem> {
     admin::must_be_admin(call.standing.role)?;
-    office.billing().await
+    parts.report(call, parts.admin.billing()).await
 }

@@ -21,6 +21,8 @@ const DESCRIBED_BY: &str = "</bff/openapi.json>; rel=\"service-desc\"";
 pub struct Facts {
     /// Play money or real.
     pub sandbox: bool,
+    /// `access.mode`: whether the page has to ask who is calling.
+    pub access: &'static str,
     /// Bytes that a chat may have.
     pub chat_body: usize,
     /// Bytes that a video request may have.
@@ -60,6 +62,7 @@ pub struct Words {
 #[derive(Serialize)]
 struct PriceList<'a> {
     mode: &'static str,
+    access: &'static str,
     chat: Vec<ChatRow<'a>>,
     video: Vec<VideoRow<'a>>,
     defaults: Defaults,
@@ -129,6 +132,7 @@ struct Mood {
 pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
     let list = PriceList {
         mode: if facts.sandbox { "sandbox" } else { "live" },
+        access: facts.access,
         chat: catalog.chat.iter().map(chat_row).collect(),
         video: catalog.video.iter().map(video_row).collect(),
         defaults: Defaults {
@@ -202,6 +206,7 @@ mod tests {
     fn the_list_names_every_model_with_its_toll_in_both_units() {
         let facts = Facts {
             sandbox: true,
+            access: "open",
             chat_body: 10,
             video_body: 5,
             jobs: Words { finished: vec![], failed: vec![], result: vec![], media_origins: vec![] },
@@ -215,6 +220,7 @@ mod tests {
         assert_eq!(list["chat"][0]["toll_micros"], 6_000);
         assert_eq!(list["video"][0]["durations"]["kind"], "range");
         assert_eq!(list["video"][4]["durations"]["values"][2], 8);
+        assert_eq!(list["access"], "open");
         assert_eq!(list["sandbox_moods"][0]["word"], "sandbox:slow");
         assert_eq!(list["replay"]["chat_seconds"], 60);
         assert_eq!(list["replay"]["video_seconds"], 90);

@@ -4,15 +4,19 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 
-use crate::access::Access;
 use crate::access::cookie::{Carried, unmeant};
+use crate::access::{Access, Admit};
 use crate::answer::{Answer, Body};
 use crate::downstream::Call;
 use crate::problem::{FORBIDDEN, Problem};
 use crate::validate;
 
-/// Opens a login for the holder of the token in the body.
-pub(super) async fn open(access: &Access, call: &Call<Bytes>) -> Result<Answer, Problem> {
+/// Opens a login for the holder of the token in the body, as often as `admit` lets it.
+pub(super) async fn open(
+    access: &Access,
+    admit: &Admit,
+    call: &Call<Bytes>,
+) -> Result<Answer, Problem> {
     access.logins()?;
     if !call.way.is_safe() {
         return Err(Problem::new(&FORBIDDEN).detail(
@@ -33,7 +37,7 @@ pub(super) async fn open(access: &Access, call: &Call<Bytes>) -> Result<Answer, 
         // Which of them was this browser's login, if any, nobody can say.
         Carried::Nothing | Carried::Several => None,
     };
-    let opened = access.log_in(&asked.get().token, carried, &call.caller).await?;
+    let opened = access.log_in(&asked.get().token, carried, &call.caller, admit).await?;
     Ok(done(call.way.set(&opened.value, opened.lasts)))
 }
 

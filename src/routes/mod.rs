@@ -10,6 +10,7 @@ mod embed;
 pub mod file;
 mod further;
 mod jobs;
+mod ledger;
 mod log_in;
 mod openai;
 pub mod openapi;
@@ -25,14 +26,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderValue;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
-use crate::access::Access;
+use crate::access::{Access, Admit};
 use crate::account::admin::Admin;
 use crate::account::further::Further;
 use crate::account::me::Me;
 use crate::account::media::Videos;
+use crate::account::reports::Reports;
 use crate::account::spend::Spend;
 use crate::answer;
 use crate::answer::Answer;
@@ -41,6 +44,7 @@ use crate::downstream::route::Endpoint;
 use crate::jobs::Jobs;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
+use crate::redact::Redactor;
 use crate::validate;
 use crate::validate::ChatRules;
 
@@ -48,8 +52,12 @@ use crate::validate::ChatRules;
 pub struct Parts {
     /// Who may call, and who signs in.
     pub access: Arc<Access>,
+    /// How often a member may sign in.
+    pub admit: Box<Admit>,
     /// The price list's answer, made once.
     pub catalog: Bytes,
+    /// Names the ledger to clients (`Tollgate-Ledger`).
+    pub ledger_name: HeaderValue,
     /// The API's description, made once.
     pub openapi: Bytes,
     /// What a chat must be.
@@ -62,12 +70,29 @@ pub struct Parts {
     pub spend: Spend,
     /// What admins may know of everybody and of the account.
     pub admin: Admin,
+    /// Whose reports are being read.
+    pub reports: Reports,
     /// `gateway.passthrough`.
     pub further: Further,
     /// How far jobs are.
     pub jobs: Jobs,
+    /// Finds keys in text that endpoints decode.
+    pub redactor: Redactor,
     /// The page, or the fronted site.
     pub page: page::Page,
+}
+
+impl Parts {
+    /// What reads many purchases at once: one at a time for each caller.
+    async fn report(
+        &self,
+        call: &Call<Bytes>,
+        report: impl Future<Output = Result<Answer, Problem>>,
+    ) -> Result<Answer, Problem> {
+        let uri = &call.head.uri;
+        let question = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
+        self.reports.of(&call.caller, question, report).await
+    }
 }
 
 /// The service at the end of `downstream`.
@@ -99,6 +124,7 @@ impl Service<Call<Bytes>> for Routes {
     fn call(&mut self, call: Call<Bytes>) -> Self::Future {
         let Self { parts, purchases } = self.clone();
         Box::pin(async move {
+            let purchases = ledger::guard(&parts.ledger_name, &call, purchases);
             let outcome = match call.route.endpoint {
                 Endpoint::Chat => chat::buy(&parts.rules, purchases, &call).await,
                 Endpoint::Video => video::buy(&parts.rules.catalog, purchases, &call).await,
@@ -110,13 +136,13 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Embed => embed::answer(&call.head),
                 Endpoint::OpenApi => Ok(openapi::answer(&parts.openapi)),
                 Endpoint::Me => parts.me.of(&call.caller, &call.standing).await,
-                Endpoint::LogIn => log_in::open(&parts.access, &call).await,
+                Endpoint::LogIn => log_in::open(&parts.access, &parts.admit, &call).await,
                 Endpoint::LogOut => log_in::end(&parts.access, &call).await,
-                Endpoint::Usage => spend(&parts.spend, &call).await,
-                Endpoint::AdminUsage => admin_account::usage(&parts.admin, &call).await,
+                Endpoint::Usage => spend(&parts, &call).await,
+                Endpoint::AdminUsage => admin_account::usage(&parts, &call).await,
                 Endpoint::AdminMembers => admin_account::members(&parts.admin, &call).await,
                 Endpoint::AdminJobs => admin_account::jobs(&parts.admin, &call).await,
-                Endpoint::AdminBilling => admin_account::billing(&parts.admin, &call).await,
+                Endpoint::AdminBilling => admin_account::billing(&parts, &call).await,
                 Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
                 Endpoint::Ask => further::ask(&parts.further, &call).await,
                 Endpoint::OpenAi(which) => openai::answer(which, &parts, purchases, &call).await,
@@ -124,16 +150,17 @@ impl Service<Call<Bytes>> for Routes {
                 Endpoint::Problem => problems::answer(call.head.uri.path()),
                 Endpoint::Page => return Ok(page(&parts.page, &call).await),
             };
-            Ok(answer::sealed(
-                outcome.unwrap_or_else(|problem| answer::refusal(problem, call.id.as_str())),
-            ))
+            let answer =
+                outcome.unwrap_or_else(|problem| answer::refusal(problem, call.id.as_str()));
+            Ok(ledger::named(&parts.ledger_name, &call, answer::sealed(answer)))
         })
     }
 }
 
 /// `GET /bff/usage`
-async fn spend(spend: &Spend, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    spend.of(&call.caller, validate::since(call.head.uri.query())?).await
+async fn spend(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Problem> {
+    let query = validate::since(call.head.uri.query())?;
+    parts.report(call, parts.spend.of(&call.caller, query)).await
 }
 
 async fn page(page: &page::Page, call: &Call<Bytes>) -> Answer {

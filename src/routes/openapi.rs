@@ -125,6 +125,17 @@ fn built(operation: &Operation) -> utoipa::openapi::path::Operation {
                 ))
                 .schema(Some(schemas::key())),
         );
+        builder = builder.parameter(
+            ParameterBuilder::new()
+                .name("Tollgate-Ledger")
+                .parameter_in(ParameterIn::Header)
+                .required(Required::False)
+                .description(Some(
+                    "The ledger that the purchase relies on, as an earlier answer or the catalog named it. Another one is a \
+                     412 `ledger_changed`, and nothing is sent.",
+                ))
+                .schema(Some(schemas::ledger())),
+        );
     }
     if !operation.takes.is_empty() {
         let body = operation.takes.iter().fold(
@@ -238,7 +249,7 @@ mod tests {
         let kinds: Vec<_> = content.keys().collect();
         assert_eq!(kinds, ["application/json", "text/event-stream"]);
         let asked = &json["components"]["schemas"]["OpenAiChatRequest"]["properties"]["stream"];
-        assert_eq!(asked["type"], "boolean");
+        assert_eq!(asked["type"], serde_json::json!(["boolean", "null"]));
     }
 
     #[test]

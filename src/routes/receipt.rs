@@ -31,6 +31,17 @@ pub(super) fn answer(receipt: Receipt) -> Answer {
     answer
 }
 
+/// The gateway's answer in other words. A replay's own bytes stay until these are gone: the room that
+/// they take bounds both.
+pub(super) fn translated(receipt: Receipt, body: Bytes) -> Answer {
+    let original = receipt.is_replay.then(|| receipt.body.clone());
+    let answer = answer(Receipt { body, ..receipt });
+    match original {
+        Some(original) => answer.map(|body| body.holding(original)),
+        None => answer,
+    }
+}
+
 /// The answer with the names of what was asked for and is not done.
 pub(super) fn naming(ignored: &Ignored, mut answer: Answer) -> Answer {
     if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
@@ -50,10 +61,10 @@ pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answe
     answer
 }
 
-/// A body that tells when the connection has taken all of it. It is handed out in parts, and the
-/// connection asks for more as the client takes them, so the end is not reached long before the client
-/// is there; what the system buffers cannot be seen. One that is dropped before that did
-/// not arrive, and an identical purchase soon after is its repeat.
+/// A body that notes when the connection has taken its last part, shortly before that is written. It is
+/// handed out in parts, and the connection asks for more as the client takes them, so the end is not
+/// reached long before the client is there; what the system buffers cannot be seen. One that is dropped
+/// before that did not arrive, and an identical purchase soon after is its repeat.
 pub(super) struct Noticed {
     rest: Bytes,
     delivery: Option<Delivery>,

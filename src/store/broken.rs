@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::AccountLimit;
 use super::Answer;
+use super::Audit;
 use super::CallerSpending;
 use super::Checkpoint;
 use super::Ending;
+use super::Evidence;
 use super::Identity;
 use super::Job;
 use super::JobBook;
+use super::KeptReply;
 use super::Ledger;
 use super::Member;
 use super::MemberFault;
@@ -20,13 +24,14 @@ use super::Members;
 use super::Own;
 use super::Place;
 use super::PurchaseId;
+use super::Recognise;
 use super::Refused;
 use super::Reservation;
-use super::Rest;
 use super::Role;
 use super::Row;
 use super::Scope;
 use super::Session;
+use super::Snapshot;
 use super::Spending;
 use super::Spent;
 use super::TakenPlace;
@@ -63,6 +68,10 @@ impl Ledger for Broken {
 
     fn settle_later(&self, _: PurchaseId, _: Ending) {}
 
+    fn reply(&self, _: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        self.refuse()
+    }
+
     fn delivered(&self, _: PurchaseId) {}
 
     fn keep_unread(&self, _: PurchaseId, _: Bytes) {}
@@ -94,12 +103,10 @@ impl Ledger for Broken {
     fn spent(&self, _: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         self.refuse()
     }
+}
 
-    fn at_rest(&self, _: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
-        self.refuse()
-    }
-
-    fn check(&self, _: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
+impl Audit for Broken {
+    fn check(&self, _: Snapshot) -> Answer<'_, Result<(), Unavailable>> {
         self.refuse()
     }
 
@@ -107,7 +114,23 @@ impl Ledger for Broken {
         self.refuse()
     }
 
-    fn checks(&self, _: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
+    fn checks(&self, _: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn unknown_after(&self, _: u64) -> Answer<'_, Result<u64, Unavailable>> {
+        self.refuse()
+    }
+
+    fn evidence(&self, _: u64, _: Duration) -> Answer<'_, Result<Vec<Evidence>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn purchase(&self, _: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>> {
+        self.refuse()
+    }
+
+    fn recognise(&self, _: Vec<String>, _: Recognise) -> Answer<'_, Result<bool, Unavailable>> {
         self.refuse()
     }
 }
@@ -116,8 +139,6 @@ impl JobBook for Broken {
     fn accept<'a>(&'a self, _: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         self.refuse()
     }
-
-    fn accept_later(&self, _: Job) {}
 
     fn heard(&self, _: Arc<str>, _: Word) -> Answer<'_, Result<(), Unavailable>> {
         self.refuse()
@@ -152,6 +173,12 @@ impl WindowLog for Broken {
     fn replied(&self, _: Place, _: Duration) {}
 
     fn unsent(&self, _: Place) {}
+
+    fn note_limit(&self, _: AccountLimit) {}
+
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
+        self.refuse()
+    }
 
     fn places(&self, _: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         self.refuse()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
+use super::Job;
 use super::Own;
 use super::Unavailable;
 use crate::clock;
@@ -108,8 +109,11 @@ pub struct Twin {
     pub likeness: Identity,
     /// An identical one that ended earlier than this (wall clock) is another purchase.
     pub since: Duration,
-    /// The client says that it is sending again: even a reply that was taken is repeated.
-    pub is_retry: bool,
+    /// So is one that ended later than this: it ended under a clock that was ahead.
+    pub until: Duration,
+    /// A reply that was delivered is repeated only if its purchase ended at this time or later; `None`
+    /// if the client does not say that it is sending again.
+    pub delivered_since: Option<Duration>,
 }
 
 /// A toll to be set aside.
@@ -211,6 +215,10 @@ pub struct Spent {
     pub day: Usd,
     /// This UTC month.
     pub month: Usd,
+    /// When the day's budgets renew: wall-clock time since the Unix epoch.
+    pub day_renews: Duration,
+    /// When the month's budgets renew.
+    pub month_renews: Duration,
 }
 
 /// Why a toll was not set aside.
@@ -239,8 +247,8 @@ pub struct Earlier {
     pub state: State,
     /// What it costs, or cost.
     pub toll: Usd,
-    /// The gateway's reply, where the purchase is posted and the reply is still kept.
-    pub reply: Option<KeptReply>,
+    /// How many bytes the gateway's reply has, if the purchase is posted and the reply is still kept.
+    pub reply_bytes: Option<usize>,
 }
 
 /// How far a purchase is.
@@ -273,6 +281,17 @@ impl State {
             Self::Unknown => "unknown",
         }
     }
+
+    /// As users read it.
+    pub const fn shown(self) -> &'static str {
+        match self {
+            Self::Reserved => "held",
+            Self::Sent => "sent",
+            Self::Posted => "charged",
+            Self::Voided => "released",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// How a purchase ended.
@@ -286,6 +305,8 @@ pub enum Ending {
         reply: Option<KeptReply>,
         /// For how long the reply is kept.
         keep: Duration,
+        /// The job that a video's order became; it is written down in the same step.
+        job: Option<Box<Job>>,
     },
     /// Not charged: the toll is given back and the key is free again.
     Voided,
@@ -325,15 +346,6 @@ pub struct Row {
     pub state: State,
 }
 
-/// The books while nothing is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rest {
-    /// A number that goes up with every purchase that begins.
-    pub begun: u64,
-    /// How many outcomes are unknown, of those that were asked for.
-    pub unknown: u64,
-}
-
 /// What a caller spent on one day on one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spending {
@@ -368,19 +380,4 @@ pub struct CallerSpending {
     pub unknown: Usd,
     /// The tolls of those that are under way.
     pub held: Usd,
-}
-
-/// What the gateway's books said at a moment at which nothing was under way (contract 2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    /// When: wall-clock time since the Unix epoch.
-    pub at: Duration,
-    /// The account's balance, in cents.
-    pub balance_cents: u64,
-    /// Chats counted so far.
-    pub chats: u64,
-    /// What these chats cost, in cents.
-    pub chat_cents: u64,
-    /// What everything cost so far, in cents.
-    pub spent_cents: u64,
 }

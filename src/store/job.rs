@@ -38,6 +38,15 @@ pub struct TakenPlace {
     pub replied: Duration,
 }
 
+/// The account's rate limit as the gateway told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountLimit {
+    /// Requests in any window.
+    pub requests: u64,
+    /// The length of a window in seconds.
+    pub window_seconds: u64,
+}
+
 /// Which key of the account made a job: a hash of the key, so that it can be told among the keys of a
 /// later ring and tells nothing itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +57,8 @@ pub struct KeyId(pub [u8; 8]);
 pub struct Job {
     /// The gateway's name for it (contract 2.5).
     pub request_id: Arc<str>,
+    /// The purchase that it was ordered with, where that is known.
+    pub purchase: Option<super::PurchaseId>,
     /// Whose it is, as [`super::Caller`] is written.
     pub owner: Arc<str>,
     /// The key that it was ordered with, where that is known.

@@ -1,6 +1,7 @@
 //! Keeps the ledger in this process alone: for the sandbox, for tests, and as the plain statement of
 //! what every backend does.
 
+mod audit;
 mod books;
 mod jobs;
 mod members;
@@ -16,20 +17,24 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Answer;
+use super::Audit;
 use super::CallerSpending;
 use super::Checkpoint;
 use super::Clock;
 use super::Ending;
+use super::Evidence;
 use super::Job;
 use super::JobBook;
+use super::KeptReply;
 use super::Ledger;
 use super::PurchaseId;
+use super::Recognise;
 use super::Refused;
 use super::Reservation;
-use super::Rest;
 use super::Room;
 use super::Row;
 use super::Scope;
+use super::Snapshot;
 use super::Spending;
 use super::Spent;
 use super::Unavailable;
@@ -96,11 +101,19 @@ impl Ledger for Memory {
     }
 
     fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>> {
-        Box::pin(ready(self.step(|books, now| books.settle(id, ending, now))))
+        Box::pin(ready(self.step(|books, now| {
+            let mut jobs =
+                self.jobs.lock().map_err(|_| Unavailable("a step of the jobs broke".into()))?;
+            books.settle(id, ending, now, |job| jobs.accept(job))
+        })))
     }
 
     fn settle_later(&self, id: PurchaseId, ending: Ending) {
         drop(self.settle(id, ending));
+    }
+
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.reply(id)))))
     }
 
     fn delivered(&self, id: PurchaseId) {
@@ -146,31 +159,56 @@ impl Ledger for Memory {
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         Box::pin(ready(self.step(|books, now| Ok(books.spent_now(&scope, now)))))
     }
+}
 
-    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
-        Box::pin(ready(self.step(|books, _| Ok(books.at_rest(since)))))
-    }
-
-    fn check(&self, noted: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
-        Box::pin(ready(self.step(|books, _| Ok(books.check(noted)))))
+impl Audit for Memory {
+    fn check(&self, snapshot: Snapshot) -> Answer<'_, Result<(), Unavailable>> {
+        Box::pin(ready(self.step(|books, _| {
+            books.check(snapshot);
+            Ok(())
+        })))
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        Box::pin(ready(self.step(|books, _| Ok(books.checks(1).pop()))))
+        Box::pin(ready(self.step(|books, _| Ok(books.last_check()))))
     }
 
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>> {
         Box::pin(ready(self.step(|books, _| Ok(books.checks(most)))))
+    }
+
+    fn unknown_after(&self, number: u64) -> Answer<'_, Result<u64, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.unknown_after(number)))))
+    }
+
+    fn evidence(
+        &self,
+        settled: u64,
+        refundable: Duration,
+    ) -> Answer<'_, Result<Vec<Evidence>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| {
+            let jobs =
+                self.jobs.lock().map_err(|_| Unavailable("a step of the jobs broke".into()))?;
+            Ok(books.evidence(settled, refundable, |id| jobs.ordered_with(id)))
+        })))
+    }
+
+    fn purchase(&self, id: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.row(id)))))
+    }
+
+    fn recognise(
+        &self,
+        keys: Vec<String>,
+        how: Recognise,
+    ) -> Answer<'_, Result<bool, Unavailable>> {
+        Box::pin(ready(self.step(|books, _| Ok(books.recognise(keys, how)))))
     }
 }
 
 impl JobBook for Memory {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         self.of_jobs(|jobs| jobs.accept(job))
-    }
-
-    fn accept_later(&self, job: Job) {
-        drop(self.accept(&job));
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {

@@ -13,6 +13,8 @@
 //! first byte goes back to the caller. After a crash, what was `reserved` is voided and what was
 //! `sent` is unknown.
 
+mod audit;
+mod binding;
 mod broken;
 mod budget;
 mod caller;
@@ -21,6 +23,7 @@ mod job;
 mod member;
 pub mod memory;
 mod period;
+mod refusals;
 mod room;
 pub mod sqlite;
 
@@ -30,15 +33,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use audit::{Audit, Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
+pub use binding::Binding;
 pub use broken::Broken;
 pub use caller::Caller;
 pub use entry::{
-    CallerSpending, Checkpoint, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits,
-    Money, OverBudget, PurchaseId, Refused, Reservation, Rest, Row, Scope, Service, Spending,
-    Spent, State, Twin,
+    CallerSpending, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, Money,
+    OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State,
+    Twin,
 };
-pub use job::{Job, JobState, KeyId, Place, TakenPlace, Word};
+pub use job::{AccountLimit, Job, JobState, KeyId, Place, TakenPlace, Word};
 pub use member::{LOOK_EVERY, Member, MemberFault, Members, Own, Role, Session, is_member_name};
+pub use refusals::{Refusals, RefusedAs};
 pub use room::Room;
 
 /// What a verb answers, later.
@@ -50,7 +56,7 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub struct Unavailable(pub Arc<str>);
 
 /// The ledger: every purchase, from the moment its toll is set aside.
-pub trait Ledger: Send + Sync + 'static {
+pub trait Ledger: Audit {
     /// Sets a toll aside, durably, against every budget, and claims the purchase's identity; or says
     /// what stands in the way. All of it is one step.
     fn reserve<'a>(&'a self, reservation: &'a Reservation) -> Answer<'a, Result<(), Refused>>;
@@ -58,12 +64,15 @@ pub trait Ledger: Send + Sync + 'static {
     /// Marks a reserved purchase as about to be sent; on return, a crash makes it unknown.
     fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>>;
 
-    /// Ends a purchase; on return, the end is durable. Ending one that has ended already changes
+    /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one that has ended already changes
     /// nothing, save that an `unknown` one may become `posted` or `voided`.
     fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>>;
 
     /// [`settle`](Self::settle) without waiting, for tasks that are being dropped.
     fn settle_later(&self, id: PurchaseId, ending: Ending);
+
+    /// The gateway's reply to a purchase; `None` if it is not kept, or not any more.
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>>;
 
     /// Notes, without waiting, that the caller took the reply to its end.
     fn delivered(&self, id: PurchaseId);
@@ -99,24 +108,10 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// What a scope has spent, set aside or lost track of, in the current day and month.
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>>;
-
-    /// A mark of the books while nothing is under way: it is another one once a purchase has begun, or an
-    /// unknown outcome of one that began at that wall-clock time or later has become known. `None` while
-    /// something is. It takes little memory, however many there are.
-    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>>;
-
-    /// Notes what the gateway's books say, if nothing is under way; `false` where something is.
-    fn check(&self, books: Checkpoint) -> Answer<'_, Result<bool, Unavailable>>;
-
-    /// The latest such note.
-    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>>;
-
-    /// The latest such notes, newest first, at most `most`.
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>>;
 }
 
-/// The log of what was sent to the gateway in the last day, so that a restart does not forget the
-/// window.
+/// The log of what was sent to the gateway in the last day, and the limit that it told, so that a restart
+/// does not forget the window.
 pub trait WindowLog: Send + Sync + 'static {
     /// A place in the window is taken; on return, a crash does not forget it. `at` is wall-clock time.
     fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>>;
@@ -127,6 +122,12 @@ pub trait WindowLog: Send + Sync + 'static {
     /// Notes, without waiting, that nothing was sent: the place is free at once.
     fn unsent(&self, place: Place);
 
+    /// Keeps, without waiting, the rate limit that the gateway told last. It outlives power cuts.
+    fn note_limit(&self, limit: AccountLimit);
+
+    /// The last limit that was [noted](Self::note_limit).
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>>;
+
     /// The places that were taken, or whose reply came, after `since`; what nobody knows the reply of
     /// counts as replied to when the store was opened (a crash), or just now (it is under way).
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>>;
@@ -134,12 +135,9 @@ pub trait WindowLog: Send + Sync + 'static {
 
 /// The jobs that were ordered: whose they are, and the gateway's latest word on each.
 pub trait JobBook: Send + Sync + 'static {
-    /// A job was accepted; on return, a power cut does not forget it. One that is known stays as it is,
+    /// Notes a job without its purchase; on return, a power cut does not forget it. One that is known stays as it is,
     /// and a word comes by [`heard`](Self::heard) alone.
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>>;
-
-    /// [`accept`](Self::accept) without waiting, after it has failed: it is tried until it is done.
-    fn accept_later(&self, job: Job);
 
     /// The gateway's latest word on a job. On one that has ended, or is not known, it changes nothing.
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>>;

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
+use crate::clock;
 use crate::clock::Date;
+
+/// How many days a counted day may lie ahead of the clock and still be believed: time zones, leap
+/// seconds and a clock that was set back explain no more.
+const MAX_DAYS_AHEAD: u64 = 2;
 
 /// A UTC day, and the month that it lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +20,10 @@ pub(super) struct Today {
 
 impl Today {
     /// The day at a wall-clock time, but never one before the latest day that anything counted in: a
-    /// clock that jumps back opens no period that was left behind.
+    /// clock that jumps back opens no period that was left behind. A latest day that is not
+    /// [believed](last_believed_day) is left out: it was counted under a clock that was ahead.
     pub(super) fn at(wall: Duration, latest_day: Option<u64>) -> Self {
+        let latest_day = latest_day.filter(|day| *day <= last_believed_day(wall));
         Self::on(Date::at(wall).days().max(latest_day.unwrap_or(0)))
     }
 
@@ -34,6 +41,22 @@ impl Today {
     pub(super) fn month_ends(self) -> Duration {
         Date::on(self.day).next_month().begins()
     }
+}
+
+/// The last day that purchases can have counted in if the clock is right at `wall`.
+pub(super) fn last_believed_day(wall: Duration) -> u64 {
+    Date::at(wall).days().saturating_add(MAX_DAYS_AHEAD)
+}
+
+/// Logs that purchases were counted in a day that cannot have come yet.
+pub(super) fn warn_of_day_ahead(day: u64, wall: Duration) {
+    let ledger_day = clock::iso8601(Date::on(day).begins());
+    let clock_day = clock::iso8601(Date::at(wall).begins());
+    tracing::warn!(
+        %ledger_day,
+        %clock_day,
+        "ledger day ahead of clock ignored; budgets count in the clock's day"
+    );
 }
 
 #[cfg(test)]
@@ -54,8 +77,13 @@ mod tests {
     #[test]
     fn a_day_that_was_counted_in_is_never_left_backwards() {
         let wall = Duration::from_secs(1_735_689_600);
-        let later = Today::at(wall, None).day + 40;
-        assert_eq!(Today::at(wall, Some(later)), Today::on(later));
+        let today = Today::at(wall, None);
+        for later in [today.day + 1, today.day + 2] {
+            assert_eq!(Today::at(wall, Some(later)), Today::on(later));
+        }
+        for later in [today.day + 3, today.day + 4_000] {
+            assert_eq!(Today::at(wall, Some(later)), today, "{later}");
+        }
         assert_eq!(Today::at(wall, Some(3)), Today::at(wall, None));
     }
 }

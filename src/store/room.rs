@@ -1,6 +1,6 @@
 //! Bounds what a store keeps besides the purchases themselves.
 
-/// How much a store may hold; where it is full, the oldest replies go first.
+/// How much a store may hold; where it is full, the replies whose time comes next go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Replies kept for replay.
@@ -14,7 +14,8 @@ pub struct Room {
 }
 
 impl Default for Room {
+    /// A week of replies at 60 a minute is 604,800 of them; before that, their bytes bound them.
     fn default() -> Self {
-        Self { replies: 20_000, reply_bytes: 512 << 20, ended: 250_000, pages: None }
+        Self { replies: 1_000_000, reply_bytes: 512 << 20, ended: 250_000, pages: None }
     }
 }

@@ -1,10 +1,13 @@
 //! Keeps the ledger in a file that survives a crash of the process, and whatever is dear a power cut.
 
+mod audit;
+mod begin;
 mod books;
 mod claim;
 mod column;
 mod counters;
 mod fault;
+mod identity;
 mod jobs;
 mod lock;
 mod members;
@@ -18,7 +21,7 @@ mod window;
 mod writer;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::future::ready;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,36 +35,35 @@ use tracing::warn;
 
 use super::Answer;
 use super::CallerSpending;
-use super::Checkpoint;
 use super::Clock;
 use super::Ending;
 use super::Job;
 use super::JobBook;
+use super::KeptReply;
 use super::Ledger;
-use super::Money;
 use super::PurchaseId;
 use super::Refused;
 use super::Reservation;
-use super::Rest;
-use super::Room;
 use super::Row;
 use super::Scope;
 use super::Spending;
 use super::Spent;
 use super::Unavailable;
 use super::Word;
+use begin::Admission;
 use books::Books;
 use fault::Fault;
-use lock::Lock;
-use open::Purpose;
+use identity::Identity;
+use open::FileId;
+use report::Reader;
 use step::Asked;
 use step::Noted;
 use step::Step;
 use step::Weight;
-use writer::Access;
-use writer::Writer;
 
+pub use begin::Opening;
 pub use lock::Holder;
+pub use members::MemberChange;
 pub use open::OpenError;
 
 /// A ledger in a SQLite file. Dropping it writes what is still on its way, and waits for that.
@@ -70,138 +72,46 @@ pub struct Sqlite {
     clock: Clock,
     queue: Option<mpsc::Sender<Box<dyn Step>>>,
     writer: Option<thread::JoinHandle<()>>,
+    admission: Admission,
+    /// Where it is this server's: who it is, and which file.
+    identity: Option<(Identity, FileId)>,
+    reports: Reader,
 }
 
 impl Sqlite {
-    /// Opens a ledger to sell from, and makes it where there is none. One process may: the lock on
-    /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is voided,
-    /// what was sent is unknown.
-    pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        Self::serve_within(path, clock, Room::default())
+    /// The public name of what it remembers, where this is the server that sells from it: another one once
+    /// purchases may have been forgotten.
+    pub fn name(&self) -> Option<Arc<str>> {
+        self.identity.as_ref().map(|(identity, _)| Arc::clone(&identity.name))
     }
 
-    /// The same, for this kind of money alone: a ledger of the other kind is refused. Commands that
-    /// work beside the server find it at `admin`.
-    pub fn serve_for(
-        path: &Path,
-        clock: Clock,
-        money: Money,
-        admin: Option<SocketAddr>,
-    ) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, Room::default(), Some(money), admin)
+    /// Where the server that has this ledger now is asked by operators, whichever process it is.
+    pub fn served_by(&self) -> Option<Holder> {
+        lock::served_by(&self.path)
     }
 
-    /// The same, with other bounds.
-    pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, room, None, None)
-    }
-
-    fn serve_as(
-        path: &Path,
-        clock: Clock,
-        room: Room,
-        money: Option<Money>,
-        admin: Option<SocketAddr>,
-    ) -> Result<Self, OpenError> {
-        let path = &true_name(path);
-        open::must_be_a_file(path)?;
-        let mut lock = Lock::take(path, Holder::Server(admin))?;
-        open::make(path)?;
-        let books = Books::new(open::open(path, Purpose::Serve, room)?, room);
-        let unusable = |fault: Fault| OpenError::unusable(path, fault.unavailable());
-        if let Some(money) = money
-            && !books.is_for(money).map_err(unusable)?
-        {
-            let why =
-                "it counts the other kind of money; play money and real money take a file each";
-            return Err(OpenError::unusable(path, why));
-        }
-        let recover = |books: &Books| {
-            books.recover(clock())?;
-            window::recover(books, clock())
-        };
-        books.transact(recover).map_err(unusable)?;
-        lock.sign().map_err(|error| OpenError::unusable(path, error))?;
-        Self::start(path, clock, books, Access::Write, Some(lock))
-    }
-
-    /// Opens a ledger to write in it next to a running server, which sees at once what changes.
-    pub fn beside(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        let path = &true_name(path);
-        open::make(path)?;
-        let room = Room::default();
-        let books = Books::new(open::open(path, Purpose::Beside, room)?, room);
-        Self::start(path, clock, books, Access::Write, None)
-    }
-
-    /// Opens a ledger to write in it where no server has it, and until it is dropped none begins: what
-    /// is asked of the gateway meanwhile is in the window's log when one does.
-    pub fn instead(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        let path = &true_name(path);
-        open::must_be_a_file(path)?;
-        let mut lock = Lock::take(path, Holder::Command)?;
-        open::make(path)?;
-        let room = Room::default();
-        let books = Books::new(open::open(path, Purpose::Beside, room)?, room);
-        let unusable = |why: String| OpenError::unusable(path, why);
-        books
-            .transact(|books| window::recover(books, clock()))
-            .map_err(|fault| unusable(fault.unavailable().to_string()))?;
-        lock.sign().map_err(|error| unusable(error.to_string()))?;
-        Self::start(path, clock, books, Access::Write, Some(lock))
-    }
-
-    /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
-    pub fn read(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        let path = &true_name(path);
-        let room = Room::default();
-        let books = Books::new(open::open(path, Purpose::Read, room)?, room);
-        Self::start(path, clock, books, Access::Read, None)
-    }
-
-    /// Whether somebody's token in the ledger at `path` depends on a secret that is noted there, as far as
-    /// that can be read.
-    pub fn is_keyed(path: &Path) -> bool {
-        let opened = open::open(&true_name(path), Purpose::Read, Room::default());
-        opened.is_ok_and(|file| members::keyed_by(&file).is_ok_and(|print| print.is_some()))
-    }
-
-    /// Whether a server has this ledger now, in whichever process.
-    pub fn is_served(&self) -> bool {
-        lock::is_served(&self.path)
-    }
-
-    fn start(
-        path: &Path,
-        clock: Clock,
-        books: Books,
-        access: Access,
-        lock: Option<Lock>,
-    ) -> Result<Self, OpenError> {
-        let unusable = |error: String| OpenError::unusable(path, error);
-        let (queue, queued) = mpsc::channel();
-        let writer =
-            Writer::new(books, queued, access).map_err(|error| unusable(error.to_string()))?;
-        let work = move || {
-            writer.run();
-            // Only now may another server have the file.
-            drop(lock);
-        };
-        let writer = thread::Builder::new()
-            .name("ledger".to_owned())
-            .spawn(work)
-            .map_err(|error| unusable(error.to_string()))?;
-        Ok(Self { path: path.to_owned(), clock, queue: Some(queue), writer: Some(writer) })
-    }
-
+    /// A verb of a ledger that is open.
     fn ask<T: Send + 'static>(
+        &self,
+        weight: Weight,
+        verb: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+    ) -> Answer<'_, Result<T, Unavailable>> {
+        match self.admission.pass() {
+            Ok(()) => self.ask_opening(weight, verb),
+            Err(why) => Box::pin(ready(Err(why))),
+        }
+    }
+
+    /// A verb that waits for a ledger that is being opened: a server's own questions at its start.
+    fn ask_opening<T: Send + 'static>(
         &self,
         weight: Weight,
         verb: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
     ) -> Answer<'_, Result<T, Unavailable>> {
         let (step, answered) = Asked::step(weight, verb);
         self.send(step);
-        Box::pin(async move { answered.await.unwrap_or_else(|_| Err(gone())) })
+        let gone = || Err(self.admission.pass().err().unwrap_or_else(gone));
+        Box::pin(async move { answered.await.unwrap_or_else(|_| gone()) })
     }
 
     fn send(&self, step: Box<dyn Step>) {
@@ -223,6 +133,7 @@ fn gone() -> Unavailable {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
+        self.admission.stop();
         drop(self.queue.take());
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
@@ -238,6 +149,9 @@ impl fmt::Debug for Sqlite {
 
 impl Ledger for Sqlite {
     fn reserve<'a>(&'a self, reservation: &'a Reservation) -> Answer<'a, Result<(), Refused>> {
+        if let Err(why) = self.admission.pass_purchase() {
+            return Box::pin(ready(Err(why.into())));
+        }
         let weight = if reservation.is_dear() { Weight::Dear } else { Weight::Cheap };
         let (asked, clock) = (reservation.clone(), self.clock.clone());
         let answer = self.ask(weight, move |books| books.reserve(&asked, clock()));
@@ -257,6 +171,10 @@ impl Ledger for Sqlite {
     fn settle_later(&self, id: PurchaseId, ending: Ending) {
         let clock = self.clock.clone();
         self.send(Noted::step(Weight::Of(id), move |books| books.settle(id, &ending, clock())));
+    }
+
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        self.ask(Weight::Cheap, move |books| replies::of(&books.connection, id))
     }
 
     fn delivered(&self, id: PurchaseId) {
@@ -279,7 +197,12 @@ impl Ledger for Sqlite {
 
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
         let (path, clock) = (self.path.clone(), self.clock.clone());
+        let identity = self.identity.clone();
         self.ask(Weight::Cheap, move |books| {
+            if let Some((identity, file)) = &identity {
+                open::must_be_there(&path, *file)?;
+                identity::must_be(&books.connection, &identity.mark.nonce)?;
+            }
             if let Err(error) = unread::tidy(&path, clock()) {
                 warn!(%error, "replies that could not be read could not be forgotten");
             }
@@ -292,11 +215,11 @@ impl Ledger for Sqlite {
         caller: String,
         since: Duration,
     ) -> Answer<'_, Result<Vec<Spending>, Unavailable>> {
-        report::spending(self.path.clone(), caller, since)
+        report::spending(&self.reports, caller, since)
     }
 
     fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
-        report::rows(self.path.clone(), since)
+        report::rows(&self.reports, since)
     }
 
     fn spending_of_all(
@@ -304,32 +227,16 @@ impl Ledger for Sqlite {
         since: Duration,
         most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        report::spending_of_all(self.path.clone(), since, most)
+        report::spending_of_all(&self.reports, since, most)
     }
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
-        report::unknown(self.path.clone(), most)
+        report::unknown(&self.reports, most)
     }
 
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         let clock = self.clock.clone();
         self.ask(Weight::Cheap, move |books| books.spent(&scope, clock()))
-    }
-
-    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
-        report::at_rest(self.path.clone(), since)
-    }
-
-    fn check(&self, noted: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
-        self.ask(Weight::Cheap, move |books| books.check(noted))
-    }
-
-    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        self.ask(Weight::Cheap, |books| Ok(books.checks(1)?.pop()))
-    }
-
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
-        self.ask(Weight::Cheap, move |books| books.checks(most))
     }
 }
 
@@ -337,10 +244,6 @@ impl JobBook for Sqlite {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         let job = job.clone();
         self.ask(Weight::Dear, move |books| jobs::accept(&books.connection, &job))
-    }
-
-    fn accept_later(&self, job: Job) {
-        self.send(Noted::step(Weight::Dear, move |books| jobs::accept(&books.connection, &job)));
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {
@@ -353,7 +256,7 @@ impl JobBook for Sqlite {
     }
 
     fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
-        self.ask(Weight::Cheap, |books| jobs::open(&books.connection))
+        self.ask_opening(Weight::Cheap, |books| jobs::open(&books.connection))
     }
 
     fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {

@@ -6,6 +6,11 @@ use tower::{Service, ServiceExt};
 
 use super::{Ask, Error, Reply, Unread, What};
 
+/// Longer is no id of a key.
+const LONGEST_ID: usize = 256;
+/// More keys of one account are passed over.
+const MAX_KEYS: usize = 1_000;
+
 /// The answer to `GET /api/api-keys` (contract 2.1 to 2.3). Fields that the contract does not show
 /// are passed over.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -16,10 +21,21 @@ pub struct Listing {
     pub billing: Billing,
 }
 
+impl Listing {
+    /// The ids of the account's keys, as far as they are told.
+    pub fn key_ids(&self) -> Vec<String> {
+        let ids = self.keys.iter().filter_map(|key| key.id.clone());
+        ids.filter(|id| !id.is_empty() && id.len() <= LONGEST_ID).take(MAX_KEYS).collect()
+    }
+}
+
 /// A key as the gateway lists it, never in full (2.1).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRow {
+    /// Its name within the account, which it keeps when it is revoked.
+    #[serde(default)]
+    pub id: Option<String>,
     /// Its label.
     pub name: String,
     /// Its public leading part.

@@ -19,22 +19,25 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 use tower::Service;
-use tracing::{error, warn};
+use tracing::warn;
 use url::Url;
 
-use super::blot::Blot;
 use super::connect::Connector;
-use super::pool::{Connection, Pool};
+use super::connection::{Connection, Failed};
+use super::pool::Pool;
 use super::{Attempt, Error, Reply, Unread, What, reply};
 use crate::clock;
 use crate::config::{Gateway, Key};
 use crate::contract::wire;
-use crate::metrics::Metrics;
+use crate::redact::Redactor;
 
 /// The largest reply that is kept, in bytes.
 const LARGEST_REPLY: usize = 4 * 1_024 * 1_024;
 /// How long a chosen connection may wait for the last word.
 const LONGEST_WORD: Duration = Duration::from_millis(500);
+/// A larger chat has a connection of its own: a gateway may refuse it before it is complete, and on a
+/// used connection that could be a second reply to an earlier request.
+const MAX_POOLED_BODY: usize = 256 * 1_024;
 /// The deadline of a question that buys nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
@@ -48,12 +51,11 @@ pub struct Client {
 struct Shared {
     connector: Connector,
     pool: Pool,
-    blot: Blot,
+    redactor: Redactor,
     heads: Vec<HeaderMap>,
     targets: Targets,
     chat_timeout: Duration,
     video_timeout: Duration,
-    metrics: Arc<Metrics>,
 }
 
 /// The constant request targets.
@@ -66,19 +68,20 @@ struct Targets {
 }
 
 impl Client {
-    /// A client of the gateway at `base` with these keys.
+    /// A client of the gateway at `base` with these keys, which `redactor` knows from then on.
     pub fn new(
         base: &Url,
         keys: &[Key],
         settings: &Gateway,
-        metrics: Arc<Metrics>,
+        redactor: Redactor,
     ) -> io::Result<Self> {
+        redactor.learn(keys);
         let prefix = base.path().trim_end_matches('/');
         let target = |path: &str| format!("{prefix}{path}").parse().map_err(io::Error::other);
         let shared = Shared {
             connector: Connector::new(base, settings.connect_timeout)?,
             pool: Pool::default(),
-            blot: Blot::new(keys),
+            redactor,
             heads: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
             targets: Targets {
                 chat: target(wire::CHAT)?,
@@ -89,7 +92,6 @@ impl Client {
             },
             chat_timeout: settings.chat_timeout,
             video_timeout: settings.video_timeout,
-            metrics,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -136,8 +138,11 @@ impl Shared {
     async fn attempt(&self, attempt: &Attempt) -> Result<Reply, Error> {
         let mut request = self.request(attempt)?;
         // A pooled connection may prove dead before it takes a byte; a fresh one hardly ever does.
-        let pooled = match attempt.ask.what {
-            What::Chat(_) | What::VideoStatus { .. } | What::Billing => self.pool.take(),
+        let pooled = match &attempt.ask.what {
+            What::Chat(body) if body.len() > MAX_POOLED_BODY => None,
+            What::Chat(_) | What::VideoStatus { .. } | What::Billing => {
+                self.pool.take(&attempt.ask.caller)
+            }
             // Three dollars are not put on a connection that the gateway may be closing, nor is what
             // may cost as much.
             What::Video(_) | What::Other { .. } => None,
@@ -155,7 +160,8 @@ impl Shared {
                         }
                         return outcome;
                     }
-                    Sent::No(untouched) => request = *untouched,
+                    Sent::No(Some(untouched)) => request = *untouched,
+                    Sent::No(None) => request = self.request(attempt)?,
                 }
             }
         }
@@ -177,7 +183,7 @@ impl Shared {
                 // The settings take no path that a target may not hold.
                 (method.clone(), target.parse().map_err(|_| Error::NotTaken)?, body.clone())
             }
-            What::VideoStatus { request_id } => {
+            What::VideoStatus { request_id, .. } => {
                 let query: String =
                     url::form_urlencoded::byte_serialize(request_id.as_bytes()).collect();
                 let target = format!("{}?request_id={query}", self.targets.status);
@@ -207,20 +213,23 @@ impl Shared {
             What::Other { .. } | What::VideoStatus { .. } | What::Billing => READ_TIMEOUT,
         };
         let whole = async {
-            let response = match connection.try_send_request(request).await {
+            let response = match connection.send(request).await {
                 Ok(response) => response,
-                Err(mut failed) => {
-                    return match failed.take_message() {
-                        Some(untouched) => Sent::No(Box::new(untouched)),
-                        None => Sent::Yes(Err(Error::Lost(failed.into_error()))),
-                    };
-                }
+                Err(Failed::Unsent(untouched)) => return Sent::No(untouched),
+                Err(Failed::Lost(error)) => return Sent::Yes(Err(Error::Lost(error))),
             };
             let outcome = self.read(response, attempt).await;
-            if outcome.is_ok() {
-                self.pool.put(connection);
+            match outcome {
+                // A refusal can come before the request is complete; an answer to it cannot.
+                Ok(reply) if connection.is_early() && reply.status.is_success() => {
+                    Sent::Yes(Err(Error::Status(reply.status)))
+                }
+                Ok(reply) => {
+                    self.pool.put(&attempt.ask.caller, connection);
+                    Sent::Yes(Ok(reply))
+                }
+                Err(error) => Sent::Yes(Err(error)),
             }
-            Sent::Yes(outcome)
         };
         timeout(patience, whole).await.unwrap_or(Sent::Yes(Err(Error::Late(patience))))
     }
@@ -233,11 +242,7 @@ impl Shared {
         let (head, body) = response.into_parts();
         reply::judge_head(head.status, &head.headers, attempt.key)?;
         let body = collect(body).await.map_err(Error::Lost)?;
-        let (body, found) = self.blot.out(body);
-        if found {
-            self.metrics.blotted();
-            error!("a reply of the gateway held one of our keys; it was blotted out");
-        }
+        let body = self.redactor.bytes(body);
         if body.len() > LARGEST_REPLY {
             let is_paid = attempt.ask.what.is_purchase() && head.status.is_success();
             return Err(Error::TooLarge(match is_paid {
@@ -279,6 +284,9 @@ async fn depart(attempt: &Attempt) -> Result<(), Error> {
 enum Sent {
     /// It was written, at least in part.
     Yes(Result<Reply, Error>),
-    /// Nothing of it was written; here it is again.
-    No(Box<Request<Full<Bytes>>>),
+    /// Nothing of it was written; here it is again, if it was not taken apart yet.
+    No(Option<Box<Request<Full<Bytes>>>>),
 }
+
+#[cfg(test)]
+mod tests;

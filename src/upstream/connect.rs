@@ -4,11 +4,6 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -17,10 +12,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::Url;
 
 use super::Error;
-use super::pool::Connection;
-
-/// A reply's head may be this large, in bytes.
-const LARGEST_HEAD: usize = 64 * 1_024;
+use super::connection::Connection;
 
 /// Where the gateway is.
 #[derive(Clone)]
@@ -64,27 +56,14 @@ impl Connector {
         let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
         tcp.set_nodelay(true)?;
         match &self.tls {
-            None => handshake(tcp).await,
-            Some((tls, name)) => handshake(tls.connect(name.clone(), tcp).await?).await,
+            None => Connection::over(tcp).await,
+            Some((tls, name)) => Connection::over(tls.connect(name.clone(), tcp).await?).await,
         }
     }
 }
 
-async fn handshake<T>(io: T) -> io::Result<Connection>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, connection) = http1::Builder::new()
-        .max_buf_size(LARGEST_HEAD)
-        .handshake::<_, Full<Bytes>>(TokioIo::new(io))
-        .await
-        .map_err(io::Error::other)?;
-    // Its errors reach whoever waits for the reply.
-    tokio::spawn(async move { connection.await.ok() });
-    Ok(sender)
-}
-
-/// Read once per process: each fetch of a clip would parse all trust anchors anew otherwise.
+/// One for the process: trust anchors are parsed once, and TLS sessions are resumed, so that a further
+/// connection is cheap.
 static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
 
 fn client_config() -> io::Result<Arc<ClientConfig>> {

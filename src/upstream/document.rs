@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::connect::Connector;
+use super::connection::Failed;
 
 const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 
@@ -65,7 +66,10 @@ pub async fn fetch(
 async fn whole(address: &Url, largest: usize, patience: Duration) -> Result<Document, Unfetched> {
     let connector = Connector::new(address, patience).map_err(Unfetched::Unreachable)?;
     let mut connection = connector.open().await.map_err(Unfetched::Unreachable)?;
-    let reply = connection.send_request(request(address)?).await.map_err(Unfetched::Lost)?;
+    let reply = connection.send(request(address)?).await.map_err(|failed| match failed {
+        Failed::Unsent(_) => Unfetched::Unreachable(io::ErrorKind::ConnectionAborted.into()),
+        Failed::Lost(error) => Unfetched::Lost(error),
+    })?;
     let (head, body) = reply.into_parts();
     if head.status != StatusCode::OK {
         return Err(Unfetched::Status(head.status));

@@ -86,11 +86,13 @@ impl Error {
             | Self::WindowFull { .. }
             | Self::Draining
             | Self::Stayed(_) => Charged::No,
-            // A success was charged, whatever its body says.
-            Self::Unreadable(..) => Charged::Yes,
-            Self::Lost(_) | Self::Late(_) | Self::Status(_) | Self::Encoded | Self::TooLarge(_) => {
-                Charged::Unknown
-            }
+            // A 2xx that cannot be read may be a page of something in between: it proves no charge.
+            Self::Unreadable(..)
+            | Self::Lost(_)
+            | Self::Late(_)
+            | Self::Status(_)
+            | Self::Encoded
+            | Self::TooLarge(_) => Charged::Unknown,
         }
     }
 
@@ -138,13 +140,7 @@ impl Error {
         match self.charged() {
             Charged::No => self.free(),
             charged @ (Charged::Yes | Charged::Unknown) => {
-                let problem = Problem::new(&OUTCOME_UNKNOWN).charged(charged);
-                match charged {
-                    Charged::Yes => {
-                        problem.detail("it was charged, and the gateway's reply cannot be read")
-                    }
-                    Charged::No | Charged::Unknown => problem,
-                }
+                Problem::new(&OUTCOME_UNKNOWN).charged(charged)
             }
         }
     }

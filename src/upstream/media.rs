@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, HeaderName,
-    HeaderValue, LAST_MODIFIED, RANGE, USER_AGENT,
+    ACCEPT_ENCODING, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST,
+    HeaderName, HeaderValue, LAST_MODIFIED, RANGE, USER_AGENT,
 };
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -16,11 +16,21 @@ use url::Url;
 
 use super::Error;
 use super::connect::Connector;
+use super::connection::Failed;
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 /// What of the reply's head reaches the caller.
 const PASSED: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
+/// How files of these types end; those of any other end as the first.
+const ENDINGS: &[(&str, &str)] = &[
+    ("video/mp4", "mp4"),
+    ("video/webm", "webm"),
+    ("video/quicktime", "mov"),
+    ("video/x-matroska", "mkv"),
+    ("video/ogg", "ogv"),
+    ("video/mpeg", "mpg"),
+];
 
 /// Fetches from these origins.
 #[derive(Clone, Debug)]
@@ -65,16 +75,19 @@ impl Media {
         if let Some(range) = range {
             headers.insert(RANGE, range.clone());
         }
-        let sent = timeout(HEAD_TIMEOUT, connection.send_request(request)).await;
-        let reply = sent.map_err(|_elapsed| Error::Late(HEAD_TIMEOUT))?.map_err(Error::Lost)?;
+        let sent = timeout(HEAD_TIMEOUT, connection.send(request)).await;
+        let reply =
+            sent.map_err(|_elapsed| Error::Late(HEAD_TIMEOUT))?.map_err(|failed| match failed {
+                Failed::Unsent(_) => Error::NotTaken,
+                Failed::Lost(error) => Error::Lost(error),
+            })?;
         only_video(reply)
     }
 }
 
 fn only_video(reply: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     let (mut head, body) = reply.into_parts();
-    let is_video = |value: &HeaderValue| value.as_bytes().starts_with(b"video/");
-    let media_type = head.headers.get(CONTENT_TYPE).filter(|value| is_video(value)).cloned();
+    let media_type = media_type(&head.headers);
     let fine = match head.status {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => media_type.is_some(),
         status => status == StatusCode::RANGE_NOT_SATISFIABLE,
@@ -85,13 +98,73 @@ fn only_video(reply: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     let all = std::mem::take(&mut head.headers);
     let passed = PASSED.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone())));
     head.headers.extend(passed);
-    head.headers.extend(media_type.map(|value| (CONTENT_TYPE, value)));
+    if let Some(media_type) = media_type {
+        let ending =
+            ENDINGS.iter().find(|(known, _)| *known == media_type).unwrap_or(&ENDINGS[0]).1;
+        let name = format!("inline; filename=\"video.{ending}\"");
+        let labels = [(CONTENT_TYPE, media_type), (CONTENT_DISPOSITION, name)];
+        let labels =
+            labels.into_iter().filter_map(|(label, text)| Some((label, text.try_into().ok()?)));
+        head.headers.extend(labels);
+    }
     Ok(Response::from_parts(head, body))
+}
+
+/// The type of a video, without its parameters. What a browser could read as another type is none: a
+/// list, two headers, XML, anything but a token.
+fn media_type(headers: &HeaderMap) -> Option<String> {
+    let mut values = headers.get_all(CONTENT_TYPE).iter();
+    let (value, None) = (values.next()?, values.next()) else { return None };
+    let essence = value.to_str().ok()?.split(';').next()?.trim().to_ascii_lowercase();
+    let name = essence.strip_prefix("video/")?;
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
+    let is_video = !name.is_empty() && name.bytes().all(is_token) && !name.ends_with("+xml");
+    is_video.then_some(essence)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_exact_video_types_pass_and_lose_their_parameters() {
+        let read = |values: &[&str]| {
+            let value = |text: &&str| (CONTENT_TYPE, HeaderValue::from_str(text).unwrap());
+            media_type(&values.iter().map(value).collect())
+        };
+        for (value, passes) in [
+            ("video/mp4", "video/mp4"),
+            ("Video/MP4", "video/mp4"),
+            ("video/mp4; codecs=\"avc1, mp4a\"", "video/mp4"),
+            ("video/mp4;charset=utf-7", "video/mp4"),
+            ("video/vnd.dlna.mpeg-tts", "video/vnd.dlna.mpeg-tts"),
+            ("video/x+zip", "video/x+zip"),
+        ] {
+            assert_eq!(read(&[value]).as_deref(), Some(passes), "{value}");
+        }
+        for value in [
+            "",
+            "video",
+            "video/",
+            "video/;x",
+            "video/mp4, text/html",
+            "video/mp4,text/html",
+            "video/mp4 text/html",
+            "video/svg+xml",
+            "video/SVG+XML; a=b",
+            "video/mp4/x",
+            "video/*",
+            "text/html",
+            "text/html; video/mp4",
+            "application/octet-stream",
+            "video/mp\u{e9}",
+        ] {
+            assert_eq!(read(&[value]), None, "{value}");
+        }
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&["video/mp4", "text/html"]), None);
+        assert_eq!(read(&["video/mp4", "video/mp4"]), None);
+    }
 
     #[test]
     fn only_listed_origins_are_fetched_from() {

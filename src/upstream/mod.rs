@@ -5,9 +5,9 @@
 //! connection took no byte of it.
 
 pub mod billing;
-pub mod blot;
 pub mod client;
 mod connect;
+mod connection;
 pub mod document;
 mod error;
 pub mod keyring;
@@ -40,12 +40,20 @@ pub struct Ask {
     pub caller: Arc<str>,
     /// The place in the ring of the key to try first, if any.
     pub prefer: Option<usize>,
+    /// Waits for its turn however long that takes: `gateway.max_wait` is for whoever has a client.
+    pub is_patient: bool,
 }
 
 impl Ask {
     /// A question of tollgate's own, which costs nothing.
     pub fn free(what: What) -> Self {
-        Self { what, departure: None, caller: "".into(), prefer: None }
+        Self { what, departure: None, caller: "".into(), prefer: None, is_patient: false }
+    }
+
+    /// The same, which waits for its turn however long that takes.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { is_patient: true, ..self }
     }
 }
 
@@ -79,6 +87,8 @@ pub enum What {
     VideoStatus {
         /// The job's identifier.
         request_id: Box<str>,
+        /// Whether somebody would like to hear it now.
+        is_watched: bool,
     },
     /// Asks for keys, statistics and billing.
     Billing,

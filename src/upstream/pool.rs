@@ -1,69 +1,82 @@
-//! Connections to the gateway that are kept for the next chat: last in, first out, and not for long.
+//! Connections to the gateway that are kept for the next request of the same caller, for a few seconds.
+//!
+//! A connection only ever carries one caller's requests. A gateway that answers twice cannot make one
+//! caller's reply another's that way.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::client::conn::http1::SendRequest;
+use tokio::time::sleep_until;
 
+use super::connection::Connection;
 use crate::clock;
+use crate::clock::Instant;
 
-/// How long a connection may have been idle to be used again. A gateway closes idle connections when
-/// it likes, and a purchase that meets such a close looks as if it had been charged.
-const LONGEST_IDLE: Duration = Duration::from_secs(3);
+/// How long a connection may be idle. A gateway closes idle connections when it likes, and a purchase
+/// that meets such a close looks as if it had been charged.
+const MAX_IDLE: Duration = Duration::from_secs(3);
 /// How long connections are not kept after one of them died under a request: such a gateway closes
 /// them without a word, and a lost reply costs more than any number of fresh connections.
 const REST: Duration = Duration::from_secs(60);
-/// More than a core has under way at once in any sane setting.
-const MOST_KEPT: usize = 64;
+/// How many connections of a core are idle at once, of all callers. The one that has been idle longest
+/// makes room.
+const MAX_KEPT: usize = 64;
 
-pub(super) type Connection = SendRequest<Full<Bytes>>;
-
-/// One core's idle connections.
-#[derive(Debug, Default)]
+/// One core's idle connections. Clones share them.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    idle: Vec<(Connection, clock::Instant)>,
-    rests_until: Option<clock::Instant>,
+    /// The one that has been idle longest comes first.
+    idle: VecDeque<Idle>,
+    rests_until: Option<Instant>,
+    is_swept: bool,
+}
+
+#[derive(Debug)]
+struct Idle {
+    caller: Arc<str>,
+    connection: Connection,
+    since: Instant,
 }
 
 impl Pool {
-    /// The connection that was used last, if it is young and alive.
-    pub(super) fn take(&self) -> Option<Connection> {
-        let now = clock::now();
-        let idle = &mut self.state.lock().unwrap_or_else(PoisonError::into_inner).idle;
-        // The last one in is the youngest: where it is too old, all are.
-        while let Some((connection, since)) = idle.pop() {
-            if now.duration_since(since) >= LONGEST_IDLE {
-                idle.clear();
-                return None;
-            }
+    /// The connection that this caller used last, if it is young and alive.
+    pub(super) fn take(&self, caller: &str) -> Option<Connection> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.expire(clock::now());
+        loop {
+            let place = state.idle.iter().rposition(|idle| &*idle.caller == caller)?;
+            let connection = state.idle.remove(place)?.connection;
             if connection.is_ready() {
                 return Some(connection);
             }
         }
-        None
     }
 
-    /// Keeps a connection whose last reply was read to its end.
-    pub(super) fn put(&self, connection: Connection) {
-        if connection.is_closed() {
+    /// Keeps a connection of `caller` whose last reply was read to its end.
+    pub(super) fn put(&self, caller: &Arc<str>, connection: Connection) {
+        if !connection.is_reusable() {
             return;
         }
+        connection.rest();
         let now = clock::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.rests_until.is_some_and(|until| now < until) {
             return;
         }
-        if state.idle.len() >= MOST_KEPT {
-            state.idle.remove(0);
+        state.expire(now);
+        if state.idle.len() >= MAX_KEPT {
+            state.idle.pop_front();
         }
-        state.idle.push((connection, now));
+        state.idle.push_back(Idle { caller: Arc::clone(caller), connection, since: now });
+        if !std::mem::replace(&mut state.is_swept, true) {
+            tokio::spawn(self.clone().sweep());
+        }
     }
 
     /// A kept connection died under a request: none is kept for a while.
@@ -71,5 +84,29 @@ impl Pool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.idle.clear();
         state.rests_until = Some(clock::now() + REST);
+    }
+
+    /// Closes connections when their time is over, until there are none.
+    async fn sweep(self) {
+        while let Some(next) = self.next_expiry() {
+            sleep_until(next).await;
+        }
+    }
+
+    fn next_expiry(&self) -> Option<Instant> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.expire(clock::now());
+        let next = state.idle.front().map(|idle| idle.since + MAX_IDLE);
+        state.is_swept = next.is_some();
+        next
+    }
+}
+
+impl State {
+    fn expire(&mut self, now: Instant) {
+        let is_old = |idle: &Idle| now.duration_since(idle.since) >= MAX_IDLE;
+        while self.idle.front().is_some_and(is_old) {
+            self.idle.pop_front();
+        }
     }
 }

@@ -18,7 +18,7 @@ pub struct Reply {
     pub status: StatusCode,
     /// Whether the body is JSON; refusals may be anything.
     pub is_json: bool,
-    /// The body, unchanged but for blotted keys.
+    /// The body, unchanged but for redacted keys.
     pub body: Bytes,
     /// The place in the ring of the key that was used.
     pub key: usize,

@@ -4,12 +4,16 @@
 //! Invariant: in no window, wherever one begins, does the gateway see more requests than its limit,
 //! whatever they were and whatever came of them; also after a restart.
 //!
+//! The limit is what the settings say; else what the gateway told last, which the log keeps for the next
+//! process; and only where it has never told any, an assumed one.
+//!
 //! Guesses: every request counts, also a poll and one that is answered with 401 or 429; the window is
 //! the account's; a 429 is free, because nothing was done, so the same attempt may be sent again.
 
 mod held;
 mod layer;
 mod line;
+mod polls;
 mod queue;
 
 use std::collections::HashMap;
@@ -25,7 +29,7 @@ use super::billing::RateLimit;
 use crate::clock;
 use crate::clock::Instant;
 use crate::config;
-use crate::store::WindowLog;
+use crate::store::{AccountLimit, WindowLog};
 use queue::{Limit, Queue, Rank};
 
 pub use layer::{Windowed, layer};
@@ -44,6 +48,8 @@ pub struct Window {
     state: Mutex<State>,
     /// A place may be free sooner than those who wait have reckoned.
     changed: Notify,
+    /// Whichever patient waiter looks at the clock for all of them has gone.
+    unattended: Notify,
     log: Arc<dyn WindowLog>,
     shutdown: CancellationToken,
 }
@@ -52,20 +58,24 @@ struct State {
     queue: Queue,
     waiting: HashMap<u64, oneshot::Sender<()>>,
     next: u64,
+    /// The patient waiter that looks at the clock for all of them.
+    attendant: Option<u64>,
+    /// What the gateway told last, in this process or an earlier one.
+    told: Option<Limit>,
     /// The settings say the limit: what the gateway tells changes nothing.
     is_fixed: bool,
 }
 
 impl Window {
-    /// An empty window. With `auto`, purchases wait at most five seconds for
-    /// [`set_limit`](Self::set_limit); then 60 requests in 60 s hold. After `shutdown`, nothing
-    /// queues any more.
+    /// An empty window. With `auto` and no limit that [`restore`](Self::restore) finds, purchases wait at
+    /// most five seconds for [`set_limit`](Self::set_limit); then 60 requests in 60 s hold. After
+    /// `shutdown`, nothing queues any more.
     pub fn new(
         log: Arc<dyn WindowLog>,
         setting: config::Window,
         shutdown: CancellationToken,
     ) -> Arc<Self> {
-        let mut queue = Queue::new(ASSUMED);
+        let mut queue = Queue::assuming(ASSUMED);
         let fixed = fixed(setting);
         match fixed {
             Some(limit) => queue.set_limit(limit),
@@ -74,12 +84,29 @@ impl Window {
                 queue.hold(now + POLLS_HOLD, now + PURCHASES_HOLD);
             }
         }
-        let state = State { queue, waiting: HashMap::new(), next: 0, is_fixed: fixed.is_some() };
-        Arc::new(Self { state: Mutex::new(state), changed: Notify::new(), log, shutdown })
+        let state = State {
+            queue,
+            waiting: HashMap::new(),
+            next: 0,
+            attendant: None,
+            told: None,
+            is_fixed: fixed.is_some(),
+        };
+        let (changed, unattended) = (Notify::new(), Notify::new());
+        Arc::new(Self { state: Mutex::new(state), changed, unattended, log, shutdown })
     }
 
-    /// Goes on with the log of earlier processes, before the first request.
+    /// Goes on with the log of earlier processes and with the limit that they were told, before the
+    /// first request.
     pub async fn restore(&self) {
+        match self.log.noted_limit().await {
+            Ok(noted) => {
+                let told = noted.and_then(usable);
+                self.change(|state, _| state.told = told);
+                self.replace(|is_fixed| told.filter(|_| !is_fixed));
+            }
+            Err(error) => warn!(%error, "stored rate limit unreadable"),
+        }
         let (now, wall) = (clock::now(), clock::wall());
         match self.log.places(wall.saturating_sub(LONGEST)).await {
             Ok(places) => {
@@ -96,20 +123,28 @@ impl Window {
     /// The gateway told its limit, which holds unless the settings say one. What is no limit is passed
     /// over.
     pub fn set_limit(&self, limit: RateLimit) {
-        let requests = usize::try_from(limit.requests).unwrap_or(usize::MAX);
-        let period = Duration::from_secs(limit.window_seconds);
-        if requests == 0 || period.is_zero() || period > LONGEST {
-            warn!(?limit, "the gateway tells a rate limit that cannot be one");
+        let RateLimit { requests, window_seconds } = limit;
+        let told = AccountLimit { requests, window_seconds };
+        let Some(limit) = usable(told) else {
+            warn!(?told, "the gateway tells a rate limit that cannot be one");
             return self.assume();
+        };
+        if self.change(|state, _| state.told.replace(limit)) != Some(limit) {
+            // Before anything is sent by it: the log keeps the order.
+            self.log.note_limit(told);
         }
-        self.replace(|is_fixed| (!is_fixed).then_some(Limit { requests, period }));
+        self.replace(|is_fixed| (!is_fixed).then_some(limit));
     }
 
-    /// Follows a change of the setting; with `auto`, what held before stays until the gateway tells.
+    /// Follows a change of the setting. With `auto`, what the gateway told last holds at once; if it never
+    /// told any, what held before stays until it does.
     pub fn follow(&self, setting: config::Window) {
         let fixed = fixed(setting);
-        self.change(|state, _| state.is_fixed = fixed.is_some());
-        self.replace(|_| fixed);
+        let told = self.change(|state, _| {
+            state.is_fixed = fixed.is_some();
+            state.told
+        });
+        self.replace(|_| fixed.or(told));
     }
 
     /// The gateway does not tell its limit: 60 requests in 60 s hold, or what it told before.
@@ -136,11 +171,6 @@ impl Window {
         self.change(|state, now| state.queue.expected(Rank::Purchase, "", now) - now)
     }
 
-    /// How many polls could go now without a purchase waiting for it.
-    pub fn room(&self) -> usize {
-        self.change(|state, now| state.queue.room(now))
-    }
-
     /// How many requests could go now.
     pub fn free(&self) -> usize {
         self.change(|state, now| state.queue.free(now))
@@ -158,6 +188,7 @@ impl Window {
         let now = clock::now();
         let changed = change(&mut state, now);
         while let Some(granted) = state.queue.grant(now) {
+            self.relieve(&mut state, granted);
             match state.waiting.remove(&granted) {
                 // Who is just leaving gives the place back itself, once.
                 Some(waiter) => _ = waiter.send(()),
@@ -166,12 +197,28 @@ impl Window {
         }
         changed
     }
+
+    /// This waiter leaves: if it looked at the clock for the others, another one has to.
+    fn relieve(&self, state: &mut State, number: u64) {
+        if state.attendant == Some(number) {
+            state.attendant = None;
+            self.unattended.notify_one();
+        }
+    }
 }
 
 impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Window").finish_non_exhaustive()
     }
+}
+
+/// The limit, if it can be one.
+fn usable(told: AccountLimit) -> Option<Limit> {
+    let requests = usize::try_from(told.requests).unwrap_or(usize::MAX);
+    let period = Duration::from_secs(told.window_seconds);
+    let is_one = requests > 0 && !period.is_zero() && period <= LONGEST;
+    is_one.then_some(Limit { requests, period })
 }
 
 fn fixed(setting: config::Window) -> Option<Limit> {

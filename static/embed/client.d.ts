@@ -16,7 +16,7 @@ export class TollgateError extends Error {
   name: 'TollgateError';
   /**
    * The problem's code, or `connection_lost`, `unreadable`, `refused`; `forgotten` where the answer was lost and the server does not
-   * keep the key any more, and `stranger` where another caller's token is given by now, so that a repeat would be a second purchase and
+   * keep the key any more or has another ledger by now (412), and `stranger` where another caller's token is given by now, so that a repeat would be a second purchase and
    * was not sent; `token_failed` where no token could be had, so that this attempt was not sent, and `retry_failed` where `onRetry` or
    * `onSend` threw, so that there was no other: `cause` is what was thrown.
    */
@@ -152,6 +152,8 @@ export interface VideoModel extends Priced {
 
 export interface Catalog {
   mode: 'sandbox' | 'live';
+  /** Who may call: anyone, members with a token, or users of the app's own login. */
+  access: 'open' | 'members' | 'jwt';
   chat: ChatModel[];
   video: VideoModel[];
   defaults: { video_model: string; duration: number; aspect_ratio: string };

@@ -4,7 +4,7 @@
  * Every purchase gets one Idempotency-Key, made before its first attempt and sent with each repeat, so that a
  * lost reply is asked for again and never bought again. What cannot be settled that way is thrown, and says
  * whether money moved. A key means one purchase to one caller and one ledger of the server: a repeat by or to another would be a new
- * purchase, and is not sent.
+ * purchase, and is not sent. Every purchase names its ledger (`Tollgate-Ledger`), so that the server refuses a repeat to another.
  */
 
 /** Where this file came from: the default address of the API. */
@@ -16,6 +16,8 @@ const LONGEST_WAIT = 60;
 const SENT_AGAIN = [409, 429, 503];
 /** How much of the time for which the server knows a key is relied upon. */
 const SAFE_SHARE = 0.9;
+/** How many ended purchases a client remembers. */
+const MAX_ENDED = 1000;
 const FORGOTTEN = 'The answer was lost, and the service no longer knows this purchase. Sent again, it may be bought a second time';
 const STRANGER = 'Somebody else is signed in now. Its answer is only for who bought it';
 
@@ -40,7 +42,7 @@ export class TollgateError extends Error {
  *   gives one (it may be async). attempts: how often a call is tried at most. fetch: another one.
  */
 export function createClient({ baseUrl = HOME, token = null, attempts = ATTEMPTS, fetch = globalThis.fetch.bind(globalThis) } = {}) {
-  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, fetch, met: null, sent: new Map() };
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, fetch, met: null, sent: new Notes() };
   const read = async (path, options) => (await call(wire, path, options)).body;
   return Object.freeze({
     chat: async (request, options = {}) => {
@@ -66,6 +68,28 @@ export function createClient({ baseUrl = HOME, token = null, attempts = ATTEMPTS
   });
 }
 
+/** What was sent under each key. Of the purchases that have ended, only the last `MAX_ENDED` are remembered. */
+class Notes {
+  #open = new Map();
+  #ended = new Map();
+
+  get = (key) => this.#open.get(key) ?? this.#ended.get(key);
+
+  set(key, note) {
+    this.delete(key);
+    this.#open.set(key, note);
+  }
+
+  end(key, note) {
+    if (this.#open.get(key) !== note) return;
+    this.#open.delete(key);
+    this.#ended.set(key, note);
+    if (this.#ended.size > MAX_ENDED) this.#ended.delete(this.#ended.keys().next().value);
+  }
+
+  delete = (key) => this.#open.delete(key) || this.#ended.delete(key);
+}
+
 /** A name that no other purchase has: an Idempotency-Key. */
 export function newKey() {
   if (crypto.randomUUID) return crypto.randomUUID();
@@ -85,6 +109,7 @@ async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = 
   const look = lookout(wire, idempotencyKey, `${path.split('/').pop()}_seconds`, { known, signal, onSend });
   try {
     const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry, sentBefore, look });
+    look.end();
     return {
       body,
       toll: response.headers.get('tollgate-toll'),
@@ -94,6 +119,7 @@ async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = 
   } catch (error) {
     if (!isOurs(error, signal)) throw error;
     if (error.charged === 'no') look.forget();
+    else if (error.charged === 'yes') look.end();
     throw Object.assign(error, { idempotencyKey });
   }
 }
@@ -104,6 +130,7 @@ const isOurs = (error, signal) => error instanceof TollgateError && !(signal?.ab
 /** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */
 async function call(wire, path, { onRetry, look, sentBefore = false, ...request } = {}, take = asJson) {
   let doubt = sentBefore;
+  let isRenamed = false;
   const before = look && (async (headers) => { doubt = await look.look(headers, doubt); });
   for (let attempt = 1; ; attempt += 1) {
     try {
@@ -111,6 +138,14 @@ async function call(wire, path, { onRetry, look, sentBefore = false, ...request 
       return { body: await whole(response, request, take), response };
     } catch (error) {
       if (!isOurs(error, request.signal)) throw error;
+      if (look && error.code === 'ledger_changed') {
+        if (doubt || look.isElsewhere()) throw stopped('forgotten', FORGOTTEN);
+        // The key was never sent: it belongs to the ledger that another look finds.
+        if (isRenamed) throw error;
+        isRenamed = true;
+        attempt -= 1;
+        continue;
+      }
       // A refusal of a repeat speaks of the repeat: of an earlier attempt that was lost, it says nothing.
       if ((doubt || look?.isElsewhere()) && error.charged === 'no' && !(speaksOfTheKey(error) && !look?.isAnew())) error.charged = 'unknown';
       const isLost = error.code === 'connection_lost';
@@ -126,12 +161,13 @@ async function call(wire, path, { onRetry, look, sentBefore = false, ...request 
 
 /**
  * What a purchase looks at before each attempt: whoever repeats it has to be its first caller, and to find the ledger that its key was
- * first sent to, while it is kept there. What was sent, and by whom, is noted for all calls of this client with the key.
+ * first sent to, while it is kept there. What was sent, and by whom, is noted for all calls of this client with the key. The attempt
+ * names that ledger: should the server change it after the look, the server refuses the attempt.
  */
 function lookout(wire, key, kept, { known, signal, onSend }) {
   let own = null;
   let isFirst = true;
-  const isElsewhere = () => wire.sent.has(key) && wire.sent.get(key) !== own;
+  const isElsewhere = () => (wire.sent.get(key) ?? own) !== own;
   const judge = (first, now) => {
     // A page says so of a purchase that may be bought anew.
     if (first.ledger == null) return { ...now, anew: true };
@@ -140,8 +176,8 @@ function lookout(wire, key, kept, { known, signal, onSend }) {
     if (first.ledger !== now.ledger || !(age >= 0 && age < seconds * 1000 * SAFE_SHARE)) throw stopped('forgotten', FORGOTTEN);
     return { ...now, at: first.at, seconds, anew: Boolean(first.anew) };
   };
-  const look = async ({ authorization }, doubt) => {
-    const caller = await callerOf(wire, authorization, doubt, signal);
+  const look = async (headers, doubt) => {
+    const caller = await callerOf(wire, headers.authorization, doubt, signal);
     const replay = (await glance(wire, '/bff/catalog', { signal }))?.replay;
     if (typeof replay?.ledger !== 'string') throw unreadable('GET', '/bff/catalog names no ledger');
     // From here on, nothing comes between: another call may have sent the key while this one looked.
@@ -152,6 +188,7 @@ function lookout(wire, key, kept, { known, signal, onSend }) {
     own = isRepeat && first ? judge(first, now) : now;
     isFirst = !isRepeat;
     wire.sent.set(key, own);
+    headers['tollgate-ledger'] = own.ledger;
     tellOf(onSend, isRepeat, { ...own });
     return isRepeat;
   };
@@ -166,6 +203,8 @@ function lookout(wire, key, kept, { known, signal, onSend }) {
     }),
     /** Nothing was charged: whoever buys next begins anew. */
     forget: () => isFirst && !isElsewhere() && wire.sent.delete(key),
+    /** What became of it is known. */
+    end: () => wire.sent.end(key, own),
   };
 }
 

@@ -51,7 +51,7 @@ class TollgateChat extends Purchasing {
 
   took(answer, record, turn) {
     this.#reply(turn, answer.message.content);
-    this.settled(record);
+    this.settled(record, answer);
     this.tell('tollgate-reply', answer);
   }
 
@@ -71,7 +71,8 @@ class TollgateChat extends Purchasing {
       const turn = this.#add(asked);
       if (reply !== undefined) this.#reply(turn, reply);
     }
-    await this.resume(record, this.#turns.at(-1));
+    if (record.answer) this.took(record.answer, record, this.#turns.at(-1));
+    else await this.resume(record, this.#turns.at(-1));
   }
 
   #add(asked) {
@@ -174,7 +175,7 @@ class TollgateVideo extends Purchasing {
   }
 
   isBack() {
-    for (const [record, card] of this.#followed) void this.#follow(record, card);
+    for (const [record, card] of this.#followed) void this.holds(record.key).then((isHeld) => isHeld && this.#follow(record, card));
   }
 
   #add(prompt) {
@@ -198,7 +199,7 @@ class TollgateVideo extends Purchasing {
         }
         state.textContent = word.state === 'finished' ? 'It is ready.' : 'The service could not make it.';
         this.#followed.delete(record);
-        this.settled(record);
+        this.settled(record, record.answer);
         if (word.state === 'finished') this.tell('tollgate-video', { ...record.answer, status: word.status });
         return;
       }

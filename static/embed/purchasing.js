@@ -4,6 +4,9 @@
  * A purchase is kept in the tab before it is sent: `{key, request, caller, ledger, at, seconds, anew, sent, waived, answer}`. Its key means
  * this purchase to one caller and one memory of the server only, so it is sent again under these alone, by itself or at a press of a
  * button; under another memory, only by a person who was told that it may be bought anew (`waived` once, `anew` from then on).
+ *
+ * Several elements of a tab may find the same kept purchase. One of them holds it, and it alone shows and sends it: from when it sends it
+ * or takes it up until it is settled, or until the element leaves the page and has nothing under way. The others wait for it to let go.
  */
 
 import { TollgateError, callerName, createClient, newKey } from './client.js';
@@ -61,6 +64,32 @@ export const labelled = (name, field) => make('label', {}, name, field);
 export const price = ({ toll }) => `$${Number(toll).toFixed(3).replace(/0$/, '')}`;
 const choice = (model, remark) => make('option', { value: model.id, text: `${model.id} · ${price(model)}${remark ? ` · ${remark}` : ''}` });
 
+/** The purchases that are held where the browser has no locks (plain http beyond loopback): of this document only. */
+const heldHere = new Map();
+
+/**
+ * Resolves with a function that lets the purchase go, once no other element in this browser holds it; with `null`, where `isOptional`
+ * and another one does.
+ */
+async function hold(key, isOptional) {
+  try {
+    return await new Promise((resolve, reject) => {
+      const locked = (lock) => lock && new Promise((release) => resolve(release));
+      navigator.locks.request(`tollgate ${key}`, { ifAvailable: isOptional }, locked).then(() => resolve(null), reject);
+    });
+  } catch { /* No locks here, or not for a sandboxed frame. */ }
+  while (heldHere.has(key)) {
+    if (isOptional) return null;
+    await heldHere.get(key);
+  }
+  let release;
+  heldHere.set(key, new Promise((done) => { release = done; }));
+  return () => {
+    heldHere.delete(key);
+    release();
+  };
+}
+
 /** The purchases whose end is not known or was not seen, by key, in the order in which they were sent. */
 class Kept {
   #name;
@@ -76,6 +105,10 @@ class Kept {
     } catch {
       return [];
     }
+  }
+
+  one(key) {
+    return this.all().find((record) => record.key === key);
   }
 
   put(record) {
@@ -106,6 +139,9 @@ export class Purchasing extends HTMLElement {
   /** Keys that this element shows; and records that were settled while it was in no page. */
   #shown = new Set();
   #unseen = [];
+  /** What lets go of each purchase that this element holds; and what resolves once it does, of those that it waits for. */
+  #held = new Map();
+  #waiting = new Map();
 
   constructor() {
     super();
@@ -119,7 +155,8 @@ export class Purchasing extends HTMLElement {
   async connectedCallback() {
     this.stop = new AbortController();
     if (this.client) {
-      for (const record of this.#unseen.splice(0)) this.kept.drop(record);
+      for (const record of this.#unseen.splice(0)) this.drop(record);
+      for (const key of this.#shown) if (this.kept.one(key)) void this.holds(key);
       this.isBack();
       return;
     }
@@ -131,6 +168,42 @@ export class Purchasing extends HTMLElement {
 
   disconnectedCallback() {
     this.stop.abort();
+    // An element that is only moved is back at once.
+    queueMicrotask(() => this.#letGo());
+  }
+
+  /** Out of the page, it holds only what it has under way. */
+  #letGo() {
+    if (this.isConnected) return;
+    for (const key of this.#held.keys()) if (key !== this.busy) this.#release(key);
+  }
+
+  #release(key) {
+    this.#held.get(key)?.();
+    this.#held.delete(key);
+  }
+
+  /** Resolves whether this element holds the purchase; unless `isOptional`, it waits until others have let it go. */
+  async holds(key, isOptional = false) {
+    if (this.#held.has(key)) return true;
+    if (!this.#waiting.has(key)) this.#waiting.set(key, this.#wait(key, isOptional));
+    return this.#waiting.get(key);
+  }
+
+  async #wait(key, isOptional) {
+    const release = await hold(key, isOptional);
+    this.#waiting.delete(key);
+    if (!release) return false;
+    this.#held.set(key, release);
+    // Whatever it waited for, it may have left the page meanwhile.
+    this.#letGo();
+    return this.#held.has(key);
+  }
+
+  /** It is settled, or not wanted any more. */
+  drop(record) {
+    this.kept.drop(record);
+    this.#release(record.key);
   }
 
   /** It was taken out of the page, and is there again. */
@@ -169,11 +242,27 @@ export class Purchasing extends HTMLElement {
       this.list.append(make('li', {}, card));
       return;
     }
-    for (const record of left) {
-      if (record.caller !== caller || this.#shown.has(record.key)) continue;
-      this.#shown.add(record.key);
-      await this.wasLeft(record);
+    for (const { key, caller: whose } of left) {
+      if (whose !== caller || this.#shown.has(key)) continue;
+      if (await this.holds(key, true)) await this.#goOn(key);
+      else void this.#follow(key);
     }
+  }
+
+  async #goOn(key) {
+    const record = this.kept.one(key);
+    // Another element has settled it.
+    if (!record) return this.#release(key);
+    if (this.#shown.has(key)) return;
+    this.#shown.add(key);
+    await this.wasLeft(record);
+  }
+
+  /** Another element holds it: once that lets it go unsettled, it is taken up by whoever is signed in then. */
+  async #follow(key) {
+    if (!(await this.holds(key))) return;
+    if (this.kept.one(key)) await this.takeUp();
+    else this.#release(key);
   }
 
   /** Sends by itself what is still wanted and known; about the rest, it asks. */
@@ -198,11 +287,19 @@ export class Purchasing extends HTMLElement {
   /** Buys once, or asks for what was bought. `false`, and it is said, where another purchase runs; it never buys twice unasked. */
   go(record, spot) {
     if (this.isBusy()) return false;
-    this.busy = true;
-    return this.#run(record, spot).finally(() => { this.busy = record.waived = false; });
+    if (record.sent && !this.#held.has(record.key)) {
+      this.said.textContent = 'It is shown elsewhere on this page.';
+      return false;
+    }
+    this.busy = record.key;
+    return this.#run(record, spot).finally(() => {
+      this.busy = record.waived = false;
+      this.#letGo();
+    });
   }
 
   async #run(record, spot) {
+    await this.holds(record.key);
     this.said.textContent = 'Waiting for the answer.';
     const { key: idempotencyKey, sent: sentBefore } = record;
     // A person was told what it may cost, and goes on: to any ledger, but as the same caller.
@@ -219,10 +316,11 @@ export class Purchasing extends HTMLElement {
     }
   }
 
-  /** It needs not be asked for again, once it was shown in a page. */
-  settled(record) {
-    if (this.isConnected) this.kept.drop(record);
-    else this.#unseen.push(record);
+  /** It needs not be asked for again, once it was shown in a page; until then, its answer is kept for another element. */
+  settled(record, answer) {
+    if (this.isConnected) return this.drop(record);
+    this.kept.put(Object.assign(record, { answer }));
+    this.#unseen.push(record);
   }
 
   #ended(record, spot, error) {
@@ -230,7 +328,7 @@ export class Purchasing extends HTMLElement {
     const charged = error instanceof TollgateError ? error.charged : 'unknown';
     const words = [error.message, ...(error.errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
     if (charged === 'unknown') return error.code === 'forgotten' ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
-    this.kept.drop(record);
+    this.drop(record);
     const cost = this.#cost(record);
     const anew = () => this.go(this.fresh(record.request), spot);
     if (charged === 'yes') return this.card(words, charged, this.twice(`Buy it anew · ${cost}`, `Really? It costs ${cost} a second time`, anew));
@@ -281,7 +379,7 @@ export class Purchasing extends HTMLElement {
   }
 
   forget(record) {
-    return this.way('Forget it', () => this.kept.drop(record));
+    return this.way('Forget it', () => this.drop(record));
   }
 
   models(rows, remark) {

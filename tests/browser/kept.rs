@@ -22,7 +22,7 @@ const MEMBERS: &[(&str, &str)] =
     &[("TOLLGATE_ACCESS__MODE", "members"), ("TOLLGATE_STORE__URL", "sqlite:tollgate.db")];
 
 /// A site with this element, and a tollgate that lists it.
-fn embed(element: &str, settings: &[(&str, &str)]) -> (Shop, Gate) {
+pub(crate) fn embed(element: &str, settings: &[(&str, &str)]) -> (Shop, Gate) {
     let shop = Shop::open(None);
     let listed = shop.listed();
     let settings = [settings, &[("TOLLGATE_ACCESS__ALLOWED_ORIGINS", &listed)]].concat();
@@ -38,7 +38,7 @@ fn embed(element: &str, settings: &[(&str, &str)]) -> (Shop, Gate) {
     (shop, gate)
 }
 
-fn visit(shop: &Shop, gate: &Gate) -> Page {
+pub(crate) fn visit(shop: &Shop, gate: &Gate) -> Page {
     let mut page = shop.visit("/index.html", &gate.origin);
     page.expect_errors(&["Failed to load resource"]);
     page
@@ -50,25 +50,25 @@ fn sign_in(page: &Page, token: &str) {
 }
 
 /// Loads the page again, with this between the elements and tollgate from the beginning.
-fn reload(page: &Page, wanted: &Value) {
+pub(crate) fn reload(page: &Page, wanted: &Value) {
     page.evaluate(&format!("sessionStorage.setItem('test', JSON.stringify({wanted}))"));
     page.reload();
 }
 
-fn say(page: &Page, text: &str) {
+pub(crate) fn say(page: &Page, text: &str) {
     page.find(MESSAGE).fill(text);
     page.press("Enter");
 }
 
 /// Sends it, and loses the answer; the element is about to ask again.
-fn lose(page: &Page, gate: &Gate, text: &str) {
+pub(crate) fn lose(page: &Page, gate: &Gate, text: &str) {
     page.evaluate("mood = 'lose'");
     say(page, text);
     page.patiently(|| (gate.sold() > 0).then_some(())).expect("it is bought");
 }
 
 /// Waits until the element shows this.
-fn wait_for(page: &Page, text: &str) {
+pub(crate) fn wait_for(page: &Page, text: &str) {
     page.wait_until(&format!("element.shadowRoot.textContent.includes({})", json!(text)));
 }
 
@@ -220,6 +220,30 @@ fn what_the_server_forgot_while_a_call_was_lost_is_not_sent_again_by_itself() {
     page.find(SEND);
     assert!(!shows(&page, "Good day"));
     assert_eq!(gate.sold(), 1);
+}
+
+/// The server may put a backup back in the moment between the look and the repeat.
+#[test]
+fn sent_key_that_meets_a_changed_ledger_is_left_to_the_person() {
+    let (shop, gate) = embed(CHAT, &[]);
+    let page = visit(&shop, &gate);
+    lose(&page, &gate, "Good day");
+    wait_for(&page, "Asking again; it is not bought twice.");
+    page.evaluate("mood = [412, 'ledger_changed']");
+    wait_for(&page, "it may be bought a second time");
+    assert!(shows(&page, DOUBT) && !shows(&page, FREE));
+    reload(&page, &json!({"mood": [412, "ledger_changed"]}));
+    wait_for(&page, "it may be bought a second time");
+    assert!(shows(&page, DOUBT) && !shows(&page, FREE));
+    assert_eq!(keys(&page).len(), 1, "it is not sent again by itself");
+    assert_eq!(page.evaluate("sent[0].ledger !== null"), true);
+    page.evaluate("mood = null");
+    page.find(("button", "Send it again · $…")).click();
+    page.find(("button", "Really? It may cost $…")).click();
+    wait_for(&page, "Received for $");
+    let keys = keys(&page);
+    assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
+    assert_eq!(gate.sold(), 1, "this server had not forgotten it");
 }
 
 /// A page may be older than the server's ledger.

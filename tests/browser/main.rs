@@ -3,6 +3,7 @@
 
 mod chatting;
 mod chromium;
+mod clips;
 mod conversations;
 mod driver;
 mod element;
@@ -10,6 +11,7 @@ mod elsewhere;
 mod embedding;
 mod gate;
 mod kept;
+mod ledgers;
 mod looks;
 #[path = "../documents/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
@@ -20,6 +22,7 @@ mod pasted;
 mod people;
 mod purchases;
 mod scenarios;
+mod shared;
 mod shop;
 mod site;
 mod start;

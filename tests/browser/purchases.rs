@@ -2,12 +2,27 @@
 
 use crate::gate::Gate;
 use crate::page::Page;
+use crate::start::begin_with;
 use crate::watch::Tamper;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
 const PAID: &str = "*/api/v1/chat";
 const MARKDOWN: &str = include_str!("../page/markdown.js");
+/// The price list names a ledger that the server has no more, as it does between a look and a restored backup. `posts` are the ledgers
+/// that purchases named.
+const STALE: &str = "(() => {
+    const ask = fetch;
+    Object.assign(globalThis, { isStale: true, posts: [] });
+    globalThis.fetch = async (path, how) => {
+        if (how?.method === 'POST') posts.push(how.headers['tollgate-ledger']);
+        const answer = await ask(path, how);
+        if (path !== '/bff/catalog' || !isStale) return answer;
+        const list = await answer.json();
+        globalThis.ledger = list.replay.ledger;
+        return Response.json({ ...list, replay: { ...list.replay, ledger: 'gone' } });
+    };
+})()";
 /// The keys that this browser keeps, oldest first.
 const KEYS: &str = "new Promise((done) => {
     indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
@@ -112,6 +127,8 @@ fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_pe
     page.find(ASK).click();
     page.wait_for_text("it could be bought a second time");
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
+    // A server that has another ledger takes no purchase for this one.
+    page.stop_tampering();
     page.find(("button", "Send it again · $0.006")).click();
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/chat", gate.origin)), posts);
     page.find(("button", "Really? It could cost $0.006 a second time")).click();
@@ -142,6 +159,40 @@ fn an_open_video_is_sent_by_itself_only_when_it_was_sent_and_the_memory_is_the_s
             assert_eq!(gate.sold(), 1);
         }
     }
+}
+
+#[test]
+fn key_that_was_never_sent_follows_the_ledger() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    begin_with(&page, STALE);
+    page.reload();
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.wait_until(&format!("{SPENT} === '{PRICE_OF_ONE}'"));
+    assert_eq!(page.evaluate("posts.join() === `gone,${ledger}`"), true);
+    page.wait_until(&format!("{KEYS}.then((keys) => !keys.includes(','))"));
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn key_that_was_sent_to_an_earlier_ledger_is_sent_again_only_by_a_warned_person() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.evaluate(&left_open("sent", "'gone'"));
+    page.goto(&format!("{}/#video", gate.origin));
+    begin_with(&page, STALE);
+    page.reload();
+    page.wait_for_text("it could be bought a second time");
+    page.wait_for_text("It may have been charged.");
+    assert_eq!(page.evaluate("posts.join()"), "gone");
+    assert_eq!(gate.sold(), 0, "the server took nothing");
+    page.evaluate("isStale = false");
+    page.find(("button", "Send it again · $3.00")).click();
+    page.find(("button", "Really? It could cost $3.00 a second time")).click();
+    page.wait_for_text("The video is being made");
+    assert_eq!(page.evaluate("posts.join() === `gone,${ledger}`"), true);
+    assert_eq!(gate.sold(), 1);
 }
 
 /// Keeps an order as a page does that is closed at this point.

@@ -43,7 +43,7 @@ fn open(gate: &Gate) -> Page {
 }
 
 /// Runs this before anything else in every document from now on.
-fn begin_with(page: &Page, script: &str) {
+pub(crate) fn begin_with(page: &Page, script: &str) {
     page.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": script}));
 }
 
@@ -93,6 +93,48 @@ fn what_is_typed_before_the_last_conversation_is_there_is_kept_and_sent_only_as_
     page.evaluate("letGo()");
     page.wait_until("document.querySelectorAll('#turns .prose').length === 2");
     assert_eq!(gate.sold(), 2);
+}
+
+#[test]
+fn new_conversation_asked_for_before_the_last_one_is_there_is_begun() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("The first matter");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    page.resize(1280, 800);
+    begin_with(&page, SLOW_DISK);
+    page.reload();
+    page.find(SEND);
+    page.find(("button", "New conversation")).click();
+    page.find(MESSAGE).fill("Another matter");
+    page.evaluate("letGo()");
+    page.wait_until("document.querySelectorAll('#conversations li').length === 1");
+    assert_eq!(page.evaluate("document.querySelectorAll('#turns > li').length"), 0);
+    assert_eq!(page.find(MESSAGE).value(), "Another matter");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    assert_eq!(
+        page.evaluate("document.querySelector('.mine .plain').textContent"),
+        "Another matter"
+    );
+    page.wait_until("document.querySelectorAll('#conversations li').length === 2");
+    assert_eq!(gate.sold(), 2);
+}
+
+#[test]
+fn first_visit_sells_before_the_account_has_answered() {
+    let gate = Gate::start();
+    let page = Page::new(&gate.origin);
+    begin_with(&page, SLOW_ACCOUNT);
+    page.goto(&gate.origin);
+    page.find(MESSAGE).fill("Good morning");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    assert_eq!(page.evaluate("document.body.innerText.includes('Balance $')"), false);
+    page.evaluate("tell()");
+    page.wait_for_text("Balance $");
+    assert_eq!(gate.sold(), 1);
 }
 
 #[test]

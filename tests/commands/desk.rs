@@ -15,7 +15,8 @@ use tollgate::contract::money::Usd;
 use tollgate::sandbox::{Sandbox, Settings};
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Checkpoint, Claim, Ending, Ledger, Limits, PurchaseId, Reservation, Row, Service, State,
+    Audit, Checkpoint, Claim, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Row,
+    Service, Snapshot, State,
 };
 
 pub(crate) const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
@@ -44,17 +45,7 @@ pub(crate) struct Ended {
 impl Desk {
     pub(crate) fn open() -> Self {
         let runtime = Runtime::new().unwrap();
-        let keys = vec![KEY.to_owned(), OTHER_KEY.to_owned()];
-        let sandbox =
-            Sandbox::new(Settings { keys, reply_delay: Duration::ZERO, ..Settings::default() });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let served = sandbox.clone();
-        runtime.spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            served.serve(listener, std::future::pending()).await;
-        });
+        let (sandbox, address) = gateway(&runtime, Settings::default().seed);
         let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
         fs::write(
             folder.path().join("proxy.toml"),
@@ -119,6 +110,13 @@ impl Desk {
         ended.out
     }
 
+    /// `reconcile`, which has to leave unknown outcomes; what it prints.
+    pub(crate) fn left(&self, arguments: &[&str]) -> String {
+        let ended = self.run(arguments, &[]);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(3), ""), "{arguments:?}: {}", ended.out);
+        ended.out
+    }
+
     /// Enters a purchase so long ago; without an end it stays under way.
     pub(crate) fn enter(
         &self,
@@ -174,7 +172,7 @@ impl Desk {
     pub(crate) fn checkpoint(&self, ago: Duration) {
         let charges = self.sandbox.charges();
         let cents = |micros: u64| micros / 10_000;
-        let checkpoint = Checkpoint {
+        let snapshot = Snapshot {
             at: clock::wall() - ago,
             balance_cents: cents(self.sandbox.balance().as_micros()),
             chats: charges.chat,
@@ -182,7 +180,7 @@ impl Desk {
             spent_cents: cents(self.sandbox.charged().as_micros()),
         };
         let ledger = self.ledger(Duration::ZERO);
-        assert!(self.runtime.block_on(ledger.check(checkpoint)).unwrap());
+        self.runtime.block_on(ledger.check(snapshot)).unwrap();
     }
 
     pub(crate) fn checked(&self) -> Option<Checkpoint> {
@@ -201,14 +199,22 @@ impl Desk {
 
     /// Runs `tollgate serve` before the sandbox.
     pub(crate) fn serve(&self) -> Server {
+        self.serve_with(&["serve"], &[])
+    }
+
+    /// The same with these arguments, and with more in its environment. Its log is in `server.log`.
+    pub(crate) fn serve_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Server {
+        let log = fs::File::create(self.folder.path().join("server.log")).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(arguments)
             .env_clear()
             .env("GATEWAY_API_KEY", KEY)
+            .envs(environment.iter().copied())
             .env("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0")
             .env("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")
             .current_dir(self.folder.path())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
@@ -236,6 +242,22 @@ impl Desk {
         let body = format!(r#"{{"model":"{model}","prompt":"a lighthouse","duration":8}}"#);
         self.charge("/api/v1/video", &body);
     }
+}
+
+/// Starts another gateway; with another seed, its account is another one.
+pub(crate) fn gateway(runtime: &Runtime, seed: u64) -> (Sandbox, SocketAddr) {
+    let keys = vec![KEY.to_owned(), OTHER_KEY.to_owned()];
+    let settings = Settings { keys, seed, reply_delay: Duration::ZERO, ..Settings::default() };
+    let sandbox = Sandbox::new(settings);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = sandbox.clone();
+    runtime.spawn(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        served.serve(listener, std::future::pending()).await;
+    });
+    (sandbox, address)
 }
 
 /// A running server; it is killed with the value.
@@ -294,7 +316,8 @@ pub(crate) fn get(address: SocketAddr, path: &str, token: &str) -> u16 {
 }
 
 pub(crate) fn posted(cost: Usd) -> Option<Ending> {
-    Some(Ending::Posted { cost, reply: None, keep: MINUTE })
+    let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
+    Some(Ending::Posted { cost, reply: Some(reply), keep: MINUTE, job: None })
 }
 
 pub(crate) fn line(out: &str, id: PurchaseId) -> &str {

@@ -1,5 +1,7 @@
 //! `tollgate member` says who may call; a token is seen once, and what changes holds beside a server.
 
+mod many;
+
 use std::fs;
 use std::sync::Arc;
 use std::thread;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::clock::Instant;
 
-const BOOKS: &str = r#"{"keys":[{"name":"production","keyPrefix":"svc_sk_CANARY_01","createdAt":null,"lastUsedAt":null,"revokedAt":null,"usageCount":7}],"billing":{"balanceCents":4210,"rateLimit":{"requests":60,"windowSeconds":60},"usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
+const BOOKS: &str = r#"{"keys":[{"id":"key_1","name":"production","keyPrefix":"svc_sk_CANARY_01","createdAt":null,"lastUsedAt":null,"revokedAt":null,"usageCount":7}],"billing":{"balanceCents":4210,"rateLimit":{"requests":60,"windowSeconds":60},"usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
 const CHAT: &str = r#"{"choices":[{"message":{"role":"assistant","content":"hello"}}]}"#;
 
 /// See the file's documentation. It ends with the process.
@@ -20,6 +20,13 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn start() -> Self {
+        Self::telling(60, 60)
+    }
+
+    /// One that tells this rate limit.
+    pub(crate) fn telling(requests: usize, seconds: u64) -> Self {
+        let limit = format!(r#"{{"requests":{requests},"windowSeconds":{seconds}}}"#);
+        let books = BOOKS.replace(r#"{"requests":60,"windowSeconds":60}"#, &limit);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let arrivals = Arc::new(Mutex::new(Vec::new()));
@@ -27,7 +34,8 @@ impl Recorder {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let written = Arc::clone(&written);
-                thread::spawn(move || answer(stream, &written));
+                let books = books.clone();
+                thread::spawn(move || answer(stream, &written, &books));
             }
         });
         Self { address, arrivals }
@@ -49,7 +57,7 @@ impl Recorder {
 }
 
 /// One request after another; an arrival is written down before its answer.
-fn answer(stream: TcpStream, arrivals: &Mutex<Vec<Instant>>) {
+fn answer(stream: TcpStream, arrivals: &Mutex<Vec<Instant>>, books: &str) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
     loop {
@@ -66,7 +74,7 @@ fn answer(stream: TcpStream, arrivals: &Mutex<Vec<Instant>>) {
         let length = length.map_or(0, |length| length.trim().parse().unwrap());
         reader.read_exact(&mut vec![0; length]).unwrap();
         arrivals.lock().unwrap().push(clock::now());
-        let body = if head[0].starts_with("get /api/api-keys ") { BOOKS } else { CHAT };
+        let body = if head[0].starts_with("get /api/api-keys ") { books } else { CHAT };
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
         let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
         if writer.write_all(answer.as_bytes()).is_err() {

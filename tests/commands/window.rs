@@ -83,6 +83,22 @@ fn without_a_server_reconcile_counts_what_the_last_one_sent_and_the_next_one_cou
 }
 
 #[test]
+fn commands_keep_to_the_limit_that_the_server_was_told() {
+    let (desk, recorder) = (Desk::open(), Recorder::telling(LIMIT, PERIOD.as_secs()));
+    let settings = format!(
+        "[gateway]\nbase_url = \"http://{}\"\n[page]\nmedia_origins = [\"https://cdn.example\"]\n",
+        recorder.address
+    );
+    fs::write(desk.folder.path().join("proxy.toml"), settings).unwrap();
+    drop(busy(&desk, &recorder));
+    for _ in 0..LIMIT {
+        desk.done(&["reconcile", "--dry-run"]);
+    }
+    assert_eq!(recorder.arrivals().len(), 2 * LIMIT);
+    recorder.assert_held(LIMIT, PERIOD);
+}
+
+#[test]
 fn check_online_takes_places_in_the_window_that_a_ledger_remembers() {
     let (desk, recorder) = desk();
     let out = desk.done(&["check", "--online"]);

@@ -44,6 +44,11 @@ fn no_reply_is_taken_for_another_or_holds_a_key() {
 }
 
 #[test]
+fn redacted_text_decodes_to_no_key() {
+    holds("redact");
+}
+
+#[test]
 fn a_ledger_that_was_changed_is_refused_or_adds_up() {
     holds("ledger");
 }

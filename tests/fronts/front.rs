@@ -89,13 +89,20 @@ impl Kind {
                 };
                 let own = format!("listen {own_text}{listen};");
                 let recipe = swap(here, "listen 443 ssl;", &own);
+                let log = match is_secured {
+                    true => format!(
+                        "log_format sessions \"$ssl_session_reused\";\n\
+                         access_log {folder}/sessions sessions;\n"
+                    ),
+                    false => "access_log off;\n".to_owned(),
+                };
                 let user = if nix::unistd::geteuid().is_root() { "user root;\n" } else { "" };
                 let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                     .map(|name| format!("{name}_temp_path {folder}/{name};\n"))
                     .concat();
                 format!(
                     "{user}daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr;\n\
-                     events {{ worker_connections 512; }}\nhttp {{\naccess_log off;\n{paths}{recipe}}}\n"
+                     events {{ worker_connections 512; }}\nhttp {{\n{log}{paths}{recipe}}}\n"
                 )
             }
             Self::HaProxy => {
@@ -127,6 +134,12 @@ impl Kind {
 }
 
 impl Front {
+    /// How the TLS session of each request's connection began, so far: `r` for resumed, else `.`.
+    pub(crate) fn sessions(&self) -> String {
+        let log = fs::read_to_string(self.folder.path().join("sessions")).unwrap_or_default();
+        log.lines().collect()
+    }
+
     /// One before this address.
     pub(crate) fn start(kind: Kind, behind: SocketAddr) -> Self {
         // Between the moment in which a port is found free and its use, other programs may take it.

@@ -1,7 +1,7 @@
 //! Over TLS, the key goes to a gateway whose certificate holds, and to no other.
 
 use crate::front::{Front, Kind};
-use crate::support::{Gate, Reply, Upstream};
+use crate::support::{Gate, Reply, Upstream, until};
 
 #[test]
 fn a_gateway_that_cannot_prove_its_name_is_sent_nothing() {
@@ -28,4 +28,22 @@ fn a_gateway_that_cannot_prove_its_name_is_sent_nothing() {
         let sent = usize::from(status == 200);
         assert_eq!(upstream.requests() - before, sent, "{name}");
     }
+}
+
+#[test]
+fn further_connection_resumes_the_tls_session() {
+    let upstream = Upstream::start(|heard| Reply::video(&format!("job-{}", heard.number)));
+    let front = Front::start(Kind::Secured, upstream.address());
+    let certificate = front.certificate();
+    let base_url = format!("https://127.0.0.1:{}", front.address().port());
+    let environment = [
+        ("TOLLGATE_GATEWAY__BASE_URL", &*base_url),
+        ("SSL_CERT_FILE", certificate.to_str().unwrap()),
+    ];
+    let gate = Gate::binary(&upstream, "", &environment);
+    for _ in 0..3 {
+        // Each video has a connection of its own.
+        assert_eq!(gate.video().status, 200);
+    }
+    until("two sessions are resumed", || front.sessions().matches('r').count() >= 2);
 }

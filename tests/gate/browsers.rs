@@ -8,8 +8,8 @@ use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 const APP: &str = "https://app.example";
 const READABLE: &str = "ratelimit, ratelimit-policy, retry-after, idempotent-replayed, \
-                        x-request-id, tollgate-toll, tollgate-ignored, openai-poll-after-ms, \
-                        x-should-retry";
+                        x-request-id, tollgate-toll, tollgate-ignored, tollgate-ledger, \
+                        openai-poll-after-ms, x-should-retry";
 
 const LISTED: &str =
     "access.allowed_origins = [\"https://app.example\", \"http://localhost:5173\"]";
@@ -50,7 +50,7 @@ fn preflight(gate: &Gate, origin: &str, path: &str, asked: &str) -> Answer {
 #[test]
 fn a_preflight_is_answered_here_with_what_may_be_sent_and_nothing_else() {
     let (upstream, gate) = gate();
-    let known = "authorization,content-type,idempotency-key,last-event-id,x-request-id,\
+    let known = "authorization,content-type,idempotency-key,last-event-id,tollgate-ledger,x-request-id,\
                  x-stainless-lang,x-stainless-retry-count,x-tollgate";
     for (asked, granted) in [
         (known, known),

@@ -9,7 +9,7 @@ use socket2::SockRef;
 use tollgate::clock;
 
 use crate::support::client::Answer;
-use crate::support::{CHAT, Gate, Reply, Upstream};
+use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 const POLL: &str = "/api/v1/video/status?request_id=job-1";
 const MEBIBYTE: usize = 1 << 20;
@@ -296,4 +296,36 @@ fn a_body_that_comes_too_slowly_buys_nothing() {
         dribble.join().unwrap();
     }
     assert_eq!(upstream.requests(), 0);
+}
+
+#[test]
+fn bodies_together_take_no_more_memory_than_the_setting_says() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, "server.max_body_memory = \"4MiB\"");
+    let head = |length: &str| {
+        let address = gate.address();
+        let start = "POST /api/v1/chat HTTP/1.1\r\nContent-Type: application/json";
+        format!("{start}\r\nHost: {address}\r\n{length}\r\n\r\n")
+    };
+    let unfinished = |length: &str| {
+        let mut client = gate.client();
+        client.write(head(length).as_bytes());
+        client
+    };
+    // It is refused by its contract, so it may be asked as often as it takes.
+    let is_full = || gate.post("/api/v1/chat", "{}").status == 503;
+    for length in ["Content-Length: 2097152", "Transfer-Encoding: chunked"] {
+        let (first, second) = (unfinished(length), unfinished(length));
+        until("the memory is taken before the first byte of a body", is_full);
+        let refused = gate.chat();
+        assert_eq!((refused.status, refused.code().as_str()), (503, "overloaded"));
+        assert_eq!((refused.value("retry-after"), refused.closes), (Some("5"), true));
+        drop(first);
+        until("it is given back", || !is_full());
+        assert_eq!(gate.chat().status, 200);
+        drop(second);
+    }
+    // Each body gives back what it took.
+    let long = format!("{{\"x\":\"{}\"}}", "x".repeat(MEBIBYTE));
+    (0..20).for_each(|_| assert_eq!(gate.post("/api/v1/chat", &long).status, 422));
 }

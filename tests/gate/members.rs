@@ -5,6 +5,7 @@ mod budgets;
 mod credentials;
 mod logins;
 mod process;
+mod reports;
 mod separation;
 mod streams;
 

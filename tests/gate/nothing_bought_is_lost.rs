@@ -178,8 +178,38 @@ fn a_drain_has_an_end_and_says_what_was_left() {
     client.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
     gate.signal(Signal::SIGTERM);
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"));
+    assert_eq!(answer.charged().as_deref(), Some("unknown"));
     assert_eq!(gate.wait().code(), Some(0));
     let printed = gate.printed();
     assert!(printed.contains("\"left\":1"), "{printed}");
     assert!(client.try_answer().is_none());
+}
+
+#[test]
+fn drain_that_ends_answers_every_purchase_in_flight_and_its_retry_learns_the_same() {
+    let upstream = Upstream::start(|_| Reply::nothing(Ending::Hang));
+    let settings = "store.url = \"sqlite:ledger.db\"\nserver.drain = \"300ms\"";
+    let mut gate = Gate::binary(&upstream, settings, &[]);
+    let key = |number: usize| format!("key-{number}");
+    let mut buyers: Vec<_> = (0..8)
+        .map(|number| {
+            let mut client = gate.client();
+            client.send("POST", "/api/v1/chat", &[("idempotency-key", &key(number))], CHAT);
+            client
+        })
+        .collect();
+    upstream.wait_for(8);
+    gate.signal(Signal::SIGTERM);
+    for client in &mut buyers {
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.code().as_str()), (424, "outcome_unknown"));
+        assert!(answer.closes || client.try_answer().is_none());
+    }
+    assert_eq!(gate.wait().code(), Some(0));
+    gate.restart();
+    let again = gate.ask("POST", "/api/v1/chat", &[("idempotency-key", &key(0))], CHAT);
+    assert_eq!((again.status, again.charged().as_deref()), (424, Some("unknown")));
+    assert_eq!(upstream.requests(), 8);
 }

@@ -1,6 +1,8 @@
 //! Promise 4: a purchase is sent at most once, unless the gateway provably did not take it.
 
 mod keys;
+mod ledgers;
+mod retries;
 mod twins;
 
 use std::net::TcpListener;

@@ -1,6 +1,7 @@
 //! Jobs: whoever may see one shares one poll with all others, and nobody else causes any.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::support::client::Answer;
 use crate::support::heard::Heard;
 use crate::support::process::Signal;
 use crate::support::upstream::Welcome;
-use crate::support::{Gate, Reply, Upstream, VIDEO};
+use crate::support::{Gate, Reply, Upstream, VIDEO, until};
 
 const POLL: &str = "/api/v1/video/status?request_id=job-1";
 const EVENTS: &str = "/bff/events?request_id=job-1";
@@ -213,4 +214,41 @@ fn a_stream_ends_with_the_server_at_once() {
     assert_eq!((answer.status, events(&answer).len()), (200, 1));
     assert!(gate.wait().success());
     assert!(clock::now() - start < Duration::from_secs(5));
+}
+
+#[test]
+fn job_that_has_ended_is_told_although_all_seats_of_its_caller_are_taken() {
+    let orders = AtomicUsize::new(0);
+    let upstream = Upstream::start(move |heard| match heard.method.as_str() {
+        "POST" => Reply::video(&format!("job-{}", orders.fetch_add(1, Ordering::SeqCst) + 1)),
+        _ if heard.target.ends_with("job-2") => Reply::new(200, DONE),
+        _ => Reply::new(200, RUNNING),
+    });
+    let gate = Gate::start(&upstream, "");
+    assert_eq!((gate.video().status, gate.video().status), (200, 200));
+    let streams: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = gate.client();
+            client.send("GET", EVENTS, &[], "");
+            let mut byte = [0];
+            client.stream().read_exact(&mut byte).unwrap();
+            client
+        })
+        .collect();
+    until("job-2 has ended", || {
+        gate.get("/api/v1/video/status?request_id=job-2").text().contains("completed")
+    });
+    let told = gate.get("/bff/events?request_id=job-2");
+    let told = events(&told);
+    assert!(told.len() == 1 && told[0].2.contains("\"finished\""), "{told:?}");
+    // Of a job that is still open it is told to come back for, and the other one is told at once.
+    let both = gate.get("/bff/events?request_id=job-1&request_id=job-2");
+    let retry = both.text();
+    let retry = retry.lines().find_map(|line| line.strip_prefix("retry: ")?.parse().ok());
+    assert!(matches!(retry, Some(30_000..=60_000)), "{}", both.text());
+    let both = events(&both);
+    assert_eq!(both.len(), 2, "{both:?}");
+    assert!(both[0].2.contains("\"finished\""), "{both:?}");
+    assert!(both[1].0 == "problem" && both[1].2.contains("rate_limited"), "{both:?}");
+    drop(streams);
 }

@@ -2,7 +2,6 @@
 //! sees.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,9 +149,40 @@ fn a_server_that_waits_for_a_command_says_for_which_and_starts_or_stops() {
     };
     let mut stopped = waits();
     stopped.signal(Signal::SIGTERM);
-    assert_eq!(stopped.wait().signal(), Some(Signal::SIGTERM as i32));
+    assert_eq!(stopped.wait().code(), Some(0));
     let mut server = waits();
     drop(command);
     server.address("page");
     server.kill();
+}
+
+#[test]
+fn ops_listener_answers_a_foreign_host_over_loopback_with_healthz_alone() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = "server.hosts = [\"ops.example\"]\n";
+    let gate = Gate::binary(&upstream, settings, &[]);
+    let ask = |path: &str, host: &str| {
+        let mut client = gate.admin_client();
+        client.send("GET", path, &[("Host", host)], "");
+        client.answer()
+    };
+    for (host, status) in
+        [("evil.example:9464", 421), ("localhost:9464", 200), ("ops.example:9464", 200)]
+    {
+        for path in ["/metrics", "/readyz"] {
+            let answer = ask(path, host);
+            assert_eq!(answer.status, status, "{host} {path}");
+            assert_eq!(answer.text().contains("tollgate_"), path == "/metrics" && status == 200);
+            assert_eq!(answer.value("x-content-type-options"), Some("nosniff"));
+            assert!(answer.value("content-security-policy").is_some(), "{host} {path}");
+        }
+        assert_eq!(ask("/healthz", host).status, 200, "{host}");
+    }
+    assert_eq!(ask("/billing", "evil.example:9464").status, 421);
+    // The names that count are those of the settings that hold now.
+    fs::write(gate.folder().join("proxy.toml"), "server.hosts = [\"new.example\"]\n").unwrap();
+    gate.signal(Signal::SIGHUP);
+    until("it has read them", || gate.printed().contains("settings read again"));
+    assert_eq!(ask("/metrics", "ops.example").status, 421);
+    assert_eq!(ask("/metrics", "new.example").status, 200);
 }

@@ -6,13 +6,16 @@ use std::io::Read;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use tempfile::TempDir;
 use tollgate::clock;
 
 use crate::support::client::Client;
-use crate::support::{Gate, Reply, Upstream, until};
+use crate::support::process::{Process, run_after};
+use crate::support::{CHAT, Gate, Reply, Upstream, until};
 
 const HEALTHZ: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -98,7 +101,10 @@ fn a_call_that_takes_longer_than_both_is_answered() {
 #[test]
 fn who_finds_no_room_waits_until_somebody_leaves() {
     let upstream = upstream();
-    let gate = Gate::start(&upstream, "server.max_connections = 2");
+    let gate = Gate::start(
+        &upstream,
+        "server.max_connections = 2\nserver.max_connections_per_address = 3",
+    );
     let (mut first, mut second) = (gate.client(), gate.client());
     alive(&mut first);
     alive(&mut second);
@@ -164,7 +170,7 @@ fn a_listener_that_nobody_comes_to_keeps_no_room() {
     let upstream = upstream();
     let gate = Gate::binary(
         &upstream,
-        "server.max_connections = 1",
+        "server.max_connections = 1\nserver.max_connections_per_address = 4",
         &[("TOLLGATE_SERVER__LISTEN", "[\"127.0.0.1:0\", \"127.0.0.2:0\", \"[::1]:0\"]")],
     );
     let printed = gate.printed();
@@ -206,4 +212,59 @@ fn processor_ticks(id: &str) -> u64 {
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let fields: Vec<_> = fields.split_whitespace().collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+const FREE_PORTS: &[(&str, &str)] =
+    &[("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"), ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")];
+
+#[test]
+fn address_with_all_its_idle_connections_costs_no_other_address_a_request() {
+    let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+    let mut process = Process::start_after(folder.path(), FREE_PORTS, "ulimit -n 256");
+    let (page, ops) = (process.address("page"), process.address("admin"));
+    let from = |last| Client::from(Ipv4Addr::new(127, 0, 0, last), page, &Arc::default());
+    let crowd: Vec<_> = (0..240).map(|_| from(1)).collect();
+    let brief = Some(Duration::from_secs(1));
+    crowd.iter().for_each(|client| client.stream().set_read_timeout(brief).unwrap());
+    let idle = crowd.iter().take_while(|client| is_served(client)).count();
+    assert_eq!(idle, 12, "a tenth of the 128 that there is room for");
+    for last in 2..=9 {
+        let mut buyer = from(last);
+        buyer.send("POST", "/api/v1/chat", &[], CHAT);
+        let answer = buyer.answer();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let mut operator = Client::connect(ops, &Arc::default());
+    operator.send("GET", "/metrics", &[], "");
+    assert!(operator.answer().text().contains("tollgate_connections "));
+    assert!(process.printed().contains("connection limits lowered"), "{}", process.printed());
+    drop(crowd);
+    process.kill();
+}
+
+#[test]
+fn soft_open_file_limit_is_raised_to_the_hard_one() {
+    let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+    let shell = "ulimit -Sn 64; ulimit -Hn 600";
+    let mut process = Process::start_after(folder.path(), FREE_PORTS, shell);
+    process.address("page");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", process.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let figures: Vec<_> = line.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(figures, ["600", "600"], "{line}");
+    process.kill();
+}
+
+#[test]
+fn check_prints_the_connections_that_the_open_file_limit_allows() {
+    let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+    let ended = run_after(folder.path(), &["check"], "ulimit -Sn 64; ulimit -Hn 256");
+    let line =
+        "clients   at most 128 connections, 12 of one address; the limit of open files is 256";
+    assert!(ended.stdout.contains(line), "{}", ended.stdout);
+    assert!(ended.stderr.contains("warning: server.max_connections"), "{}", ended.stderr);
+    fs::write(folder.path().join("proxy.toml"), "server.max_connections = 50\n").unwrap();
+    let ended = run_after(folder.path(), &["check"], "ulimit -n 256");
+    assert!(ended.stdout.contains("at most 50 connections, 5 of one address"), "{}", ended.stdout);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
 }

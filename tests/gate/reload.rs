@@ -151,3 +151,27 @@ fn the_most_connections_of_an_address_change_while_it_runs() {
     assert_eq!(second.answer().status, 200);
     assert!(connect().is_closed());
 }
+
+#[test]
+fn reloads_ask_the_gateway_nothing_and_what_they_allow_holds() {
+    const BOOKS: &str = r#"{"keys":[],"billing":{"balanceCents":4210,
+        "rateLimit":{"requests":60,"windowSeconds":60},
+        "usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
+    let upstream = Upstream::with_books(|heard| match heard.method.as_str() {
+        "POST" => Reply::chat("hello"),
+        _ => Reply::new(200, BOOKS),
+    });
+    let gateway = format!("gateway.base_url = \"http://{}\"", upstream.address());
+    let key = format!("GATEWAY_API_KEY={}\n", upstream.canaries()[0].key());
+    let server = Server::start(&settings(1, HERE, &gateway), &key);
+    until("the server asked at its start", || upstream.requests() == 1);
+    for limit in 2..=10 {
+        write(&server.folder, &settings(limit, HERE, &gateway), &key);
+        server.process.signal(Signal::SIGHUP);
+        let read = || server.process.printed().matches("settings read again").count();
+        until("it has read them", || u32::try_from(read()) == Ok(limit - 1));
+    }
+    assert_eq!(server.policy(), "\"caller\";q=10;w=3600");
+    // A new follower would have asked before the chat left.
+    assert_eq!(upstream.requests(), 2, "the question of the start, and the chat");
+}

@@ -2,6 +2,7 @@
 //! a file or another host. Every [`Gate`] looks for it when it ends; these tests provoke a leak.
 
 mod before_the_start;
+mod escaped;
 mod process;
 
 use std::io::Write;

@@ -3,6 +3,7 @@
 
 mod limits;
 mod queueing;
+mod restarts;
 
 use std::thread;
 use std::time::Duration;
@@ -57,6 +58,16 @@ fn assert_held(upstream: &Upstream, limit: usize, period: Duration) {
         let length = stretch[limit] - stretch[0];
         assert!(length >= period, "{} arrivals within {length:?}, from {place} on", limit + 1);
     }
+}
+
+/// The books of an account with this limit.
+fn books(requests: u64, seconds: u64) -> Reply {
+    Reply::new(
+        200,
+        format!(
+            r#"{{"keys":[],"billing":{{"hasCredits":true,"balanceCents":100000,"balanceFormatted":"$1000.00","rateLimit":{{"requests":{requests},"windowSeconds":{seconds}}},"usage":{{"chat":{{"count":0,"costCents":0}},"search":{{"count":0,"costCents":0}},"images":{{"count":0,"costCents":0}},"totalSpentCents":0}}}}}}"#
+        ),
+    )
 }
 
 /// A figure of `/metrics`.

@@ -113,12 +113,15 @@ fn a_status_that_nobody_promised_is_a_424() {
 }
 
 #[test]
-fn a_success_that_cannot_be_read_was_charged() {
-    let upstream = Upstream::start(|_| Reply::new(200, "<html>"));
-    let gate = Gate::start(&upstream, "");
-    let answer = gate.chat();
-    assert!(is_unknown(&answer), "{answer:?}");
-    assert_eq!(answer.charged().as_deref(), Some("yes"));
+fn success_that_cannot_be_read_is_unknown() {
+    for charges in [false, true] {
+        let reply = move |_: &_| Reply::new(200, "<html>").charged(charges);
+        let upstream = Upstream::start(reply);
+        let gate = Gate::start(&upstream, "");
+        let answer = gate.chat();
+        assert!(is_unknown(&answer), "{answer:?}");
+        assert_eq!(answer.charged().as_deref(), Some("unknown"));
+    }
 }
 
 #[test]

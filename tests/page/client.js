@@ -28,7 +28,7 @@
         looked += 1;
         return typeof ledger === 'function' ? ledger() : keeps(100, ledger)();
       }
-      sent.push({ method, key: headers['idempotency-key'], authorization: headers.authorization });
+      sent.push({ method, key: headers['idempotency-key'], authorization: headers.authorization, ledger: headers['tollgate-ledger'] });
       const step = script[sent.length - 1];
       if (!step) throw new Error('one request too many');
       return step();
@@ -65,6 +65,7 @@
     let asked = 0;
     return { token: async () => { asked += 1; return 't'; }, ledgers: [() => keeps(100, asked > 1 ? 'two' : 'one')()] };
   };
+  const CHANGED = told(412, 'ledger_changed', 'no');
   const stubborn = (client) => client.chat(REQUEST, { onRetry: () => { throw new RangeError('no more'); } });
 
   // What is done, how the server behaves, how many requests that takes, and what comes of it.
@@ -140,6 +141,18 @@
     ['what cannot be kept is not sent', (client) => client.chat(REQUEST, { onSend: () => { throw new RangeError('full'); } }), [], 0, { code: 'retry_failed', charged: 'no', detail: 'full' }],
     ['a price list without a ledger is none', chat, [], 0, { code: 'unreadable', charged: 'no' }, { ledgers: [() => new Response('{}')] }],
     ['whoever forgets while a token is had is not asked', chat, [lost], 1, { code: 'forgotten' }, forgetting()],
+    // The server checks the ledger that a purchase names: it may have changed since the look.
+    ['an unsent key follows the ledger', chat, [CHANGED, bought()], 2, { ledgers: 'one,two' }, { ledgers: ['one', 'two'] }],
+    ['also with its only attempt', chat, [CHANGED, bought()], 2, { replayed: false }, { ledgers: ['one', 'two'], attempts: 1 }],
+    ['also after a free refusal', chat, [told(429, 'rate_limited', 'no', after(1)), CHANGED, bought()], 3, { ledgers: 'one,two,three' }, { ledgers: ['one', 'two', 'three'] }],
+    ['and then counts as sent', chat, [CHANGED, lost, CHANGED], 3, { code: 'forgotten', charged: 'unknown', ledgers: 'one,two,two' }, { ledgers: ['one', 'two'] }],
+    ['a ledger that changes again is told', chat, [CHANGED, CHANGED], 2, { code: 'ledger_changed', status: 412, charged: 'no' }],
+    ['a lost key is not sent to another ledger', chat, [lost, CHANGED], 2, { code: 'forgotten', charged: 'unknown', ledgers: 'one,one' }],
+    ['nor is one that still ran', chat, [told(409, 'still_running', 'unknown', after(1)), CHANGED], 2, { code: 'forgotten', charged: 'unknown' }],
+    ['nor a repeat of an earlier call', repeat, [CHANGED], 1, { code: 'forgotten', charged: 'unknown', ledgers: 'one' }],
+    ['nor what a page has kept', known({}), [CHANGED], 1, { code: 'forgotten', charged: 'unknown', ledgers: 'one' }],
+    ['nor what a person sent at risk', known({ ledger: null }), [CHANGED], 1, { code: 'forgotten', charged: 'unknown', ledgers: 'one' }],
+    ['a key of one\'s own that was never sent follows the ledger', first, [CHANGED, bought()], 2, { ledgers: 'one,two' }, { ledgers: ['one', 'two'] }],
     ['none is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: 0 }],
   ];
   const plain = async ([name, errand, script, count, wanted, options]) => {
@@ -151,9 +164,10 @@
     if (error && !(error instanceof TollgateError)) faults.push(`threw ${error}`);
     if (error && isPurchase && (!error.idempotencyKey || (count && error.idempotencyKey !== sent[0].key))) faults.push('the error has not the key');
     for (const [field, value] of Object.entries(wanted)) {
-      const got = (error ?? answer)[field];
+      const got = field === 'ledgers' ? sent.map(({ ledger }) => ledger).join() : (error ?? answer)[field];
       if (got !== value) faults.push(`${field} is ${got}, not ${value}`);
     }
+    if (isPurchase && sent.some(({ ledger }) => !ledger)) faults.push('a purchase names no ledger');
     if (('code' in wanted || 'charged' in wanted || 'retryAfter' in wanted) !== Boolean(error)) faults.push(`ended with ${error ?? 'an answer'}`);
     return faults.map((fault) => `${name}: ${fault}`);
   };
@@ -244,6 +258,22 @@
     const [one, two] = told;
     return told.length === 2 && one.caller === 'member ann' && one.ledger === 'one' && one.at === two.at ? [] : [`what is noted: ${JSON.stringify(told)}`];
   };
+  // A client that lives long forgets what has ended long ago, and nothing that may still be charged.
+  const lastingly = async () => {
+    const put = Map.prototype.set;
+    let largest = 0;
+    Map.prototype.set = function (...pair) { put.apply(this, pair); largest = Math.max(largest, this.size); return this; };
+    const many = 1_200;
+    const keyOf = (error) => error.idempotencyKey;
+    const errand = async (client) => {
+      const open = await client.chat(REQUEST).catch(keyOf);
+      for (let count = 0; count < many; count += 1) await client.chat(REQUEST);
+      return { again: await client.chat(REQUEST, { idempotencyKey: open, sentBefore: false }).catch(({ charged }) => charged) };
+    };
+    const script = [lost, ...Array.from({ length: many }, () => bought()), REFUSED];
+    const { sent, answer, error } = await play(script, errand, { attempts: 1 }).finally(() => { Map.prototype.set = put; });
+    return largest <= 1_001 && sent.length === script.length && answer?.again === 'unknown' ? [] : [`a long life: ${largest} notes, ${sent.length} requests, ${answer?.again}, ${error}`];
+  };
   // A reason is whoever's it is, also an error of ours.
   const stoppedByAnother = async () => {
     const stop = new AbortController();
@@ -259,6 +289,6 @@
     const { sent, error } = await play([], (client) => client.chat(REQUEST, { signal: stop.signal }), { token: () => new Promise(() => {}) });
     return sent.length === 0 && error === reason ? [] : [`an abort of a token: ${error}`];
   };
-  const faults = await Promise.all([...SEVERAL.map(several), atOnce(), atOnce('token'), atOnce('look'), atOnce('token', { sentBefore: false }), noted(), stoppedByAnother(), stoppedWaitingForItsToken(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
+  const faults = await Promise.all([lastingly(), ...SEVERAL.map(several), atOnce(), atOnce('token'), atOnce('look'), atOnce('token', { sentBefore: false }), noted(), stoppedByAnother(), stoppedWaitingForItsToken(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
   return faults.flat();
 })();

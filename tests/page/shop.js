@@ -12,7 +12,7 @@
   globalThis.replay = wanted.replay ?? {};
   /** And what it says once this page has sent something. */
   globalThis.replayAfterwards = {};
-  /** The key and bearer of each purchase that was sent, and the signals of the event streams. */
+  /** The key, bearer and ledger of each purchase that was sent, and the signals of the event streams. */
   globalThis.sent = [];
   globalThis.streams = [];
   const now = Date.now;
@@ -22,13 +22,20 @@
   const held = new Promise((done) => { release = done; });
   globalThis.release = () => release();
 
+  /** What the ledger is really called. Where `replay` gives it another name, the server answers to that one alone. */
+  let realName = null;
+  const pretended = () => ({ ...replay, ...(sent.length && replayAfterwards) });
   const problem = ([status, code]) => new Response(JSON.stringify({ code, charged: 'no', title: code, detail: `It is ${code}` }), { status });
   globalThis.fetch = async (url, options = {}) => {
     const { pathname } = new URL(url);
     if (options.method === 'POST') {
-      sent.push({ key: options.headers['idempotency-key'], bearer: options.headers.authorization ?? null });
+      const { ledger: name } = pretended();
+      const ledger = options.headers['tollgate-ledger'] ?? null;
+      sent.push({ key: options.headers['idempotency-key'], bearer: options.headers.authorization ?? null, ledger });
       if (Array.isArray(mood)) return problem(mood);
-      const answer = await real(url, options);
+      if (name && ledger !== name) return problem([412, 'ledger_changed']);
+      const headers = name ? { ...options.headers, 'tollgate-ledger': realName } : options.headers;
+      const answer = await real(url, { ...options, headers });
       if (mood === 'lose') throw new TypeError('Failed to fetch');
       if (mood === 'hold') await held;
       return answer;
@@ -38,6 +45,7 @@
     const answer = await real(url, options);
     if (pathname !== '/bff/catalog') return answer;
     const list = await answer.json();
-    return Response.json({ ...list, replay: { ...list.replay, ...replay, ...(sent.length && replayAfterwards) } });
+    realName = list.replay.ledger;
+    return Response.json({ ...list, replay: { ...list.replay, ...pretended() } });
   };
 }

@@ -13,3 +13,4 @@ mod snippets;
 #[expect(dead_code, reason = "shared with the gate's tests, which use all of it")]
 #[path = "../gate/support/mod.rs"]
 mod support;
+mod typescript;

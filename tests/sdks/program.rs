@@ -19,7 +19,8 @@ pub(crate) const ALL: [Sdk; 3] = [Sdk::Python, Sdk::Node, Sdk::Vercel];
 /// Those that know videos.
 pub(crate) const OPENAI: [Sdk; 2] = [Sdk::Python, Sdk::Node];
 
-const ADVICE: &str = "run tests/sdks/install (it needs: apt-get install python3-venv nodejs npm)";
+pub(crate) const ADVICE: &str =
+    "run tests/sdks/install (it needs: apt-get install python3-venv nodejs npm)";
 
 impl Sdk {
     /// Lets the SDK do `errand` at this address, and says what came of it.
@@ -61,7 +62,7 @@ impl Sdk {
 }
 
 /// What it prints, once it has ended well.
-fn said(command: &mut Command) -> String {
+pub(crate) fn said(command: &mut Command) -> String {
     let ran = command.stdin(Stdio::null()).output();
     let ran = ran.unwrap_or_else(|error| panic!("{command:?} cannot be run ({error}): {ADVICE}"));
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
@@ -70,7 +71,7 @@ fn said(command: &mut Command) -> String {
     said
 }
 
-fn home() -> PathBuf {
+pub(crate) fn home() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target").join("sdks")
 }
 

@@ -1,13 +1,13 @@
 //! A second, plain bookkeeping of what the store has acknowledged, and the rules that it must have
 //! kept: they are stated here anew, without the code that is checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Claim, Ending, Limits, PurchaseId, Refused, Reservation, State};
+use tollgate::store::{Claim, Ending, Limits, PurchaseId, Refused, Reservation, State, Twin};
 
 use crate::clients::{Asked, Clients, Identity};
 
@@ -41,14 +41,17 @@ pub(crate) struct Entry {
 pub(crate) struct Books {
     limits: Limits,
     pub(crate) entries: BTreeMap<PurchaseId, Entry>,
-    latest_day: u64,
+    /// Every day that something counted in.
+    days: BTreeSet<u64>,
+    /// When the process started, by its own clock.
+    started: Duration,
 }
 
 type Kept = Result<(), String>;
 
 impl Books {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, entries: BTreeMap::new(), latest_day: 0 }
+        Self { limits, entries: BTreeMap::new(), days: BTreeSet::new(), started: Duration::ZERO }
     }
 
     pub(crate) fn state(&self, id: PurchaseId) -> Option<State> {
@@ -64,15 +67,20 @@ impl Books {
         (wall, now): (Duration, Duration),
     ) -> Kept {
         let wish = clients.wish(asked.id);
-        let since = match &asked.claim {
-            Claim::Twin(twin) => twin.since,
-            Claim::Key { .. } => Duration::ZERO,
+        let twin = match &asked.claim {
+            Claim::Twin(twin) => Some(twin),
+            Claim::Key { .. } => None,
         };
+        if let Some(since) = twin.and_then(|twin| twin.delivered_since)
+            && since < self.started
+        {
+            return Err(format!("{} is matched by refusals of {since:?}", asked.id));
+        }
         for entry in self.entries.values_mut().filter(|entry| entry.identity == wish.identity()) {
             entry.was_over |= entry.state == State::Posted && entry.keep_until <= wall;
         }
-        let earlier = self.earlier(wish.identity(), wish.claim, since, wall);
-        let day = Date::at(wall).days().max(self.latest_day);
+        let earlier = self.earlier(wish.identity(), wish.claim, twin, wall);
+        let day = self.today(wall);
         let over = self.is_over(&asked.caller, asked.toll, day);
         match outcome {
             Ok(()) => {
@@ -82,7 +90,7 @@ impl Books {
                 if over {
                     return Err(format!("{} was set aside beyond a budget", asked.id));
                 }
-                self.latest_day = day;
+                self.days.insert(day);
                 if let Asked::Key(_) = wish.claim {
                     let entries = self.entries.values_mut();
                     entries
@@ -130,7 +138,7 @@ impl Books {
         &self,
         identity: Identity,
         claim: Asked,
-        since: Duration,
+        twin: Option<&Twin>,
         wall: Duration,
     ) -> Option<PurchaseId> {
         let is_same = |entry: &Entry| match (claim, entry.state) {
@@ -139,8 +147,12 @@ impl Books {
             (Asked::Key(_), State::Posted) => entry.keep_until > wall,
             (_, State::Reserved | State::Sent) | (Asked::Key(_), State::Unknown) => true,
             (Asked::Likeness { is_retry }, State::Posted | State::Unknown) => {
+                let Some((twin, at)) = twin.zip(entry.ended_at) else { return false };
                 let is_unseen = !entry.is_delivered || entry.state == State::Unknown;
-                entry.ended_at.is_none_or(|at| at >= since) && (is_unseen || is_retry)
+                // What was delivered before the latest refusal, another request was refused after.
+                let is_of_refused = twin.delivered_since.is_none_or(|since| at < since);
+                (twin.since..=twin.until).contains(&at)
+                    && (is_unseen || (is_retry && !is_of_refused))
             }
         };
         let same = self.entries.iter().filter(|(_, entry)| entry.identity == identity);
@@ -189,7 +201,7 @@ impl Books {
         }
         entry.ended_at.get_or_insert(wall);
         match ending {
-            Ending::Posted { cost, reply, keep } => {
+            Ending::Posted { cost, reply, keep, .. } => {
                 entry.state = State::Posted;
                 entry.cost = *cost;
                 entry.reply = reply.as_ref().map(|reply| reply.body.clone());
@@ -216,6 +228,7 @@ impl Books {
 
     /// What a process that died left under way, as the next one has to find it.
     pub(crate) fn recover(&mut self, wall: Duration) {
+        self.started = wall;
         for entry in self.entries.values_mut() {
             let found = match entry.state {
                 State::Reserved => State::Voided,
@@ -245,8 +258,10 @@ impl Books {
         Usd::micros(counted.map(|entry| entry.cost.as_micros()).sum())
     }
 
+    /// A day that is more than two days ahead of the clock was counted under a wrong one.
     pub(crate) fn today(&self, wall: Duration) -> u64 {
-        Date::at(wall).days().max(self.latest_day)
+        let today = Date::at(wall).days();
+        self.days.range(..=today + 2).next_back().map_or(today, |day| today.max(*day))
     }
 
     fn is_over(&self, caller: &str, more: Usd, day: u64) -> bool {

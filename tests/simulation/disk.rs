@@ -110,7 +110,6 @@ pub(crate) enum Verb {
     Sent,
     Settle,
     Took,
-    Job,
 }
 
 /// One process' handle on the store.
@@ -197,7 +196,6 @@ impl Disk {
             Verb::Sent => "store refuses sent",
             Verb::Settle => "store refuses settle",
             Verb::Took => "store refuses the window's place",
-            Verb::Job => "store refuses a job",
         });
         Err(Unavailable("the disk is full".into()))
     }

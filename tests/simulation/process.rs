@@ -20,7 +20,7 @@ use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
 use tollgate::purchase::{Claim, Purchase, Receipt};
 use tollgate::store;
-use tollgate::store::{Ending, KeyId, PurchaseId};
+use tollgate::store::{Binding, Ending, KeyId, PurchaseId, Refusals};
 use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
 use tollgate::upstream::{Ask, Error, Reply, What};
@@ -77,15 +77,14 @@ impl Process {
         let credit = Credit::default();
         let counter = Counter {
             ledger: Arc::new(disk.clone()),
+            binding: Binding::play(),
             running: Running::default(),
+            refusals: Arc::new(Refusals::new(wall)),
             credit: credit.clone(),
-            desk: Desk {
-                book: Arc::new(disk.clone()),
-                keys: Arc::from([KeyId([1; 8]); 3]),
-                tell: Arc::new(|_job| ()),
-            },
+            desk: Desk { keys: Arc::from([KeyId([1; 8]); 3]), tell: Arc::new(|_job| ()) },
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),
+            cut: CancellationToken::new(),
         };
         let tasks = TaskTracker::new();
         let purchases = pipeline::purchases(&counter, tasks.clone(), gateway.clone());
@@ -149,7 +148,7 @@ impl Process {
 
     /// Somebody asks how far a job is.
     pub(crate) fn poll_job(&self) {
-        let ask = Ask::free(What::VideoStatus { request_id: "job".into() });
+        let ask = Ask::free(What::VideoStatus { request_id: "job".into(), is_watched: true });
         let asked = self.gateway.clone().oneshot(ask);
         self.runtime.spawn(asked);
     }

@@ -292,7 +292,9 @@ impl Run {
         drop(state);
         let ending = match charges[..] {
             [] => Ending::Voided,
-            [(at, cost), ..] if at <= now => Ending::Posted { cost, reply: None, keep: 7 * DAY },
+            [(at, cost), ..] if at <= now => {
+                Ending::Posted { cost, reply: None, keep: 7 * DAY, job: None }
+            }
             [..] => return,
         };
         self.process().reconcile(id, &ending);

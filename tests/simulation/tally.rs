@@ -36,7 +36,6 @@ pub(crate) const FAULTS: &[&str] = &[
     "store refuses sent",
     "store refuses settle",
     "store refuses the window's place",
-    "store refuses a job",
     "clock a day ahead",
     "clock a day back",
     "clock a little off",
@@ -45,7 +44,6 @@ pub(crate) const FAULTS: &[&str] = &[
 /// How purchases end, for the ledger and for clients.
 pub(crate) const ENDINGS: &[&str] = &[
     "posted",
-    "posted without its reply",
     "voided",
     "unknown",
     "reconciled",

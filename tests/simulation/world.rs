@@ -1,6 +1,5 @@
 //! What outlives a process: the time, the gateway, the clients, and what the store has acknowledged.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -28,8 +27,6 @@ pub(crate) struct State {
     pub(crate) operations: u64,
     /// Which process it is.
     pub(crate) life: u64,
-    /// Jobs that the store refused.
-    pub(crate) unwritten_jobs: BTreeSet<String>,
     /// When this process was told the balance, by a clock that went right since.
     pub(crate) told_credit: Option<Duration>,
     pub(crate) tally: Tally,
@@ -71,7 +68,6 @@ impl World {
             refused: (0, 0),
             operations: 0,
             life: 0,
-            unwritten_jobs: BTreeSet::new(),
             told_credit: None,
             tally: Tally::default(),
             trace: is_traced.then(Vec::new),

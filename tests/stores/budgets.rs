@@ -17,6 +17,7 @@ on_every_backend!(
     a_day_and_a_month_end_at_midnight_utc,
     a_late_end_counts_where_its_toll_was_set_aside,
     a_clock_that_jumps_back_opens_no_period,
+    day_far_ahead_of_clock_blocks_no_budget,
     an_amount_that_cannot_be_counted_is_refused,
     spending_is_summed_by_day_service_and_model_for_one_caller,
 );
@@ -139,12 +140,34 @@ async fn a_late_end_counts_where_its_toll_was_set_aside(desk: Desk) {
 async fn a_clock_that_jumps_back_opens_no_period(desk: Desk) {
     let limits = daily(Usd::dollars(5));
     desk.reserve(&within(limits, Usd::dollars(5))).await.unwrap();
-    for back in [DAY, 40 * DAY, START] {
+    for back in [SECOND, DAY, 2 * DAY] {
         desk.set(START - back);
         let refused = over(&desk, &within(limits, TOLL)).await;
         assert_eq!((refused.left, refused.renews), (Usd::ZERO, START + 12 * HOUR));
         assert_eq!(desk.total().await.day, Usd::dollars(5));
     }
+}
+
+/// Bought while the clock was years ahead, and then it was set right.
+async fn day_far_ahead_of_clock_blocks_no_budget(desk: Desk) {
+    let limits = daily(Usd::dollars(5));
+    let five = || within(limits, Usd::dollars(5));
+    let renews = START + 12 * HOUR;
+    for ahead in [3 * DAY, 4_000 * DAY] {
+        desk.set(START + ahead);
+        desk.reserve(&five()).await.unwrap();
+    }
+    desk.set(START);
+    let spent = desk.total().await;
+    assert_eq!((spent.day, spent.day_renews), (Usd::ZERO, renews));
+    assert_eq!(spent.month_renews, START + 10 * DAY + 12 * HOUR);
+    desk.reserve(&five()).await.unwrap();
+    assert_eq!(over(&desk, &five()).await.renews, renews);
+    // What was counted in the day that was ahead still counts there.
+    desk.set(START + 3 * DAY);
+    assert_eq!(over(&desk, &five()).await.renews, renews + 3 * DAY);
+    desk.set(START + DAY);
+    assert_eq!(over(&desk, &five()).await.renews, renews + 3 * DAY);
 }
 
 async fn an_amount_that_cannot_be_counted_is_refused(desk: Desk) {

@@ -18,6 +18,8 @@ on_every_backend!(
     a_twin_joins_while_the_first_one_runs,
     a_twin_joins_a_reply_that_did_not_arrive_within_the_window,
     a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry,
+    delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal,
+    purchase_that_ended_in_the_future_has_no_twin,
     a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered,
     a_voided_purchase_has_no_twin,
     a_name_is_taken_once,
@@ -35,7 +37,7 @@ async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
 
     let earlier = desk.known(&keyed("k", "p")).await;
     assert_eq!((earlier.id, earlier.state, earlier.toll), (first.id, State::Posted, TOLL));
-    assert_eq!(earlier.reply, Some(reply("hello")));
+    assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("hello")));
     assert_eq!(desk.total().await.day, TOLL);
 }
 
@@ -68,7 +70,7 @@ async fn a_key_is_free_again_when_its_keep_time_is_over(desk: Desk) {
     desk.known(&keyed("k", "p")).await;
     desk.pass(Duration::from_nanos(1));
     desk.buy(&keyed("k", "q"), "later").await;
-    assert_eq!(desk.known(&keyed("k", "q")).await.reply, Some(reply("later")));
+    assert_eq!(desk.replayed(&keyed("k", "q")).await, Some(reply("later")));
     assert_eq!(desk.states().await, [State::Posted, State::Posted]);
 }
 
@@ -85,16 +87,17 @@ async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) 
     desk.settle(id, posted(TOLL, "hello")).await;
     for time in [start - DAY, start - 30 * DAY, start + HOUR] {
         desk.set(time);
-        assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("hello")));
+        assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("hello")));
     }
 }
 
 async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
-    desk.settle(id, Ending::Posted { cost: TOLL, reply: None, keep: 24 * HOUR }).await;
+    desk.settle(id, Ending::Posted { cost: TOLL, reply: None, keep: 24 * HOUR, job: None }).await;
     desk.ledger.forget().await.unwrap();
     let earlier = desk.known(&keyed("k", "p")).await;
-    assert_eq!((earlier.state, earlier.reply), (State::Posted, None));
+    assert_eq!((earlier.state, earlier.reply_bytes), (State::Posted, None));
+    assert_eq!(bounded(desk.ledger.reply(id)).await.unwrap(), None);
 }
 
 async fn two_keys_are_two_purchases_and_a_key_is_no_twin(desk: Desk) {
@@ -118,7 +121,7 @@ async fn a_twin_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) 
     desk.buy(&twin("p", START, false), "hello").await;
     let ended = desk.now();
     desk.pass(30 * SECOND);
-    assert_eq!(desk.known(&twin("p", ended, false)).await.reply, Some(reply("hello")));
+    assert_eq!(desk.replayed(&twin("p", ended, false)).await, Some(reply("hello")));
     desk.reserve(&twin("p", ended + Duration::from_nanos(1), false)).await.unwrap();
 }
 
@@ -127,6 +130,36 @@ async fn a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry(desk: 
     desk.ledger.delivered(first);
     assert_eq!(desk.known(&twin("p", START, true)).await.id, first);
     desk.reserve(&twin("p", START, false)).await.unwrap();
+}
+
+async fn delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal(desk: Desk) {
+    let nano = Duration::from_nanos(1);
+    let first = desk.buy(&twin("p", START, false), "hello").await;
+    let bounds = (START, START + HOUR);
+    // One that was not delivered is whoever's reply was lost.
+    let retry = matched("p", bounds, Some(START + nano));
+    assert_eq!(desk.known(&retry).await.id, first);
+    desk.ledger.delivered(first);
+    assert_eq!(desk.known(&matched("p", bounds, Some(START))).await.id, first);
+    desk.pass(SECOND);
+    let second = desk.buy(&matched("p", bounds, Some(START + nano)), "again").await;
+    desk.ledger.delivered(second);
+    // The latest of those that may be joined.
+    assert_eq!(desk.known(&matched("p", bounds, Some(START))).await.id, second);
+    desk.reserve(&matched("p", bounds, Some(START + SECOND + nano))).await.unwrap();
+}
+
+/// Bought while the clock was ahead: its end lies in the future.
+async fn purchase_that_ended_in_the_future_has_no_twin(desk: Desk) {
+    for (likeness, ending) in [("p", Ending::Unknown), ("q", posted(TOLL, ""))] {
+        desk.set(START + 4_000 * DAY);
+        let ahead = desk.send(&twin(likeness, START, false)).await;
+        desk.settle(ahead, ending).await;
+        desk.set(START);
+        let again = || matched(likeness, (START - 30 * SECOND, START + 30 * SECOND), None);
+        let bought = desk.buy(&again(), "").await;
+        assert_eq!(desk.known(&again()).await.id, bought);
+    }
 }
 
 async fn a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered(desk: Desk) {
@@ -159,7 +192,7 @@ async fn the_oldest_replies_are_dropped_first_and_their_keys_stay() {
         for key in ["a", "b", "c", "d"] {
             desk.buy(&keyed(key, "p"), key).await;
         }
-        let kept = async |key| desk.known(&keyed(key, "p")).await.reply.is_some();
+        let kept = async |key| desk.replayed(&keyed(key, "p")).await.is_some();
         assert!(!kept("a").await && kept("b").await && kept("d").await);
         desk.buy(&keyed("e", "p"), "9 bytes..").await;
         assert!(!kept("c").await && kept("d").await && kept("e").await);
@@ -182,4 +215,32 @@ async fn a_store_in_memory_remembers_only_so_many_ends() {
     desk.known(&keyed("b", "p")).await;
     assert_eq!(desk.states().await.len(), 3);
     assert_eq!(desk.total().await.day, Usd::mills(24));
+}
+
+#[tokio::test]
+async fn replies_of_videos_outlive_those_of_chats() {
+    for desk in [Desk::in_memory(LITTLE), Desk::on_disk(LITTLE)] {
+        let video = desk.send(&keyed("video", "p")).await;
+        let reply = Some(reply("v"));
+        desk.settle(video, Ending::Posted { cost: TOLL, reply, keep: 7 * DAY, job: None }).await;
+        for chat in ["a", "b", "c", "d", "e"] {
+            desk.pass(SECOND);
+            desk.buy(&keyed(chat, "p"), chat).await;
+        }
+        let kept = async |key| desk.replayed(&keyed(key, "p")).await.is_some();
+        assert!(kept("video").await && kept("d").await && kept("e").await);
+        assert!(!kept("a").await && !kept("c").await);
+        desk.pass(24 * HOUR);
+        desk.ledger.forget().await.unwrap();
+        assert!(kept("video").await);
+        // There is room for two again.
+        desk.buy(&keyed("f", "p"), "f").await;
+        desk.buy(&keyed("g", "p"), "g").await;
+        assert!(kept("video").await && kept("f").await && kept("g").await);
+    }
+}
+
+#[test]
+fn room_holds_a_week_of_replies_at_sixty_a_minute() {
+    assert!(Room::default().replies >= 7 * 24 * 60 * 60);
 }

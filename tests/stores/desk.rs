@@ -126,6 +126,15 @@ impl Desk {
         }
     }
 
+    /// What a repeat is answered with.
+    pub(crate) async fn replayed(&self, asked: &Reservation) -> Option<KeptReply> {
+        let earlier = self.known(asked).await;
+        let reply = bounded(self.ledger.reply(earlier.id)).await.expect("looked up");
+        let reply = reply.filter(|_| earlier.reply_bytes.is_some());
+        assert_eq!(earlier.reply_bytes, reply.as_ref().map(|reply| reply.body.len()));
+        reply
+    }
+
     pub(crate) async fn total(&self) -> Spent {
         bounded(self.ledger.spent(Scope::Total)).await.expect("counted")
     }
@@ -180,7 +189,8 @@ pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
     let id = PurchaseId::new();
     let mut likeness = [0; 32];
     likeness[16..].copy_from_slice(id.0.as_bytes());
-    let claim = Claim::Twin(Twin { likeness, since: START, is_retry: false });
+    let claim =
+        Claim::Twin(Twin { likeness, since: START, until: Duration::MAX, delivered_since: None });
     Reservation {
         id,
         caller: caller.into(),
@@ -197,8 +207,19 @@ pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     Reservation { claim, ..asked("ann", TOLL) }
 }
 
+/// Its caller was never refused.
 pub(crate) fn twin(likeness: &str, since: Duration, is_retry: bool) -> Reservation {
-    let claim = Claim::Twin(Twin { likeness: identity(likeness), since, is_retry });
+    matched(likeness, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
+}
+
+/// The same, with all bounds.
+pub(crate) fn matched(
+    likeness: &str,
+    (since, until): (Duration, Duration),
+    delivered_since: Option<Duration>,
+) -> Reservation {
+    let likeness = identity(likeness);
+    let claim = Claim::Twin(Twin { likeness, since, until, delivered_since });
     Reservation { claim, ..asked("ann", TOLL) }
 }
 
@@ -207,7 +228,7 @@ pub(crate) fn reply(body: &str) -> KeptReply {
 }
 
 pub(crate) fn posted(cost: Usd, body: &str) -> Ending {
-    Ending::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR }
+    Ending::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
 /// Runs each promise on each backend, with the usual room.

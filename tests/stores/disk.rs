@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::sqlite::{OpenError, Sqlite};
-use tollgate::store::{Broken, Ending, Ledger, Money, Refused, Room, Scope, State};
+use tollgate::store::{Audit, Broken, Ending, Ledger, Money, Refused, Room, Scope, State};
 
 use crate::desk::*;
 use crate::jobs::job;
@@ -79,7 +79,7 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
         let _ = desk.ledger.sent(next.id).await;
         // A reply that finds no room leaves its purchase as it was, and one without a reply may still fit.
         if desk.ledger.settle(next.id, posted(TOLL, &big)).await.is_err() {
-            let bare = Ending::Posted { cost: TOLL, reply: None, keep: HOUR };
+            let bare = Ending::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
             let _ = desk.ledger.settle(next.id, bare).await;
         }
         bought += 1;
@@ -110,24 +110,23 @@ async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
 }
 
 #[tokio::test]
-async fn a_job_that_found_no_room_is_written_down_when_there_is_some() {
+async fn charge_and_job_are_written_in_one_step() {
     let desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
-    desk.buy(&asked("ann", TOLL), &"x".repeat(80_000)).await;
-    let mut number = 0;
-    let left_over = loop {
-        let job = job(&format!("r-{number}"), &"x".repeat(3_000));
-        if bounded(desk.book.accept(&job)).await.is_err() {
-            break job;
-        }
-        number += 1;
-        assert!(number < 1_000, "the disk never fills");
+    let asked = asked("ann", TOLL);
+    let id = desk.send(&asked).await;
+    let job = job("r-1", "ann");
+    let accepted = |body: &str| {
+        let Ending::Posted { cost, reply, keep, .. } = posted(TOLL, body) else { unreachable!() };
+        Ending::Posted { cost, reply, keep, job: Some(Box::new(job.clone())) }
     };
-    desk.book.accept_later(left_over.clone());
-    assert_eq!(bounded(desk.book.job(left_over.request_id.clone())).await.unwrap(), None);
-    desk.pass(25 * HOUR);
-    desk.ledger.forget().await.unwrap();
-    let known = async || bounded(desk.book.job(left_over.request_id.clone())).await.unwrap();
-    eventually(async || known().await.as_ref() == Some(&left_over)).await;
+    let known = async || bounded(desk.book.job("r-1".into())).await.unwrap();
+    // Whatever does not fit takes the rest with it.
+    let refused = desk.ledger.settle(id, accepted(&"x".repeat(500_000))).await;
+    assert!(refused.is_err());
+    assert_eq!((known().await, desk.states().await), (None, vec![State::Sent]));
+    desk.ledger.settle_later(id, accepted("hello"));
+    eventually(async || desk.states().await == [State::Posted]).await;
+    assert_eq!(known().await, Some(job.clone()));
 }
 
 #[tokio::test]
@@ -139,7 +138,7 @@ async fn what_is_written_beside_a_server_holds_within_a_second() {
     let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
     bounded(beside.settle(id, posted(Usd::mills(7), "found"))).await.unwrap();
     let written = tollgate::clock::now();
-    assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("found")));
+    assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("found")));
     assert_eq!(desk.total().await.day, Usd::mills(7));
     assert!(written.elapsed() < Duration::from_secs(1));
 
@@ -160,7 +159,7 @@ async fn another_process_is_kept_from_serving_and_may_write_beside() {
         .output()
         .unwrap();
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
-    assert_eq!(desk.known(&keyed("k", "p")).await.reply, Some(reply("from the other process")));
+    assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("from the other process")));
     desk.buy(&asked("ann", TOLL), "").await;
     assert_eq!(desk.total().await.day, Usd::mills(13));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Checkpoint, Ending, PurchaseId, State};
+use tollgate::store::{Ending, PurchaseId, State};
 
 use crate::desk::*;
 
@@ -13,7 +13,6 @@ on_every_backend!(
     an_end_that_nobody_waits_for_is_noted_all_the_same,
     ending_what_never_was_changes_nothing,
     reports_begin_where_they_are_asked_to,
-    the_gateways_books_are_noted_only_while_nothing_is_under_way,
 );
 
 async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
@@ -74,22 +73,4 @@ async fn reports_begin_where_they_are_asked_to(desk: Desk) {
     assert_eq!(times, [START + HOUR, START + 2 * HOUR]);
     assert_eq!((rows[0].caller.as_str(), rows[0].model.as_str()), ("ann", "alpha"));
     assert_eq!(desk.ledger.rows(Duration::MAX).await.unwrap(), []);
-}
-
-async fn the_gateways_books_are_noted_only_while_nothing_is_under_way(desk: Desk) {
-    let books = |chats| Checkpoint {
-        at: START,
-        balance_cents: 1_000,
-        chats,
-        chat_cents: 2,
-        spent_cents: 3,
-    };
-    assert_eq!(desk.ledger.last_check().await.unwrap(), None);
-    assert!(desk.ledger.check(books(1)).await.unwrap());
-    let id = desk.send(&asked("ann", TOLL)).await;
-    assert!(!desk.ledger.check(books(2)).await.unwrap());
-    assert_eq!(desk.ledger.last_check().await.unwrap(), Some(books(1)));
-    desk.settle(id, Ending::Unknown).await;
-    assert!(desk.ledger.check(books(3)).await.unwrap());
-    assert_eq!(desk.ledger.last_check().await.unwrap(), Some(books(3)));
 }

@@ -11,6 +11,7 @@ use crate::desk::*;
 pub(crate) fn job(request_id: &str, owner: &str) -> Job {
     Job {
         request_id: request_id.into(),
+        purchase: None,
         owner: owner.into(),
         key: Some(KeyId(*b"\0key\xff\0\0\0")),
         model: "video-a-2".into(),

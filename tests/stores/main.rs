@@ -1,6 +1,7 @@
 //! One suite on every backend of the ledger, and what only the one on disk has to promise.
 #![cfg(test)]
 
+mod audit;
 mod budgets;
 mod claims;
 mod concurrency;
@@ -8,6 +9,7 @@ mod damage;
 mod desk;
 mod disk;
 mod endings;
+mod identity;
 mod jobs;
 mod members;
 mod model;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::Sqlite;
+use tollgate::store::sqlite::{MemberChange, Sqlite};
 use tollgate::store::{Broken, Member, MemberFault, Members, Own, Role, Session, is_member_name};
 
 use crate::desk::*;
@@ -255,15 +255,43 @@ async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
     let desk = Desk::on_disk(Default::default());
     let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
     let keyed = async || bounded(beside.keyed_by()).await.unwrap();
-    bounded(beside.enlist_by([1; 32], &member("ann"))).await.unwrap();
+    let change = async |print, name: &str, to| {
+        let done = bounded(beside.change_members(Some([print; 32]), vec![(name.into(), to)])).await;
+        done.map_err(|(whose, fault)| {
+            assert_eq!(&*whose, name);
+            fault
+        })
+    };
+    let rotated = || MemberChange::Rotated([3; 32], "tg_".into());
+    change(1, "ann", MemberChange::Added(member("ann"))).await.unwrap();
     assert_eq!(keyed().await, Some([1; 32]));
-    let refused = bounded(beside.enlist_by([2; 32], &member("ann"))).await;
+    let refused = change(2, "ann", MemberChange::Added(member("ann"))).await;
     assert!(matches!(refused, Err(MemberFault::Taken)), "{refused:?}");
-    let refused = bounded(beside.rotate_by([2; 32], "bob".into(), [3; 32], "tg_".into())).await;
+    let refused = change(2, "bob", rotated()).await;
     assert!(matches!(refused, Err(MemberFault::Unknown)), "{refused:?}");
     assert_eq!(keyed().await, Some([1; 32]));
-    bounded(beside.rotate_by([2; 32], "ann".into(), [3; 32], "tg_".into())).await.unwrap();
+    change(2, "ann", rotated()).await.unwrap();
     assert_eq!((keyed().await, desk.members().await[0].token), (Some([2; 32]), [3; 32]));
+}
+
+#[tokio::test]
+async fn change_of_many_members_is_done_whole_or_not_at_all() {
+    let desk = Desk::on_disk(Default::default());
+    let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
+    let added = |name: &str| (name.into(), MemberChange::Added(member(name)));
+    let names = ["a", "b", "c"];
+    bounded(beside.change_members(None, names.map(added).to_vec())).await.unwrap();
+    assert_eq!(desk.members().await.len(), 3);
+    let before = desk.edition().await;
+    let refused =
+        bounded(beside.change_members(Some([9; 32]), ["d", "b"].map(added).to_vec())).await;
+    assert!(matches!(refused, Err((name, MemberFault::Taken)) if &*name == "b"));
+    let revoked = |name: &str| (name.into(), MemberChange::Revoked);
+    let refused = bounded(beside.change_members(None, ["a", "e"].map(revoked).to_vec())).await;
+    assert!(matches!(refused, Err((name, MemberFault::Unknown)) if &*name == "e"));
+    assert_eq!((desk.edition().await, desk.members().await.len()), (before, 3));
+    assert!(desk.members().await.iter().all(|member| member.revoked.is_none()));
+    assert_eq!(bounded(beside.keyed_by()).await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ enum Verb {
 #[derive(Clone, Debug)]
 enum Claimed {
     Key(u8, u8),
-    Twin { likeness: u8, window: Duration, is_retry: bool },
+    Twin { likeness: u8, window: Duration, delivered: Option<Duration> },
 }
 
 fn verbs() -> impl Strategy<Value = Verb> {
@@ -46,14 +46,17 @@ fn verbs() -> impl Strategy<Value = Verb> {
     );
     let claim = prop_oneof![
         (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
-        (0..4_u8, 0..60_u64, prop::bool::weighted(0.2)).prop_map(|(likeness, window, is_retry)| {
-            Claimed::Twin { likeness, window: Duration::from_secs(window), is_retry }
-        }),
+        (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64)).prop_map(
+            |(likeness, window, delivered)| {
+                let window = Duration::from_secs(window);
+                Claimed::Twin { likeness, window, delivered: delivered.map(Duration::from_secs) }
+            }
+        ),
     ];
     let ending = prop_oneof![
         3 => (0..20_u64, prop::option::of("[a-z]{0,30}"), 0..100_u64).prop_map(|(cost, body, keep)| {
             let reply = body.map(|body| reply(&body));
-            Ending::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep) }
+            Ending::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep), job: None }
         }),
         1 => Just(Ending::Voided),
         1 => Just(Ending::Unknown),
@@ -172,10 +175,11 @@ impl Both {
     ) -> Reservation {
         let claim = match *claim {
             Claimed::Key(key, payload) => Claim::Key { key: [key; 32], payload: [payload; 32] },
-            Claimed::Twin { likeness, window, is_retry } => Claim::Twin(Twin {
+            Claimed::Twin { likeness, window, delivered } => Claim::Twin(Twin {
                 likeness: [likeness; 32],
                 since: self.disk.now().saturating_sub(window),
-                is_retry,
+                until: self.disk.now() + window,
+                delivered_since: delivered.map(|ago| self.disk.now().saturating_sub(ago)),
             }),
         };
         Reservation { limits, claim, ..asked(CALLERS[caller], Usd::mills(toll)) }

@@ -1,7 +1,7 @@
 //! What reports of everybody read, alike on every backend.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{CallerSpending, Checkpoint, Ending, Job, Reservation, Rest, Service};
+use tollgate::store::{CallerSpending, Ending, Job, Reservation, Service};
 
 use crate::desk::*;
 
@@ -15,17 +15,6 @@ fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Call
     let [settled, unknown, held] = mills.map(Usd::mills);
     let (caller, model) = (caller.to_owned(), model.to_owned());
     CallerSpending { caller, day, service: Service::Chat, model, count, settled, unknown, held }
-}
-
-fn check(turn: u32) -> Checkpoint {
-    let at = START + turn * SECOND;
-    Checkpoint {
-        at,
-        balance_cents: 5_000 - u64::from(turn),
-        chats: u64::from(turn),
-        chat_cents: 1,
-        spent_cents: u64::from(turn),
-    }
 }
 
 impl Desk {
@@ -82,21 +71,11 @@ async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
     assert_eq!(unknown(2).await, ids[..2]);
 }
 
-async fn checkpoints_come_newest_first(desk: Desk) {
-    let checks = async |most| bounded(desk.ledger.checks(most)).await.expect("looked up");
-    assert_eq!(checks(9).await, []);
-    for turn in 1..=3 {
-        assert!(bounded(desk.ledger.check(check(turn))).await.unwrap());
-    }
-    assert_eq!(checks(9).await, [check(3), check(2), check(1)]);
-    assert_eq!(checks(2).await, [check(3), check(2)]);
-    assert_eq!(bounded(desk.ledger.last_check()).await.unwrap(), Some(check(3)));
-}
-
 async fn everybodys_jobs_come_newest_first(desk: Desk) {
     for (name, owner) in [("a", "ann"), ("b", "bob"), ("c", "ann")] {
         let job = Job {
             request_id: name.into(),
+            purchase: None,
             owner: owner.into(),
             key: None,
             model: "video-a-2".into(),
@@ -114,39 +93,8 @@ async fn everybodys_jobs_come_newest_first(desk: Desk) {
     assert_eq!(latest(2).await, ["cann", "bbob"]);
 }
 
-async fn the_books_at_rest_are_others_once_something_began_or_became_known(desk: Desk) {
-    let at_rest = async |since| bounded(desk.ledger.at_rest(since)).await.expect("read");
-    let empty = at_rest(START).await.expect("nothing is under way");
-    assert_eq!(empty.unknown, 0);
-    let lost = desk.send(&of("ann", "alpha", 3)).await;
-    assert_eq!(at_rest(START).await, None);
-    desk.settle(lost, Ending::Unknown).await;
-    let after = at_rest(START).await.expect("it has ended");
-    assert!(after.begun > empty.begun && after.unknown == 1, "{empty:?}, {after:?}");
-    assert_eq!(at_rest(START + SECOND).await, Some(Rest { unknown: 0, ..after }));
-
-    desk.reserve(&of("ann", "alpha", 3)).await.unwrap();
-    assert_eq!(at_rest(START).await, None, "what is not sent is under way as well");
-    desk.pass(SECOND);
-    desk.end(of("bob", "alpha", 3), Ending::Voided).await;
-    assert_eq!(at_rest(START).await, None);
-}
-
-async fn what_becomes_known_changes_the_books_at_rest(desk: Desk) {
-    let at_rest = async || bounded(desk.ledger.at_rest(START)).await.expect("read");
-    let lost = desk.send(&of("ann", "alpha", 3)).await;
-    desk.settle(lost, Ending::Unknown).await;
-    let before = at_rest().await.expect("nothing is under way");
-    assert_eq!(at_rest().await, Some(before), "a look changes nothing");
-    desk.settle(lost, posted(Usd::mills(3), "")).await;
-    assert_eq!(at_rest().await, Some(Rest { unknown: 0, ..before }));
-}
-
 on_every_backend!(
-    the_books_at_rest_are_others_once_something_began_or_became_known,
-    what_becomes_known_changes_the_books_at_rest,
     everybodys_spend_is_grouped_by_caller_day_and_model,
     unknown_outcomes_come_latest_first_until_they_are_known,
-    checkpoints_come_newest_first,
     everybodys_jobs_come_newest_first,
 );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Broken, Place, TakenPlace, WindowLog};
+use tollgate::store::{AccountLimit, Broken, Place, TakenPlace, WindowLog};
 
 use crate::desk::*;
 
@@ -67,7 +67,18 @@ async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
     assert_eq!(since(&desk, Duration::ZERO).await.len(), 1_000);
 }
 
+async fn the_limit_that_was_noted_last_is_known(desk: Desk) {
+    let noted = || bounded(desk.places.noted_limit());
+    assert_eq!(noted().await.expect("read"), None);
+    for (requests, window_seconds) in [(60, 60), (1_000, 3_600), (5, 86_400)] {
+        let limit = AccountLimit { requests, window_seconds };
+        desk.places.note_limit(limit);
+        assert_eq!(noted().await.expect("read"), Some(limit));
+    }
+}
+
 on_every_backend!(
+    the_limit_that_was_noted_last_is_known,
     a_place_has_the_time_of_its_reply,
     what_is_under_way_counts_as_answered_just_now,
     no_reply_is_older_than_its_request,
@@ -93,6 +104,16 @@ async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now()
     desk.pass(DAY);
     desk.restart();
     assert_eq!(since(&desk, Duration::ZERO).await, []);
+}
+
+#[tokio::test]
+async fn the_next_server_knows_the_limit_that_the_last_one_was_told() {
+    let mut desk = Desk::on_disk(Default::default());
+    let limit = AccountLimit { requests: u64::MAX, window_seconds: 60 };
+    desk.places.note_limit(limit);
+    desk.restart();
+    let noted = bounded(desk.places.noted_limit()).await.expect("read").expect("noted");
+    assert!(noted.requests > 1 << 62 && noted.window_seconds == 60, "{noted:?}");
 }
 
 #[tokio::test]
@@ -122,4 +143,5 @@ async fn a_broken_store_lets_nothing_out() {
     let broken = Broken("no disk".into());
     bounded(broken.took(Place::new(), START)).await.expect_err("not recorded");
     bounded(broken.places(START)).await.expect_err("not known");
+    bounded(broken.noted_limit()).await.expect_err("not known");
 }

@@ -105,7 +105,9 @@ async fn enlist(store: &Store, name: &str, token: &str) {
 }
 
 async fn roll(store: &Arc<Store>) -> Roll {
-    Roll::open(Arc::clone(store) as _, secret()).await
+    let roll = Roll::new(Arc::clone(store) as _, secret());
+    roll.look().await;
+    roll
 }
 
 fn name((caller, _): &(Caller, Standing)) -> String {

@@ -9,10 +9,10 @@ use crate::answer;
 use crate::answer::Answer;
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
-use crate::store::{Checkpoint, Ledger, Row, Unavailable};
+use crate::store::{Ledger, Row, Snapshot, Unavailable};
 use crate::upstream::billing::{KeyRow, Listing};
 
-/// Checkpoints that are shown, the latest first.
+/// Snapshots that are shown, the latest first.
 const MOST_CHECKPOINTS: usize = 100;
 /// Unknown outcomes that are shown, the latest first.
 const MOST_UNKNOWN: usize = 500;
@@ -105,7 +105,7 @@ pub(super) async fn answer(books: &Books, ledger: &dyn Ledger) -> Result<Answer,
     Ok(answer::json(StatusCode::OK, &document))
 }
 
-fn account(Known { listing, as_of }: &Known) -> Account {
+fn account(Known { listing, as_of, .. }: &Known) -> Account {
     let Listing { keys, billing } = listing.as_ref();
     let (balance, spent) = (cents(billing.balance_cents), cents(billing.usage.total_spent_cents));
     Account {
@@ -135,7 +135,7 @@ fn key(row: &KeyRow) -> Key {
     }
 }
 
-fn point(check: &Checkpoint) -> Point {
+fn point(check: &Snapshot) -> Point {
     let (balance, spent) = (cents(check.balance_cents), cents(check.spent_cents));
     Point {
         at: iso8601(check.at),

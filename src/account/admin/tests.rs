@@ -12,10 +12,11 @@ use super::*;
 use crate::clock;
 use crate::clock::Date;
 use crate::contract::money::Usd;
+use crate::store::Audit;
 use crate::store::memory::Memory;
 use crate::store::{
-    Checkpoint, Claim, Ending, Job, JobState, Limits, Member, Own, PurchaseId, Reservation,
-    Service, Word,
+    Claim, Ending, Job, JobState, Limits, Member, Own, PurchaseId, Reservation, Service, Snapshot,
+    Word,
 };
 use crate::upstream::billing::Billing;
 use crate::upstream::{Ask, Error, Reply};
@@ -73,7 +74,7 @@ impl Office {
 }
 
 fn posted(cost: Usd) -> Option<Ending> {
-    Some(Ending::Posted { cost, reply: None, keep: Duration::ZERO })
+    Some(Ending::Posted { cost, reply: None, keep: Duration::ZERO, job: None })
 }
 
 async fn text(answer: Answer) -> String {
@@ -170,6 +171,7 @@ async fn everybodys_jobs_come_newest_first_without_what_they_show() {
     for (name, owner, ago) in [("a", "member:ann", 90), ("b", "192.0.2.1", 30)] {
         let job = Job {
             request_id: name.into(),
+            purchase: None,
             owner: owner.into(),
             key: None,
             model: "video-a-2".into(),
@@ -202,15 +204,15 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
         r#"{{"keys":[{{"name":"web","keyPrefix":"svc_sk_ab12...","createdAt":"2025-01-01T00:00:00Z","lastUsedAt":null,"usageCount":7,"key":"{CANARY}"}},{{"name":"old","keyPrefix":"{CANARY}","createdAt":null,"revokedAt":"2025-02-01T00:00:00Z"}}],"billing":{{"balanceCents":4210,"rateLimit":{{"requests":60,"windowSeconds":60}},"usage":{{"chat":{{"count":3,"costCents":1}},"totalSpentCents":790}}}}}}"#
     );
     let office = office(Some(listing));
-    let check = |at, balance_cents, spent_cents| Checkpoint {
+    let check = |at, balance_cents, spent_cents| Snapshot {
         at: Duration::from_secs(at),
         balance_cents,
         chats: 2,
         chat_cents: 1,
         spent_cents,
     };
-    assert!(office.store.check(check(1_763_640_000, 5_000, 0)).await.unwrap());
-    assert!(office.store.check(check(1_763_643_600, 4_500, 500)).await.unwrap());
+    office.store.check(check(1_763_640_000, 5_000, 0)).await.unwrap();
+    office.store.check(check(1_763_643_600, 4_500, 500)).await.unwrap();
     office.buy("member:ann", "alpha", Usd::mills(3), Some(Ending::Unknown)).await;
     office.buy("member:ann", "alpha", Usd::mills(6), posted(Usd::mills(6))).await;
     let json = text(office.admin.billing().await.unwrap()).await;

@@ -120,3 +120,33 @@ async fn a_revoked_key_of_ours_is_told_once() {
         assert_eq!(names, told);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
+    let (books, count, _) = books(|_| Some(listing(1, "")));
+    let following = tokio::spawn(books.follow(|| true));
+    sleep(Duration::from_secs(1)).await;
+    let others = Arc::new(AtomicUsize::new(0));
+    let other = {
+        let others = Arc::clone(&others);
+        service_fn(move |_: Ask| {
+            others.fetch_add(1, Ordering::SeqCst);
+            let body = listing(2, "");
+            async move { Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 }) }
+        })
+    };
+    let balance = || books.known().unwrap().listing.billing.balance_cents;
+    for _ in 0..100 {
+        books.ask_through(other.clone(), |_| false, false);
+        books.refresh().await;
+    }
+    assert_eq!((others.load(Ordering::SeqCst), balance()), (0, 1));
+    books.ask_through(other, |_| false, true);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((others.load(Ordering::SeqCst), balance()), (1, 2));
+    books.0.asked.invalidate(&()).await;
+    books.refresh().await;
+    assert_eq!((count.load(Ordering::SeqCst), others.load(Ordering::SeqCst)), (1, 2));
+    drop(books);
+    timeout(Duration::from_secs(600), following).await.expect("there is one follower").unwrap();
+}

@@ -1,121 +1,285 @@
 //! When both books are looked into, and when a checkpoint is noted.
 
+use std::sync::Arc;
 use std::sync::Mutex;
 
-use bytes::Bytes;
-use http::StatusCode;
-use tower::service_fn;
-
+use super::super::reconcile;
+use super::super::reconcile::tests::world::Bought;
+use super::super::reconcile::tests::world::Dice;
+use super::super::reconcile::tests::world::World;
 use super::*;
 use crate::contract::money::Usd;
+use crate::store::Audit;
 use crate::store::Claim;
 use crate::store::Ending;
+use crate::store::Job;
+use crate::store::JobBook;
+use crate::store::JobState;
+use crate::store::KeptReply;
 use crate::store::Limits;
 use crate::store::PurchaseId;
 use crate::store::Reservation;
 use crate::store::Service as Kind;
+use crate::store::State;
+use crate::store::Word;
 use crate::store::memory::Memory;
 
-const LISTING: &str = r#"{"keys":[],"billing":{"balanceCents":4210,
-    "rateLimit":{"requests":60,"windowSeconds":60},
-    "usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
+const NOON: Duration = Duration::from_secs(1_763_640_000);
 
-fn ledger() -> Arc<Memory> {
-    Arc::new(Memory::new(Arc::new(clock::wall)))
+fn listing(keys: &[&str], snapshot: Snapshot) -> Listing {
+    let keys: Vec<_> = keys
+        .iter()
+        .map(|id| format!(r#"{{"id":"{id}","name":"a key","keyPrefix":"svc_sk_ab..."}}"#))
+        .collect();
+    let Snapshot { balance_cents, chats, chat_cents, spent_cents, .. } = snapshot;
+    let text = format!(
+        r#"{{"keys":[{}],"billing":{{"balanceCents":{balance_cents},
+        "rateLimit":{{"requests":60,"windowSeconds":60}},
+        "usage":{{"chat":{{"count":{chats},"costCents":{chat_cents}}},"totalSpentCents":{spent_cents}}}}}}}"#,
+        keys.join(",")
+    );
+    serde_json::from_str(&text).unwrap()
 }
 
-/// Sets a toll aside; every one with a key of its own.
-async fn reserve(ledger: &Memory) -> PurchaseId {
-    let id = PurchaseId::new();
+fn figures() -> Snapshot {
+    Snapshot { at: NOON, balance_cents: 4_210, chats: 3, chat_cents: 1, spent_cents: 790 }
+}
+
+fn known(keys: &[&str]) -> Known {
+    let listing = Arc::new(listing(keys, figures()));
+    Known { listing, as_of: NOON, asked: NOON }
+}
+
+fn ledger() -> Arc<Memory> {
+    Arc::new(Memory::new(Arc::new(|| NOON)))
+}
+
+async fn reserve(ledger: &Memory, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
     let mut key = [0; 32];
     key[..16].copy_from_slice(id.0.as_bytes());
     let reservation = Reservation {
         id,
         caller: "192.0.2.1".to_owned(),
-        service: Kind::Chat,
-        model: "eta-5-mini".into(),
-        toll: Usd::mills(3),
+        service,
+        model: model.into(),
+        toll,
         claim: Claim::Key { key, payload: key },
         limits: Limits::default(),
     };
     ledger.reserve(&reservation).await.unwrap();
-    id
+    ledger.sent(id).await.unwrap();
 }
 
 async fn lose(ledger: &Memory) {
-    let id = reserve(ledger).await;
-    ledger.sent(id).await.unwrap();
+    let id = PurchaseId::new();
+    reserve(ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
     ledger.settle(id, Ending::Unknown).await.unwrap();
 }
 
-/// A gateway that does something before it answers with these words.
-fn gateway(
-    body: &'static str,
-    meanwhile: impl Future<Output = ()>,
-) -> impl Service<Ask, Response = Reply, Error = Error> {
-    let meanwhile = Mutex::new(Some(meanwhile));
-    service_fn(move |_| {
-        let meanwhile = meanwhile.lock().unwrap().take().expect("asked once");
-        async move {
-            meanwhile.await;
-            let body = Bytes::from_static(body.as_bytes());
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+#[tokio::test]
+async fn first_listing_notes_checkpoint_though_purchases_are_under_way() {
+    let ledger = ledger();
+    let id = PurchaseId::new();
+    reserve(&ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
+    let keeper = Keeper::new(ledger.clone(), Binding::real());
+    keeper.judge(&known(&["k1"])).await;
+    let noted = ledger.last_check().await.unwrap().expect("noted");
+    assert_eq!((noted.snapshot, noted.settled, noted.number), (figures(), 0, 1));
+    // One is enough for a process.
+    ledger.settle(id, Ending::Voided).await.unwrap();
+    keeper.judge(&known(&["k1"])).await;
+    assert_eq!(ledger.checks(9).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn checkpoint_is_tried_again_with_each_listing() {
+    let ledger = ledger();
+    let (told, heard) = watch::channel(Heard::NotYet);
+    let binding = Binding::real();
+    let following = tokio::spawn(Keeper::new(ledger.clone(), binding.clone()).follow(heard));
+    for heard in [Heard::Nothing, Heard::Listing(known(&[])), Heard::Listing(known(&["k1"]))] {
+        assert_eq!(ledger.last_check().await.unwrap(), None);
+        told.send_replace(heard);
+        binding.may_sell().await.expect("nothing is decided");
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
         }
-    })
-}
-
-async fn asked(
-    gateway: impl Service<Ask, Response = Reply, Error = Error>,
-) -> Result<Listing, String> {
-    billing::ask(gateway).await.map_err(|error| error.to_string())
+    }
+    assert!(ledger.last_check().await.unwrap().is_some());
+    drop(told);
+    following.await.expect("it ends with the books");
 }
 
 #[tokio::test]
-async fn the_gateways_moment_is_noted_with_its_figures() {
+async fn unknown_outcomes_keep_their_checkpoint() {
     let ledger = ledger();
     lose(&ledger).await;
-    let began = clock::wall();
-    let look = look(&*ledger, asked(gateway(LISTING, async {}))).await.unwrap();
-    assert_eq!((look.rows.len(), look.before), (1, None));
-    assert!(began <= look.now.at && look.now.at <= clock::wall());
-    let Checkpoint { balance_cents, chats, chat_cents, spent_cents, .. } = look.now;
-    assert_eq!((balance_cents, chats, chat_cents, spent_cents), (4_210, 3, 1, 790));
+    let note = async || {
+        Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["k1"])).await;
+        ledger.checks(9).await.unwrap().len()
+    };
+    assert_eq!(note().await, 1, "the first, whatever was lost before");
+    assert_eq!(note().await, 1, "what was lost just before may be counted since");
+    let ledger = self::ledger();
+    let note = async || {
+        Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["k1"])).await;
+        ledger.checks(9).await.unwrap().len()
+    };
+    assert_eq!((note().await, note().await), (1, 2));
+    lose(&ledger).await;
+    assert_eq!(note().await, 2, "what was lost since can be told from there alone");
 }
 
 #[tokio::test]
-async fn whatever_is_under_way_blocks() {
+async fn keys_rotated_one_by_one_keep_the_account() {
     let ledger = ledger();
-    let running = reserve(&ledger).await;
-    let never = gateway(LISTING, async { panic!("the gateway is not even asked") });
-    assert!(matches!(look(&*ledger, asked(never)).await, Err(Blocked::UnderWay)));
-    ledger.settle(running, Ending::Voided).await.unwrap();
+    let binding = Binding::real();
+    let mut keys = vec!["k0", "k1", "k2", "k3", "k4"];
+    let recognise = async |keys: &[&str]| {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        binding.recognise(&*ledger, keys).await.unwrap()
+    };
+    assert!(recognise(&keys).await);
+    for (place, new) in ["n0", "n1", "n2", "n3", "n4"].into_iter().enumerate() {
+        keys[place] = new;
+        assert!(recognise(&keys).await, "{keys:?}");
+        binding.may_sell().await.unwrap();
+    }
+    assert!(!recognise(&["x0"]).await, "none in common");
+    let refusal = binding.may_sell().await.unwrap_err();
+    assert_eq!(refusal.kind().code, "ledger_unavailable");
+    assert!(!recognise(&["x0", "x1"]).await, "and it was not noted");
+    assert!(recognise(&["n4", "x0"]).await);
+    binding.may_sell().await.expect("it sells again");
 
-    // Begun, or begun and ended, while the gateway answers.
-    let begins = gateway(LISTING, async {
-        reserve(&ledger).await;
-    });
-    assert!(matches!(look(&*ledger, asked(begins)).await, Err(Blocked::UnderWay)));
-    let running = ledger.rows(Duration::ZERO).await.unwrap().remove(1).id;
-    ledger.settle(running, Ending::Voided).await.unwrap();
-    let passes = gateway(LISTING, lose(&ledger));
-    assert!(matches!(look(&*ledger, asked(passes)).await, Err(Blocked::UnderWay)));
-    assert!(look(&*ledger, asked(gateway(LISTING, async {}))).await.is_ok());
+    Keeper::new(ledger.clone(), binding.clone()).judge(&known(&["k0"])).await;
+    assert!(ledger.last_check().await.unwrap().is_some());
+    binding.renew();
+    assert!(recognise(&["y0"]).await);
+    assert_eq!(ledger.last_check().await.unwrap(), None, "it is the earlier account's");
+    assert!(!recognise(&["n4"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_sale_waits_a_moment_for_the_first_listing() {
+    let binding = Binding::real();
+    let began = clock::now();
+    binding.may_sell().await.expect("nobody can say");
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    binding.may_sell().await.expect("nobody can say");
+    assert_eq!(began.elapsed(), Duration::from_secs(1), "once");
 }
 
 #[tokio::test]
-async fn a_start_notes_a_checkpoint_unless_the_earlier_one_can_still_tell_something() {
+async fn other_account_is_not_compared() {
     let ledger = ledger();
-    let checks = async || ledger.last_check().await.unwrap();
-    note(ledger.clone(), gateway("{}", async {})).await;
-    assert_eq!(checks().await, None, "the gateway said nothing of use");
-    lose(&ledger).await;
-    note(ledger.clone(), gateway(LISTING, async {})).await;
-    let first = checks().await.expect("the first, whatever was lost before");
-    note(ledger.clone(), gateway(LISTING, async {})).await;
-    let second = checks().await.expect("another");
-    assert!(second.at >= first.at);
+    let look = async |keys: &[&str]| {
+        let listing = listing(keys, figures());
+        look(&*ledger, async { Ok(listing) }).await
+    };
+    assert!(look(&["k1"]).await.is_ok());
+    ledger.recognise(vec!["k1".to_owned()], Recognise::Note).await.unwrap();
+    assert!(look(&["k0", "k1"]).await.is_ok());
+    assert!(matches!(look(&["k2"]).await, Err(Blocked::OtherAccount)));
+    assert!(matches!(look(&[]).await, Err(Blocked::NoKeys)));
+}
 
-    lose(&ledger).await;
-    note(ledger.clone(), gateway(LISTING, async {})).await;
-    assert_eq!(checks().await, Some(second), "what was lost since can be told from here alone");
+/// Something that happens in a world.
+enum Event {
+    Begins(usize),
+    Ends(usize),
+    Hears(usize),
+    Reconciles,
+}
+
+async fn end(ledger: &Memory, bought: &Bought) {
+    let Bought { id, price, .. } = *bought;
+    let (keep, job) = (Duration::from_secs(60), bought.job.map(|_| Box::new(job(bought))));
+    let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
+    let reply = (!bought.is_assumed).then_some(reply);
+    let ending = match bought.state {
+        State::Posted => Ending::Posted { cost: price, reply, keep, job },
+        State::Voided => Ending::Voided,
+        State::Reserved | State::Sent | State::Unknown => Ending::Unknown,
+    };
+    ledger.settle(id, ending).await.unwrap();
+}
+
+fn job(bought: &Bought) -> Job {
+    Job {
+        request_id: bought.id.to_string().into(),
+        purchase: Some(bought.id),
+        owner: "".into(),
+        key: None,
+        model: bought.model.into(),
+        toll: bought.price,
+        at: NOON,
+        latest: None,
+    }
+}
+
+/// Lives through a world, and reconciles now and then; how often something was released.
+async fn live(seed: u64) -> usize {
+    let mut dice = Dice::new(seed);
+    let world = World::random(&mut dice, 9, false);
+    let time = Arc::new(Mutex::new(world.wall(0)));
+    let clock = Arc::clone(&time);
+    let ledger = Memory::new(Arc::new(move || *clock.lock().unwrap()));
+    let mut events = Vec::new();
+    for (place, bought) in world.bought.iter().enumerate() {
+        events.push((bought.begun, 0, Event::Begins(place)));
+        events.push((bought.ended, 1, Event::Ends(place)));
+        if let Some((heard, state)) = bought.job
+            && state != JobState::Open
+        {
+            events.push((heard, 2, Event::Hears(place)));
+        }
+    }
+    for _ in 0..6 {
+        events.push((dice.below(6_000), 3, Event::Reconciles));
+    }
+    events.sort_by_key(|(at, order, _)| (*at, *order));
+    let mut released = 0;
+    for (at, _, event) in events {
+        *time.lock().unwrap() = world.wall(at);
+        match event {
+            Event::Begins(place) => {
+                let Bought { service, price, model, id, .. } = world.bought[place];
+                reserve(&ledger, (service, price), model, id).await;
+            }
+            Event::Ends(place) => end(&ledger, &world.bought[place]).await,
+            Event::Hears(place) => {
+                let (_, state) = world.bought[place].job.unwrap();
+                let word = Word { at: world.wall(at), body: "{}".into(), state };
+                let request_id = world.bought[place].id.to_string().into();
+                ledger.heard(request_id, word).await.unwrap();
+            }
+            Event::Reconciles => {
+                let listing = listing(&["k"], world.snapshot(at, at));
+                let look = look_by(&ledger, async { Ok(listing) }, || world.wall(at)).await;
+                let look = look.unwrap();
+                let verdict = look.before.map(|before| {
+                    reconcile::decide(&before, &look.now, &look.evidence, look.read_at)
+                });
+                for settled in verdict.iter().flat_map(|verdict| &verdict.settled) {
+                    let is_free = settled.charged.is_none();
+                    released += usize::from(is_free);
+                    let has_paid = world.has_paid(settled.id, at);
+                    assert!(!(is_free && has_paid), "seed {seed}: {settled:?}\n{world:#?}");
+                }
+                let keep = |_| Duration::from_secs(60);
+                write_down(&ledger, &look, verdict.as_ref(), keep).await.unwrap();
+            }
+        }
+    }
+    released
+}
+
+#[tokio::test]
+async fn reconciling_again_and_again_releases_nothing_that_was_charged() {
+    let mut released = 0;
+    for seed in 0..3_000 {
+        released += live(seed).await;
+    }
+    assert!(released > 200, "{released}");
 }

@@ -81,6 +81,14 @@ impl Flow {
         Self { standing, ..self }
     }
 
+    /// The same stream, after which the browser is to connect again this much later.
+    pub(super) fn again_in(mut self, wait: Duration) -> Self {
+        if let Some(first) = self.pending.front_mut() {
+            *first = frame::retry(wait);
+        }
+        self
+    }
+
     /// Whether the browser knows all that there is, and there will be no more.
     pub(super) fn has_nothing_to_tell(&self) -> bool {
         self.pending.len() == 1 && self.is_finished()

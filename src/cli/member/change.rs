@@ -17,12 +17,12 @@ use crate::store::is_member_name;
 /// `tollgate member …`
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Change {
-    /// Adds a member and prints its token, once
+    /// Adds members and prints their tokens, once
     Add {
         /// 1 to 64 of a-z 0-9 . _ -; a name is never given to another
-        #[arg(value_parser = name)]
-        name: Arc<str>,
-        /// What it may spend: 5.00/day, 50.00/month, or both
+        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        names: Vec<Arc<str>>,
+        /// What each may spend: 5.00/day, 50.00/month, or both
         #[arg(long = "budget", value_name = "AMOUNT/PERIOD", value_parser = portion::read)]
         budgets: Vec<Portion>,
         /// What it may do
@@ -35,26 +35,26 @@ pub enum Change {
         #[arg(long, value_enum, default_value = "table")]
         format: Format,
     },
-    /// Ends a member's token and logins, for good
+    /// Ends members' tokens and logins, for good
     Revoke {
         /// Whose
-        #[arg(value_parser = name)]
-        name: Arc<str>,
+        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        names: Vec<Arc<str>>,
     },
-    /// Changes a member's budget or role
+    /// Changes members' budget or role
     Update {
         /// Whose
-        #[arg(value_parser = name)]
-        name: Arc<str>,
+        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        names: Vec<Arc<str>>,
         /// What changes
         #[command(flatten)]
         to: Update,
     },
-    /// Gives a member another token and prints it, once; the old one and its logins end
+    /// Gives members another token and prints it, once; the old one and its logins end
     Rotate {
         /// Whose
-        #[arg(value_parser = name)]
-        name: Arc<str>,
+        #[arg(required = true, value_name = "NAME", value_parser = name)]
+        names: Vec<Arc<str>>,
         /// Goes on with the secret as it is now: tokens that were made with another hold no more
         #[arg(long)]
         new_secret: bool,

@@ -104,6 +104,8 @@ fn the_key_travels_over_https_or_stays_on_this_machine() {
         ("http://gateway.example.com", "https"),
         ("http://10.0.0.1", "https"),
         ("http://localhost.example.com", "https"),
+        ("http://x.localhost", "https"),
+        ("http://localhost.", "https"),
         ("ftp://gateway.example.com", "address"),
         ("gateway.example.com", "address"),
         ("", "address"),

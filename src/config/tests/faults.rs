@@ -19,6 +19,10 @@ const ONE_FAULT: &[(&str, &str)] = &[
         "[server]\nmax_connections = '5'",
         "2:19: server.max_connections: expected a whole number, not text",
     ),
+    (
+        "[server]\nmax_body_memory = '1MiB'",
+        "2:19: server.max_body_memory: expected at least server.chat_body and server.video_body",
+    ),
     ("[server]\ntls = { cert = 'c' }", "2:7: server.tls: expected a setting `key` in it"),
     (
         "[server]\ntls = { cert = 'c', key = 'k', kee = 1 }",

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -129,16 +129,11 @@ impl Bucket {
         }
         let bits = if last.len() < PACKED { WHEN_CROWDED } else { WHEN_PACKED };
         match caller {
-            Caller::Address(IpAddr::V4(address)) => {
-                let mask = u32::MAX << (u32::BITS - bits.0);
-                let network = Ipv4Addr::from_bits(address.to_bits() & mask);
-                Share::Network(network.into(), bits.0)
-            }
-            Caller::Address(IpAddr::V6(address)) => {
-                let mask = u128::MAX << (u128::BITS - bits.1);
-                let network = Ipv6Addr::from_bits(address.to_bits() & mask);
-                Share::Network(network.into(), bits.1)
-            }
+            Caller::Address(address) => match caller.network(bits) {
+                Some(network) if address.is_ipv4() => Share::Network(network, bits.0),
+                Some(network) => Share::Network(network, bits.1),
+                None => own,
+            },
             Caller::Subject(subject) => {
                 Share::Subjects(self.subjects.hash_one(subject) % SHARES_OF_SUBJECTS)
             }
@@ -169,6 +164,11 @@ impl Bucket {
     }
 }
 
+/// Whether an answer says what is left.
+pub(super) fn has_policy(answer: &Answer) -> bool {
+    answer.headers().contains_key(POLICY)
+}
+
 /// What is left to a caller, for the two headers (draft-ietf-httpapi-ratelimit-headers-10).
 #[derive(Debug)]
 pub(super) struct Left {
@@ -190,6 +190,8 @@ impl Left {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3_600);

@@ -5,9 +5,13 @@ use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::access::Standing;
-use crate::purchase::tests::{SOON, keyed, receipt, terms};
+use crate::purchase::tests::{SOON, keyed, purchase, receipt, terms};
 use crate::store::State;
 use crate::store::memory::Memory;
+
+fn refusals() -> Arc<Refusals> {
+    Arc::new(Refusals::new(Duration::ZERO))
+}
 
 /// A call that is cut off, before its departure or after it; then the same purchase again.
 async fn again_after_a_cut(after_departure: bool) -> Outcome {
@@ -21,11 +25,13 @@ async fn again_after_a_cut(after_departure: bool) -> Outcome {
     });
     let cut = keyed();
     let waiting = cut.waiters.wait(Standing::default());
-    let call = layer(Arc::clone(&ledger), terms(SOON)).layer(endless).oneshot(cut);
+    let call = layer(Arc::clone(&ledger), Binding::play(), refusals(), terms(SOON));
+    let call = call.layer(endless).oneshot(cut);
     timeout(SOON, call).await.expect_err("it has no end");
     drop(waiting);
     let prompt = service_fn(|_: Purchase| async { Ok::<_, Problem>(receipt()) });
-    layer(ledger, terms(SOON)).layer(prompt).oneshot(keyed()).await
+    let again = layer(ledger, Binding::play(), refusals(), terms(SOON));
+    again.layer(prompt).oneshot(keyed()).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -40,4 +46,94 @@ async fn what_was_cut_off_after_it_was_sent_is_unknown_and_is_not_bought_again()
         Err(Stop::Known(earlier)) => assert_eq!(earlier.state, State::Unknown),
         other => panic!("{other:?}"),
     }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn marked_retry_looks_back_fifteen_minutes_if_replies_are_kept_so_long() {
+    let second = Duration::from_secs(1);
+    for (window, keep, is_retry, back) in [
+        (30 * second, 1_440 * MINUTE, true, 15 * MINUTE),
+        (30 * second, 1_440 * MINUTE, false, 30 * second),
+        (60 * MINUTE, 1_440 * MINUTE, true, 60 * MINUTE),
+        (30 * second, 2 * MINUTE, true, 2 * MINUTE),
+        (30 * second, 10 * second, true, 30 * second),
+        (Duration::ZERO, 1_440 * MINUTE, true, Duration::ZERO),
+    ] {
+        let kept = Terms { dedupe_window: window, keep_chats: keep, ..terms(SOON) };
+        let found = look_back(is_retry, &kept, store::Service::Chat);
+        assert_eq!(found, back, "{window:?} {keep:?} {is_retry}");
+    }
+}
+
+/// One caller's identical videos, at times that the test sets.
+struct Shop {
+    ledger: Arc<dyn Ledger>,
+    refusals: Arc<Refusals>,
+}
+
+impl Shop {
+    fn open() -> Self {
+        clock::set_wall(Some(Duration::from_secs(1_763_640_000)));
+        let refusals = Arc::new(Refusals::new(clock::wall()));
+        Self { ledger: Arc::new(Memory::new(Arc::new(clock::wall))), refusals }
+    }
+
+    /// Whether it was bought, or what it repeats was found.
+    async fn buys(&self, is_retry: bool, outcome: Result<Receipt, Problem>) -> bool {
+        let gateway = service_fn(move |_: Purchase| std::future::ready(outcome.clone()));
+        let terms = Terms { keep_videos: 1_440 * MINUTE, ..terms(SOON) };
+        let mut purchase = purchase();
+        purchase.claim = Claim::Likeness { is_retry };
+        let (ledger, refusals) = (Arc::clone(&self.ledger), Arc::clone(&self.refusals));
+        let stack = layer(ledger, Binding::play(), refusals, terms);
+        match stack.layer(gateway).oneshot(purchase).await {
+            Ok(receipt) => {
+                receipt.delivery.expect("it has no key").taken();
+                true
+            }
+            Err(Stop::Known(earlier)) => {
+                assert_eq!(earlier.state, State::Posted);
+                false
+            }
+            Err(Stop::Problem(_)) => true,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn marked_retry_joins_delivered_reply_for_fifteen_minutes() {
+    let shop = Shop::open();
+    assert!(shop.buys(false, Ok(receipt())).await);
+    for _ in 0..3 {
+        tokio::time::sleep(5 * MINUTE).await;
+        assert!(!shop.buys(true, Ok(receipt())).await);
+    }
+    tokio::time::sleep(SOON).await;
+    assert!(shop.buys(true, Ok(receipt())).await);
+    assert!(shop.buys(false, Ok(receipt())).await, "it says that it is another one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn marked_retry_of_refused_call_joins_nothing_that_was_delivered_before() {
+    for refusal in [&crate::problem::WINDOW_EXHAUSTED, &crate::problem::GATEWAY_UNREACHABLE] {
+        let shop = Shop::open();
+        assert!(shop.buys(false, Ok(receipt())).await);
+        tokio::time::sleep(SOON).await;
+        assert!(shop.buys(false, Err(Problem::new(refusal))).await);
+        tokio::time::sleep(SOON).await;
+        assert!(shop.buys(true, Ok(receipt())).await, "what was refused is bought");
+        assert!(!shop.buys(true, Ok(receipt())).await, "what was bought after it is joined");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_that_starts_has_refused_everybody() {
+    let mut shop = Shop::open();
+    assert!(shop.buys(false, Ok(receipt())).await);
+    tokio::time::sleep(SOON).await;
+    assert!(!shop.buys(true, Ok(receipt())).await);
+    shop.refusals = Arc::new(Refusals::new(clock::wall()));
+    assert!(shop.buys(true, Ok(receipt())).await);
 }

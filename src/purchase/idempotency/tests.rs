@@ -24,7 +24,7 @@ async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
                     id: abandoned,
                     state: State::Sent,
                     toll: Usd::dollars(3),
-                    reply: None,
+                    reply_bytes: None,
                 })),
             }
         }
@@ -44,8 +44,12 @@ async fn elsewhere(times: usize) -> (Outcome, Duration) {
     let inner = service_fn(move |_: Purchase| {
         let number = asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         async move {
-            let known =
-                Earlier { id: earlier, state: State::Sent, toll: Usd::dollars(3), reply: None };
+            let known = Earlier {
+                id: earlier,
+                state: State::Sent,
+                toll: Usd::dollars(3),
+                reply_bytes: None,
+            };
             if number < times { Err(Stop::Known(known)) } else { Ok(receipt()) }
         }
     });
@@ -75,7 +79,7 @@ async fn who_joins_a_purchase_that_runs_gets_its_reply_as_a_replay() {
     let inner = service_fn(move |purchase: Purchase| async move {
         if purchase.id != bought {
             let (state, toll) = (State::Sent, Usd::dollars(3));
-            return Err(Stop::Known(Earlier { id: bought, state, toll, reply: None }));
+            return Err(Stop::Known(Earlier { id: bought, state, toll, reply_bytes: None }));
         }
         sleep(SOON).await;
         Ok(receipt())

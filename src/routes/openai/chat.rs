@@ -4,34 +4,35 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
-use super::{Purchases, refusal, stream};
+use super::{Purchases, refusal, stream, text_at};
 use crate::answer::Answer;
 use crate::clock;
 use crate::downstream::Call;
-use crate::jobs::reading::text_at;
 use crate::problem::{Charged, OUTCOME_UNKNOWN, Problem};
 use crate::purchase::{Purchase, Receipt};
+use crate::redact::Redactor;
+use crate::routes::Parts;
 use crate::routes::claim;
 use crate::routes::receipt;
 use crate::validate;
-use crate::validate::ChatRules;
 
 /// Where the gateway's reply has its text (2.4).
 const CONTENT: &str = "/message/content";
 
 /// Checks the chat, buys it, and says the gateway's reply in OpenAI's shape.
 pub(super) async fn buy(
-    rules: &ChatRules,
+    parts: &Parts,
     purchases: Purchases,
     call: &Call<Bytes>,
 ) -> Result<Answer, Problem> {
-    let wanted = validate::openai::chat(&call.body, rules)?;
+    let wanted = validate::openai::chat(&call.body, &parts.rules)?;
     let claim = claim::of(&call.head.headers)?;
     let voice = Voice {
         id: format!("chatcmpl-{}", call.id.as_str()),
         created: clock::wall().as_secs(),
         model: wanted.order.get().model.to_string(),
         wants_usage: wanted.wants_usage,
+        redactor: parts.redactor.clone(),
     };
     let purchase =
         Purchase::new(call.caller.clone(), wanted.order, claim).by(call.standing.clone());
@@ -44,11 +45,11 @@ pub(super) async fn buy(
 
 fn whole(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
     if !receipt.status.is_success() {
-        return Ok(refusal::answer(receipt));
+        return Ok(refusal::answer(receipt, &voice.redactor));
     }
-    let said = Said::read(&receipt)?;
+    let said = Said::read(&receipt, &voice.redactor)?;
     let body = voice.completion(&said);
-    Ok(receipt::answer(Receipt { body, is_json: true, ..receipt }))
+    Ok(receipt::translated(Receipt { is_json: true, ..receipt }, body))
 }
 
 /// What all that is said of one chat has in common.
@@ -58,6 +59,7 @@ pub(super) struct Voice {
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) wants_usage: bool,
+    pub(super) redactor: Redactor,
 }
 
 /// What the gateway answered, as far as OpenAI has words for it.
@@ -83,8 +85,8 @@ struct Counted {
 impl Said {
     /// # Errors
     /// `outcome_unknown`, charged: the reply that was paid for has no text.
-    pub(super) fn read(receipt: &Receipt) -> Result<Self, Problem> {
-        let content = text_at(&receipt.body, &[CONTENT.to_owned()]).ok_or_else(|| {
+    pub(super) fn read(receipt: &Receipt, redactor: &Redactor) -> Result<Self, Problem> {
+        let content = text_at(redactor, &receipt.body, &[CONTENT]).ok_or_else(|| {
             let problem = Problem::new(&OUTCOME_UNKNOWN).charged(Charged::Yes).detail(
                 "the gateway's reply has no message.content; POST /api/v1/chat shows it as it is",
             );

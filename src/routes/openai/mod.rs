@@ -16,8 +16,17 @@ use super::Parts;
 use crate::answer::Answer;
 use crate::downstream::Call;
 use crate::downstream::route::OpenAi;
+use crate::jobs::reading;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
+use crate::redact::Redactor;
+
+/// The text in the gateway's JSON at the first of `pointers` that leads to one. It is searched for keys
+/// after it was decoded, too, as it is written out anew.
+fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Option<String> {
+    let pointers: Vec<_> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
+    reading::text_at(body, &pointers).map(|text| redactor.text(text))
+}
 
 type Purchases = BoxCloneSyncService<Purchase, Receipt, Problem>;
 
@@ -32,7 +41,7 @@ pub(super) async fn answer(
     match which {
         OpenAi::Models => Ok(models::list(catalog)),
         OpenAi::Model => models::one(catalog, call.head.uri.path()),
-        OpenAi::Chat => chat::buy(&parts.rules, purchases, call).await,
+        OpenAi::Chat => chat::buy(parts, purchases, call).await,
         OpenAi::Video => videos::buy(parts, purchases, call).await,
         OpenAi::Videos => videos::list(parts, call).await,
         OpenAi::VideoNamed => videos::named(parts, call).await,

@@ -5,10 +5,11 @@ use http::HeaderValue;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::text_at;
 use crate::answer::Answer;
-use crate::jobs::reading::text_at;
 use crate::problem::{Charged, SHOULD_RETRY, family, is_sent_again};
 use crate::purchase::Receipt;
+use crate::redact::Redactor;
 use crate::routes::receipt;
 
 /// Guess: where the body of a refusal has words for people (7 does not show its shape).
@@ -33,9 +34,8 @@ struct Told<'a> {
 }
 
 /// What the gateway said, to be read by SDKs.
-pub(super) fn document(receipt: &Receipt) -> Bytes {
-    let pointers: Vec<_> = WORDS.iter().map(|pointer| (*pointer).to_owned()).collect();
-    let words = text_at(&receipt.body, &pointers).map(|words| format!(": {words}"));
+pub(super) fn document(receipt: &Receipt, redactor: &Redactor) -> Bytes {
+    let words = text_at(redactor, &receipt.body, WORDS).map(|words| format!(": {words}"));
     let document = Document {
         error: Told {
             message: format!(
@@ -55,8 +55,8 @@ pub(super) fn document(receipt: &Receipt) -> Bytes {
 }
 
 /// The answer that it is.
-pub(super) fn answer(refused: Receipt) -> Answer {
-    let (body, status) = (document(&refused), refused.status);
+pub(super) fn answer(refused: Receipt, redactor: &Redactor) -> Answer {
+    let (body, status) = (document(&refused, redactor), refused.status);
     let mut answer = receipt::answer(Receipt { body, is_json: true, ..refused });
     if !is_sent_again(status) {
         answer.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));

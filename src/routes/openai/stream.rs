@@ -62,11 +62,11 @@ pub(super) async fn buy(
 /// The outcome came before a stream had to be begun: nothing but the media type tells it from others.
 fn at_once(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
     if !receipt.status.is_success() {
-        return Ok(refusal::answer(receipt));
+        return Ok(refusal::answer(receipt, &voice.redactor));
     }
-    let said = Said::read(&receipt)?;
+    let said = Said::read(&receipt, &voice.redactor)?;
     let body = voice.events(&said, &receipt);
-    Ok(as_events(receipt::answer(Receipt { body, ..receipt })))
+    Ok(as_events(receipt::translated(receipt, body)))
 }
 
 fn as_events(mut answer: Answer) -> Answer {
@@ -150,9 +150,9 @@ impl Voice {
         let (error, receipt) = match outcome {
             Err(problem) => (problem.openai_document(), None),
             Ok(receipt) if !receipt.status.is_success() => {
-                (refusal::document(&receipt), Some(receipt))
+                (refusal::document(&receipt, &self.redactor), Some(receipt))
             }
-            Ok(receipt) => match Said::read(&receipt) {
+            Ok(receipt) => match Said::read(&receipt, &self.redactor) {
                 Ok(said) => return Noticed::new(self.events(&said, &receipt), receipt.delivery),
                 Err(problem) => (problem.openai_document(), Some(receipt)),
             },

@@ -6,19 +6,20 @@ use http::{HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
-use super::{Purchases, form, refusal};
+use super::{Purchases, form, refusal, text_at};
 use crate::answer;
 use crate::answer::Answer;
 use crate::clock;
 use crate::contract::video::VideoAccepted;
 use crate::downstream::Call;
-use crate::jobs::reading::{text_at, word};
+use crate::jobs::reading::word;
 use crate::jobs::{Job, JobState};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, JOB_NOT_FOUND, NOT_FOUND, OUTCOME_UNKNOWN, Problem,
     UNKNOWN_ENDPOINT,
 };
 use crate::purchase::{Purchase, Receipt};
+use crate::redact::Redactor;
 use crate::routes::Parts;
 use crate::routes::claim;
 use crate::routes::receipt;
@@ -84,14 +85,14 @@ pub(super) async fn buy(
         Purchase::new(call.caller.clone(), wanted.order, claim).by(call.standing.clone());
     let receipt = purchases.oneshot(purchase).await?;
     if !receipt.status.is_success() {
-        return Ok(receipt::naming(&wanted.ignored, refusal::answer(receipt)));
+        return Ok(receipt::naming(&wanted.ignored, refusal::answer(receipt, &parts.redactor)));
     }
     let accepted: VideoAccepted<'_> =
         serde_json::from_slice(&receipt.body).map_err(|_| Problem::new(&OUTCOME_UNKNOWN))?;
     let known = parts.jobs.look(&accepted.request_id, &call.caller).await.ok();
     let ordered = serde_json::from_slice::<Ordered>(&sent.body).ok();
     let mut video = match &known {
-        Some(job) => Video::of(job),
+        Some(job) => Video::of(job, &parts.redactor),
         None => Video::new(&accepted.request_id, &sent.model, clock::wall().as_secs()),
     };
     video.prompt = ordered.as_ref().map(|ordered| &*ordered.prompt);
@@ -145,7 +146,7 @@ pub(super) async fn list(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Pr
     let shown = rest.get(..page.limit.min(rest.len())).unwrap_or_default();
     let list = List {
         object: "list",
-        data: shown.iter().map(Video::of).collect(),
+        data: shown.iter().map(|job| Video::of(job, &parts.redactor)).collect(),
         first_id: shown.first().map(|job| &*job.request_id),
         last_id: shown.last().map(|job| &*job.request_id),
         has_more: rest.len() > shown.len(),
@@ -173,7 +174,7 @@ pub(super) async fn named(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, P
     }
     let job = parts.jobs.look(request_id, &call.caller).await?;
     let job = Job { latest: Some(word), ..job };
-    Ok(polled(answer::json(StatusCode::OK, &Video::of(&job))))
+    Ok(polled(answer::json(StatusCode::OK, &Video::of(&job, &parts.redactor))))
 }
 
 async fn content(parts: &Parts, call: &Call<Bytes>, status: &[u8]) -> Result<Answer, Problem> {
@@ -211,7 +212,7 @@ impl<'a> Video<'a> {
     }
 
     /// A job by the latest word on it.
-    fn of(job: &'a Job) -> Self {
+    fn of(job: &'a Job, redactor: &Redactor) -> Self {
         let video = Self::new(&job.request_id, &job.model, job.at.as_secs());
         let Some(latest) = &job.latest else { return video };
         match latest.state {
@@ -222,8 +223,7 @@ impl<'a> Video<'a> {
                 ..video
             },
             JobState::Failed => {
-                let reasons: Vec<_> = REASONS.iter().map(|at| (*at).to_owned()).collect();
-                let message = text_at(&latest.body, &reasons)
+                let message = text_at(redactor, &latest.body, REASONS)
                     .unwrap_or_else(|| "the gateway says that it failed, and not why".to_owned());
                 Self { status: "failed", error: Some(Failure { code: "failed", message }), ..video }
             }

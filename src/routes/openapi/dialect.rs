@@ -6,7 +6,7 @@ use super::operations::{
     BASE, EVENTS, JSON, OF_JOBS, OF_VIDEO, Operation, PURCHASE, Query, Refuses, ok,
 };
 use super::schemas;
-use crate::problem::{FORBIDDEN, INVALID_REQUEST, NOT_FOUND};
+use crate::problem::{FORBIDDEN, INVALID_REQUEST, NOT_FOUND, ORIGIN_NOT_ALLOWED};
 
 const DIALECT: Operation = Operation { tag: "openai", refuses: Refuses::OpenAi, ..BASE };
 
@@ -18,6 +18,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         summary: "The models, chats and videos",
         replies: &[ok("A list.", &[(JSON, "OpenAiList")])],
         is_for_callers: false,
+        problems: &[&ORIGIN_NOT_ALLOWED],
         ..DIALECT
     },
     Operation {
@@ -26,7 +27,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         summary: "One model",
         replies: &[ok("The model.", &[(JSON, "OpenAiObject")])],
         is_for_callers: false,
-        problems: &[&NOT_FOUND],
+        problems: &[&NOT_FOUND, &ORIGIN_NOT_ALLOWED],
         ..DIALECT
     },
     Operation {

@@ -6,7 +6,8 @@ use super::operations::{BASE, JSON, Operation, Query, Reply, ok};
 use super::schemas;
 use crate::problem::{
     FORBIDDEN, INVALID_CREDENTIALS, INVALID_REQUEST, Kind, LEDGER_UNAVAILABLE, MALFORMED_JSON,
-    NOT_FOUND, ORIGIN_NOT_ALLOWED, PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT, UNSUPPORTED_MEDIA_TYPE,
+    NOT_FOUND, ORIGIN_NOT_ALLOWED, OVERLOADED, PAYLOAD_TOO_LARGE, REQUEST_TIMEOUT,
+    UNSUPPORTED_MEDIA_TYPE,
 };
 
 const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, about: "Done.", bodies: &[] };
@@ -20,6 +21,7 @@ const LOGIN: &[&Kind] = &[
     &PAYLOAD_TOO_LARGE,
     &UNSUPPORTED_MEDIA_TYPE,
     &INVALID_REQUEST,
+    &OVERLOADED,
     &LEDGER_UNAVAILABLE,
 ];
 const ADMINS: Operation = Operation { tag: "admins", ..BASE };

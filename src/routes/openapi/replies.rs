@@ -16,6 +16,7 @@ pub(super) const OF_PURCHASES: &[(&str, &str)] = &[
         "What was asked for and is not done, by name, where there is any: what the gateway has no word for, and an \
          `aspect_ratio` (or `size`) that the model ignores.",
     ),
+    ("Tollgate-Ledger", "The name of the ledger that knows the purchase."),
     ("X-Request-Id", "The request's name in logs."),
 ];
 

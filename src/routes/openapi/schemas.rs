@@ -49,6 +49,11 @@ pub(super) fn key() -> RefOr<Schema> {
     string().min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!#-~]+$")).into()
 }
 
+/// Any text: whatever is not the ledger's name is another name.
+pub(super) fn ledger() -> RefOr<Schema> {
+    string().into()
+}
+
 pub(super) fn request_id() -> RefOr<Schema> {
     string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
 }
@@ -107,7 +112,7 @@ fn openai_chat(catalog: &Catalog) -> RefOr<Schema> {
         ("model", string().enum_values(Some(models)).into()),
         ("messages", ArrayBuilder::new().items(message).min_items(Some(1)).into()),
     ])
-    .property("stream", object(Type::Boolean))
+    .property("stream", object(SchemaType::from_iter([Type::Boolean, Type::Null])))
     .into()
 }
 
@@ -115,9 +120,9 @@ fn openai_video(catalog: &Catalog) -> RefOr<Schema> {
     let models = catalog.video.iter().map(|model| String::from(&*model.id));
     let sizes = ["1280x720", "720x1280", "1920x1080", "1080x1920"];
     record(&[("prompt", string().min_length(Some(1)).pattern(Some(VISIBLE)).into())])
-        .property("model", string().enum_values(Some(models)))
-        .property("seconds", string().enum_values(Some(["4", "5", "6", "8", "10", "15"])))
-        .property("size", string().enum_values(Some(sizes)))
+        .property("model", one_of_or_null(models))
+        .property("seconds", one_of_or_null(["4", "5", "6", "8", "10", "15"].map(String::from)))
+        .property("size", one_of_or_null(sizes.map(String::from)))
         .into()
 }
 
@@ -238,6 +243,7 @@ fn price_list() -> RefOr<Schema> {
         .property("remarks", string());
     record(&[
         ("mode", string().enum_values(Some(["sandbox", "live"])).into()),
+        ("access", string().enum_values(Some(["open", "members", "jwt"])).into()),
         ("chat", ArrayBuilder::new().items(chat).into()),
         ("video", ArrayBuilder::new().items(video).into()),
         ("defaults", object(Type::Object).into()),
@@ -292,6 +298,12 @@ fn dollars() -> RefOr<Schema> {
 
 fn nullable_string() -> ObjectBuilder {
     object(SchemaType::from_iter([Type::String, Type::Null]))
+}
+
+/// One of these texts; in OpenAI's dialect, `null` is absence.
+fn one_of_or_null(values: impl IntoIterator<Item = String>) -> ObjectBuilder {
+    let values = values.into_iter().map(Some).chain([None]);
+    object(SchemaType::from_iter([Type::String, Type::Null])).enum_values(Some(values))
 }
 
 /// An object that has all of these.

@@ -5,13 +5,15 @@ mod report;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+use super::audit::Notes;
 use super::replies::Replies;
 use crate::contract::money::Usd;
-use crate::store::Checkpoint;
 use crate::store::Claim;
 use crate::store::Earlier;
 use crate::store::Ending;
 use crate::store::Identity;
+use crate::store::Job;
+use crate::store::KeptReply;
 use crate::store::PurchaseId;
 use crate::store::Refused;
 use crate::store::Reservation;
@@ -23,26 +25,26 @@ use crate::store::State;
 use crate::store::Twin;
 use crate::store::Unavailable;
 use crate::store::budget;
+use crate::store::period;
 use crate::store::period::Today;
-
-/// Checkpoints that are remembered.
-const MOST_CHECKS: usize = 1_000;
 
 pub(super) struct Books {
     room: Room,
-    entries: BTreeMap<u64, Entry>,
-    numbers: HashMap<PurchaseId, u64>,
-    next: u64,
+    pub(super) entries: BTreeMap<u64, Entry>,
+    pub(super) numbers: HashMap<PurchaseId, u64>,
+    pub(super) next: u64,
     keys: HashMap<Identity, u64>,
     /// Purchases without a key that count, by likeness and end: the running ones come first.
     twins: BTreeSet<(Identity, Option<Duration>, u64)>,
     counters: HashMap<(Scope, Period), Usd>,
-    latest_day: Option<u64>,
+    /// The days that anything was counted in.
+    days: BTreeSet<u64>,
+    warned_of_day: bool,
     running: usize,
     /// Ended ones, in the order of their first end.
     ended: VecDeque<u64>,
     replies: Replies,
-    checked: VecDeque<Checkpoint>,
+    pub(super) audit: Notes,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,12 +53,13 @@ enum Period {
     Month(u64),
 }
 
-struct Entry {
-    row: Row,
+pub(super) struct Entry {
+    pub(super) row: Row,
     today: Today,
     counts: Usd,
     found_by: FoundBy,
     is_delivered: bool,
+    pub(super) is_assumed: bool,
     keep_until: Duration,
 }
 
@@ -78,11 +81,12 @@ impl Books {
             keys: HashMap::new(),
             twins: BTreeSet::new(),
             counters: HashMap::new(),
-            latest_day: None,
+            days: BTreeSet::new(),
+            warned_of_day: false,
             running: 0,
             ended: VecDeque::new(),
             replies: Replies::default(),
-            checked: VecDeque::new(),
+            audit: Notes::default(),
         }
     }
 
@@ -94,7 +98,7 @@ impl Books {
             Claim::Key { key, payload } => self.claim_key(*key, *payload, now)?,
             Claim::Twin(twin) => self.claim_twin(twin, now)?,
         };
-        let today = Today::at(now, self.latest_day);
+        let today = self.today(now);
         let caller = Scope::Caller(asked.caller.clone());
         let (total, own) = (self.spent(&Scope::Total, today), self.spent(&caller, today));
         budget::cover(&asked.limits, total, own, asked.toll, today)?;
@@ -102,7 +106,7 @@ impl Books {
 
         let number = self.next;
         self.next += 1;
-        self.latest_day = Some(today.day);
+        self.days.insert(today.day);
         self.running += 1;
         self.numbers.insert(asked.id, number);
         match found_by {
@@ -134,6 +138,7 @@ impl Books {
             counts: asked.toll,
             found_by,
             is_delivered: false,
+            is_assumed: false,
             keep_until: Duration::ZERO,
         };
         self.entries.insert(number, entry);
@@ -156,6 +161,7 @@ impl Books {
         id: PurchaseId,
         ending: Ending,
         now: Duration,
+        accept: impl FnOnce(&Job),
     ) -> Result<(), Unavailable> {
         let Some(&number) = self.numbers.get(&id) else { return Ok(()) };
         let Some(entry) = self.entries.get(&number) else { return Ok(()) };
@@ -173,11 +179,15 @@ impl Books {
         let ended_at = *entry.row.ended.get_or_insert(now);
         entry.row.state = state;
         entry.counts = counts;
-        if let Ending::Posted { cost, keep, reply } = ending {
+        if let Ending::Posted { cost, keep, reply, job } = ending {
+            entry.is_assumed = reply.is_none();
             entry.row.toll = cost;
+            if let Some(job) = job {
+                accept(&job);
+            }
             entry.keep_until = now.saturating_add(keep);
             if let Some(reply) = reply {
-                self.replies.keep(number, reply, self.room);
+                self.replies.keep(number, reply, entry.keep_until, self.room);
             }
         }
         if let FoundBy::Likeness(likeness) = entry.found_by {
@@ -199,25 +209,24 @@ impl Books {
     }
 
     pub(super) fn forget(&mut self, now: Duration) {
-        let is_over =
-            |number: &u64| self.entries.get(number).is_none_or(|entry| entry.keep_until <= now);
-        let over: Vec<u64> = self.replies.numbers().filter(is_over).collect();
-        for number in over {
-            self.replies.drop(number);
-        }
+        self.replies.forget(now);
     }
 
-    pub(super) fn spent_now(&self, scope: &Scope, now: Duration) -> Spent {
-        self.spent(scope, Today::at(now, self.latest_day))
+    pub(super) fn spent_now(&mut self, scope: &Scope, now: Duration) -> Spent {
+        let today = self.today(now);
+        self.spent(scope, today)
     }
 
-    pub(super) fn check(&mut self, noted: Checkpoint) -> bool {
-        if self.running == 0 {
-            self.checked.push_back(noted);
-            let surplus = self.checked.len().saturating_sub(MOST_CHECKS);
-            self.checked.drain(..surplus);
+    /// The day and month that a purchase of now counts in.
+    fn today(&mut self, now: Duration) -> Today {
+        let last = period::last_believed_day(now);
+        if let Some(day) = self.days.last().filter(|day| **day > last)
+            && !self.warned_of_day
+        {
+            self.warned_of_day = true;
+            period::warn_of_day_ahead(*day, now);
         }
-        self.running == 0
+        Today::at(now, self.days.range(..=last).next_back().copied())
     }
 
     /// Whether a key may be claimed. One whose keep time is over is free again.
@@ -251,13 +260,17 @@ impl Books {
             self.twins.range((twin.likeness, from, 0)..=(twin.likeness, to, u64::MAX)).rev()
         };
         let running = among(None, None);
-        let ended = among(Some(twin.since), Some(Duration::MAX));
+        let ended = (twin.since <= twin.until)
+            .then(|| among(Some(twin.since), Some(twin.until)))
+            .into_iter()
+            .flatten();
         let same = running.chain(ended).find_map(|&(_, ended_at, number)| {
             let entry = self.entries.get(&number)?;
+            let is_recent = || twin.delivered_since.is_some_and(|since| ended_at >= Some(since));
             let repeats = ended_at.is_none()
                 || entry.row.state == State::Unknown
                 || !entry.is_delivered
-                || twin.is_retry;
+                || is_recent();
             repeats.then_some((number, entry))
         });
         match same {
@@ -272,8 +285,12 @@ impl Books {
             id: entry.row.id,
             state: entry.row.state,
             toll: entry.row.toll,
-            reply: self.replies.of(number).filter(|_| is_kept).cloned(),
+            reply_bytes: self.replies.of(number).filter(|_| is_kept).map(|reply| reply.body.len()),
         }
+    }
+
+    pub(super) fn reply(&self, id: PurchaseId) -> Option<KeptReply> {
+        self.replies.of(*self.numbers.get(&id)?).cloned()
     }
 
     /// No claim finds it any more.
@@ -302,7 +319,12 @@ impl Books {
     fn spent(&self, scope: &Scope, today: Today) -> Spent {
         let counter =
             |period| self.counters.get(&(scope.clone(), period)).copied().unwrap_or(Usd::ZERO);
-        Spent { day: counter(Period::Day(today.day)), month: counter(Period::Month(today.month)) }
+        Spent {
+            day: counter(Period::Day(today.day)),
+            month: counter(Period::Month(today.month)),
+            day_renews: today.day_ends(),
+            month_renews: today.month_ends(),
+        }
     }
 
     /// Moves all four counters of a purchase, or none.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::store::Job;
 use crate::store::JobState;
+use crate::store::PurchaseId;
 use crate::store::Word;
 
 /// Jobs that have ended and are still remembered; the first to end go first.
@@ -48,6 +49,10 @@ impl Jobs {
 
     pub(super) fn job(&self, request_id: &str) -> Option<Job> {
         self.numbers.get(request_id).and_then(|number| self.kept.get(number)).cloned()
+    }
+
+    pub(super) fn ordered_with(&self, id: PurchaseId) -> Option<&Job> {
+        self.kept.values().find(|job| job.purchase == Some(id))
     }
 
     pub(super) fn open(&self) -> Vec<Job> {

@@ -6,6 +6,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::Memory;
+use crate::store::AccountLimit;
 use crate::store::Answer;
 use crate::store::Place;
 use crate::store::TakenPlace;
@@ -18,7 +19,10 @@ const MOST: usize = 100_000;
 
 /// When each was taken, and when its reply came. Places are made in the order of time.
 #[derive(Default)]
-pub(super) struct Places(BTreeMap<Place, (Duration, Option<Duration>)>);
+pub(super) struct Places {
+    taken: BTreeMap<Place, (Duration, Option<Duration>)>,
+    limit: Option<AccountLimit>,
+}
 
 impl Memory {
     fn places(&self) -> Result<MutexGuard<'_, Places>, Unavailable> {
@@ -28,12 +32,14 @@ impl Memory {
 
 impl Places {
     fn took(&mut self, place: Place, at: Duration) {
-        self.0.insert(place, (at, None));
+        self.taken.insert(place, (at, None));
         let too_old = |(taken, replied): &(Duration, Option<Duration>)| {
             replied.unwrap_or(*taken) + KEEP_PLACES < at
         };
-        while self.0.len() > MOST || self.0.first_key_value().is_some_and(|(_, row)| too_old(row)) {
-            self.0.pop_first();
+        while self.taken.len() > MOST
+            || self.taken.first_key_value().is_some_and(|(_, row)| too_old(row))
+        {
+            self.taken.pop_first();
         }
     }
 }
@@ -45,7 +51,7 @@ impl WindowLog for Memory {
 
     fn replied(&self, place: Place, at: Duration) {
         if let Ok(mut places) = self.places()
-            && let Some((taken, replied)) = places.0.get_mut(&place)
+            && let Some((taken, replied)) = places.taken.get_mut(&place)
         {
             // A clock that was set back meanwhile makes no reply older than its request.
             *replied = Some(at.max(*taken));
@@ -54,14 +60,24 @@ impl WindowLog for Memory {
 
     fn unsent(&self, place: Place) {
         if let Ok(mut places) = self.places() {
-            places.0.remove(&place);
+            places.taken.remove(&place);
         }
+    }
+
+    fn note_limit(&self, limit: AccountLimit) {
+        if let Ok(mut places) = self.places() {
+            places.limit = Some(limit);
+        }
+    }
+
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
+        Box::pin(ready(self.places().map(|places| places.limit)))
     }
 
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         let now = (self.clock)();
         let taken = self.places().map(|places| {
-            let rows = places.0.values();
+            let rows = places.taken.values();
             let rows = rows.map(|(at, replied)| TakenPlace {
                 at: *at,
                 replied: replied.unwrap_or(now.max(*at)),

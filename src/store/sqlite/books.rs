@@ -12,10 +12,10 @@ use super::column;
 use super::column::nanos;
 use super::counters::Counters;
 use super::fault::Fault;
+use super::jobs;
 use super::replies;
 use super::replies::Kept;
 use crate::contract::money::Usd;
-use crate::store::Checkpoint;
 use crate::store::Claim;
 use crate::store::Ending;
 use crate::store::Money;
@@ -28,10 +28,8 @@ use crate::store::Spent;
 use crate::store::State;
 use crate::store::Unavailable;
 use crate::store::budget;
+use crate::store::period;
 use crate::store::period::Today;
-
-/// Checkpoints that are remembered.
-const CHECKS: i64 = 1_000;
 
 /// An open ledger, and what is known of it without asking.
 pub(super) struct Books {
@@ -39,11 +37,24 @@ pub(super) struct Books {
     pub(super) room: Room,
     /// How much room the replies take; nothing when it has to be counted anew.
     pub(super) kept: Cell<Option<Kept>>,
+    /// The number of the latest purchase of this transaction.
+    pub(super) latest: Cell<Option<i64>>,
+    /// What went wrong with steps that were undone alone.
+    pub(super) fault: Cell<Option<Fault>>,
+    /// Whether a day ahead of the clock was logged.
+    warned_of_day: Cell<bool>,
 }
 
 impl Books {
     pub(super) fn new(connection: Connection, room: Room) -> Self {
-        Self { connection, room, kept: Cell::new(None) }
+        Self {
+            connection,
+            room,
+            kept: Cell::new(None),
+            latest: Cell::default(),
+            fault: Cell::default(),
+            warned_of_day: Cell::new(false),
+        }
     }
 
     /// Does something in one transaction of its own.
@@ -78,7 +89,7 @@ impl Books {
             Err(refused) => return Ok(Err(refused)),
         };
         let counters = Counters { connection: &self.connection };
-        let today = Today::at(now, counters.latest_day()?);
+        let today = self.today(now)?;
         let (total, own) = counters.of_purchase(&asked.caller, today)?;
         if let Err(refused) = budget::cover(&asked.limits, total, own, asked.toll, today) {
             return Ok(Err(refused));
@@ -108,7 +119,9 @@ impl Books {
             payload,
             likeness,
         ])?;
+        let number = self.connection.last_insert_rowid();
         counters.change(&asked.caller, today, Usd::ZERO, asked.toll)?;
+        self.latest.set(Some(number));
         Ok(Ok(()))
     }
 
@@ -141,15 +154,19 @@ impl Books {
         };
         let mut end = self.connection.prepare_cached(
             "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
-                ended_at = coalesce(ended_at, ?)
+                ended_at = coalesce(ended_at, ?), assumed = ?
              WHERE number = ?",
         )?;
-        end.execute(params![state.name(), cost, until, nanos(now), purchase.number])?;
+        let assumed = matches!(ending, Ending::Posted { reply: None, .. });
+        end.execute(params![state.name(), cost, until, nanos(now), assumed, purchase.number])?;
         if state == State::Voided {
             claim::let_go(&self.connection, purchase.number)?;
         }
         if let Ending::Posted { reply: Some(reply), .. } = ending {
             replies::keep(self, purchase.number, reply, until.unwrap_or_default())?;
+        }
+        if let Ending::Posted { job: Some(job), .. } = ending {
+            jobs::accept(&self.connection, job)?;
         }
         Ok(())
     }
@@ -163,47 +180,21 @@ impl Books {
 
     pub(super) fn spent(&self, scope: &Scope, now: Duration) -> Result<Spent, Fault> {
         let counters = Counters { connection: &self.connection };
-        counters.of(scope, Today::at(now, counters.latest_day()?))
+        counters.of(scope, self.today(now)?)
     }
 
-    pub(super) fn check(&self, noted: Checkpoint) -> Result<bool, Fault> {
-        let running = "SELECT EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)";
-        if self.connection.query_row(running, [], |row| row.get(0))? {
-            return Ok(false);
+    /// The day and month that a purchase of now counts in.
+    fn today(&self, now: Duration) -> Result<Today, Fault> {
+        let counters = Counters { connection: &self.connection };
+        let last = period::last_believed_day(now);
+        let mut latest = counters.latest_day(None)?;
+        if let Some(day) = latest.filter(|day| *day > last) {
+            if !self.warned_of_day.replace(true) {
+                period::warn_of_day_ahead(day, now);
+            }
+            latest = counters.latest_day(Some(last))?;
         }
-        let mut insert = self.connection.prepare_cached(
-            "INSERT INTO checks (at, balance_cents, chats, chat_cents, spent_cents)
-             VALUES (?, ?, ?, ?, ?)",
-        )?;
-        insert.execute(params![
-            nanos(noted.at),
-            noted.balance_cents,
-            noted.chats,
-            noted.chat_cents,
-            noted.spent_cents,
-        ])?;
-        let oldest = self.connection.last_insert_rowid().saturating_sub(CHECKS);
-        self.connection.execute("DELETE FROM checks WHERE number <= ?", [oldest])?;
-        Ok(true)
-    }
-
-    /// The latest, newest first.
-    pub(super) fn checks(&self, most: usize) -> Result<Vec<Checkpoint>, Fault> {
-        let mut latest = self.connection.prepare_cached(
-            "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
-             ORDER BY number DESC LIMIT ?",
-        )?;
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let found = latest.query_map([most], |row| {
-            Ok(Checkpoint {
-                at: column::moment(row, 0)?,
-                balance_cents: row.get(1)?,
-                chats: row.get(2)?,
-                chat_cents: row.get(3)?,
-                spent_cents: row.get(4)?,
-            })
-        })?;
-        Ok(found.collect::<rusqlite::Result<_>>()?)
+        Ok(Today::at(now, latest))
     }
 
     /// What the crash of an earlier server left behind: what was never sent is voided, what was sent

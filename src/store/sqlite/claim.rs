@@ -73,13 +73,16 @@ fn by_likeness(
     )?;
     let mut ended = connection.prepare_cached(
         "SELECT number, id, state, coalesce(cost_micros, toll_micros), keep_until FROM purchases
-         WHERE likeness = ? AND ended_at >= ? AND (state = 'unknown' OR NOT delivered OR ?)
+         WHERE likeness = ? AND ended_at BETWEEN ? AND ?
+           AND (state = 'unknown' OR NOT delivered OR ended_at >= ?)
          ORDER BY ended_at DESC, number DESC LIMIT 1",
     )?;
     let found = match running.query_row([twin.likeness], Found::read).optional()? {
         Some(found) => Some(found),
         None => {
-            let window = params![twin.likeness, nanos(twin.since), twin.is_retry];
+            let delivered_since = twin.delivered_since.map(nanos);
+            let window =
+                params![twin.likeness, nanos(twin.since), nanos(twin.until), delivered_since];
             ended.query_row(window, Found::read).optional()?
         }
     };
@@ -101,7 +104,7 @@ impl Found {
             id: column::id(row, 1)?,
             state: column::state(row, 2)?,
             toll: column::money(row, 3)?,
-            reply: None,
+            reply_bytes: None,
         };
         Ok(Self { number: row.get(0)?, earlier, keep_until: row.get(4)? })
     }
@@ -113,7 +116,7 @@ impl Found {
 
     fn earlier(self, connection: &Connection, now: Duration) -> Result<Earlier, Fault> {
         let is_kept = self.earlier.state == State::Posted && !self.is_expired(now);
-        let reply = if is_kept { replies::of(connection, self.number)? } else { None };
-        Ok(Earlier { reply, ..self.earlier })
+        let reply_bytes = if is_kept { replies::size(connection, self.number)? } else { None };
+        Ok(Earlier { reply_bytes, ..self.earlier })
     }
 }

@@ -20,12 +20,13 @@ pub(super) struct Counters<'a> {
 }
 
 impl Counters<'_> {
-    /// The latest day that anything was counted in.
-    pub(super) fn latest_day(&self) -> Result<Option<u64>, Fault> {
+    /// The latest day that anything was counted in, among those up to `last`.
+    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>, Fault> {
+        let last = last.and_then(|last| i64::try_from(last).ok()).unwrap_or(i64::MAX);
         let mut latest = self.connection.prepare_cached(
-            "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day'",
+            "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?",
         )?;
-        Ok(latest.query_row([], |row| row.get(0))?)
+        Ok(latest.query_row([last], |row| row.get(0))?)
     }
 
     /// What all have spent, and what a caller has.
@@ -69,6 +70,8 @@ impl Counters<'_> {
         Ok(Spent {
             day: self.one(scope, "day", today.day)?,
             month: self.one(scope, "month", today.month)?,
+            day_renews: today.day_ends(),
+            month_renews: today.month_ends(),
         })
     }
 

@@ -8,6 +8,7 @@ use rusqlite::OptionalExtension;
 use rusqlite::Row;
 use rusqlite::ToSql;
 use rusqlite::params;
+use uuid::Uuid;
 
 use super::column;
 use super::column::nanos;
@@ -15,13 +16,14 @@ use super::fault::Fault;
 use crate::store::Job;
 use crate::store::JobState;
 use crate::store::KeyId;
+use crate::store::PurchaseId;
 use crate::store::Word;
 
 /// One that is known stays as it is.
 pub(super) fn accept(connection: &Connection, job: &Job) -> Result<(), Fault> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO jobs (request_id, owner, key, model, toll_micros, at)
-         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
+        "INSERT INTO jobs (request_id, owner, key, model, toll_micros, at, purchase)
+         VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO NOTHING",
     )?;
     insert.execute(params![
         job.request_id,
@@ -30,6 +32,7 @@ pub(super) fn accept(connection: &Connection, job: &Job) -> Result<(), Fault> {
         job.model,
         job.toll.as_micros(),
         nanos(job.at),
+        job.purchase.map(|id| id.0.into_bytes()),
     ])?;
     Ok(())
 }
@@ -78,7 +81,7 @@ pub(super) fn times(
 
 fn select(which: &str) -> String {
     format!(
-        "SELECT request_id, owner, key, model, toll_micros, at, heard_at, body, state
+        "SELECT request_id, owner, key, model, toll_micros, at, heard_at, body, state, purchase
          FROM jobs {which}"
     )
 }
@@ -101,6 +104,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
     };
     Ok(Job {
         request_id: text(0)?,
+        purchase: row.get::<_, Option<[u8; 16]>>(9)?.map(|id| PurchaseId(Uuid::from_bytes(id))),
         owner: text(1)?,
         key: row.get::<_, Option<[u8; 8]>>(2)?.map(KeyId),
         model: text(3)?,

@@ -1,11 +1,15 @@
 //! Lets one server at a time have a ledger's file. The lock lies beside it, since opening and closing
 //! the file itself would drop SQLite's own locks.
+//!
+//! A file can have several paths: hard links, or a mount of the file alone in two containers. So the server also
+//! locks the file itself, by a descriptor that is opened before SQLite opens the file and closed after it. (`flock`
+//! and SQLite's locks know nothing of each other.)
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -13,6 +17,7 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::OpenError;
+use super::identity::{Mark, Nonce, Stamp, hex};
 use crate::clock;
 
 const ENDING: &str = ".lock";
@@ -21,6 +26,10 @@ const COMMANDS_END: Duration = Duration::from_secs(120);
 /// What is written in the lock may be of the last holder for a moment.
 const IS_SIGNED: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Digits of a purchase's number, so that the next one overwrites it in place.
+const DIGITS: usize = 20;
+/// Where the kernel lists all locks.
+const KERNELS_LIST: &str = "/proc/locks";
 
 /// Who has a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +44,21 @@ pub enum Holder {
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
+    path: PathBuf,
     holder: Holder,
+    mark: Option<Mark>,
+    /// Where the number of the latest purchase stands.
+    number_at: u64,
+    /// The ledger itself: its lock holds under every path.
+    ledger: Option<File>,
+    /// Whether everything was written.
+    is_clean: bool,
 }
 
 impl Lock {
     /// Takes the lock on `<path>.lock`, or names the process that has it.
-    pub(super) fn take(path: &Path, holder: Holder) -> Result<Self, OpenError> {
-        let path = beside(path, ENDING);
+    pub(super) fn take(ledger: &Path, holder: Holder) -> Result<Self, OpenError> {
+        let path = beside(ledger, ENDING);
         let unusable = |error: io::Error| OpenError::unusable(&path, error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -52,7 +69,7 @@ impl Lock {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => {
-                    let (pid, has_it) = read(&mut file).map_err(unusable)?;
+                    let Signed { pid, holder: has_it, .. } = read(&mut file).map_err(unusable)?;
                     let patience = match has_it {
                         Holder::Command => COMMANDS_END,
                         Holder::Server(_) => IS_SIGNED,
@@ -73,53 +90,194 @@ impl Lock {
             }
         }
         let was_served = file.metadata().map_err(unusable)?.len() > 0;
-        let mut lock = Self { file, holder };
+        let Signed { mark, .. } = read(&mut file).map_err(unusable)?;
+        let path = ledger.to_owned();
+        let mut lock =
+            Self { file, path, holder, mark, number_at: 0, ledger: None, is_clean: false };
         if was_served {
             lock.sign().map_err(unusable)?;
         }
         Ok(lock)
     }
 
-    /// Writes who has it. From then on, the ledger counts as one that was served.
+    /// Locks the file at `path` itself, or names the process that has it under another path. SQLite
+    /// must not have it open yet in this process.
+    pub(super) fn take_file(&mut self, path: &Path) -> Result<(), OpenError> {
+        let unusable = |error: io::Error| OpenError::unusable(path, error);
+        let ledger = File::open(path).map_err(unusable)?;
+        let since = clock::now();
+        loop {
+            match ledger.try_lock() {
+                Ok(()) => break,
+                // A process that was being started just now may have a copy for a moment.
+                Err(TryLockError::WouldBlock) if since.elapsed() < IS_SIGNED => {
+                    thread::sleep(LOOK_AGAIN);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let pid = holder_of(&ledger);
+                    // Closing it would drop the locks that SQLite may hold on it in this process.
+                    std::mem::forget(ledger);
+                    return Err(OpenError::Locked { pid, holder: Holder::Server(None) });
+                }
+                Err(TryLockError::Error(error)) => return Err(unusable(error)),
+            }
+        }
+        self.ledger = Some(ledger);
+        Ok(())
+    }
+
+    /// What the last server noted of the ledger.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        self.mark
+    }
+
+    /// Writes who has it, and which ledger it is of. From then on, the ledger counts as one that was served.
+    pub(super) fn sign_for(&mut self, mark: Mark) -> io::Result<()> {
+        self.mark = Some(mark);
+        self.sign()
+    }
+
+    /// Writes who has it. What was noted of the ledger stays.
     pub(super) fn sign(&mut self) -> io::Result<()> {
         let pid = std::process::id();
-        let text = match self.holder {
+        let who = match self.holder {
             Holder::Server(None) => format!("{pid}\n"),
             Holder::Server(Some(admin)) => format!("{pid}\nadmin {admin}\n"),
             Holder::Command => format!("{pid}\ncommand\n"),
         };
+        let (start, rest) = match self.mark {
+            Some(Mark { nonce, latest, closed }) => {
+                let closed = closed.map(|(size, at)| format!("closed {size} {at}\n"));
+                let rest = format!("{latest:0DIGITS$}\n{}", closed.unwrap_or_default());
+                (format!("{who}ledger {} ", hex(&nonce)), rest)
+            }
+            None => (who, String::new()),
+        };
+        self.number_at = start.len() as u64;
         self.file.rewind()?;
         self.file.set_len(0)?;
-        self.file.write_all(text.as_bytes())
+        // Nothing waits for the disk: a lock that a power cut put back disagrees with the ledger.
+        self.file.write_all(format!("{start}{rest}").as_bytes())
+    }
+
+    /// Everything was written. The connection is closed before the lock is given back, and then the file is
+    /// as the next server is to find it.
+    pub(super) fn is_done(&mut self) {
+        self.is_clean = true;
+    }
+
+    fn note_closed(&mut self) -> io::Result<()> {
+        let was_closed = self.mark.is_some_and(|mark| mark.closed.is_some());
+        let may_note = match self.holder {
+            Holder::Server(_) => true,
+            // What a server left open stays so.
+            Holder::Command => was_closed,
+        };
+        if let Some(mark) = &mut self.mark
+            && may_note
+            && self.is_clean
+        {
+            mark.closed = stamp(&self.path);
+            self.sign()?;
+        }
+        Ok(())
+    }
+
+    /// Notes the number of the latest purchase.
+    pub(super) fn note(&mut self, latest: i64) -> io::Result<()> {
+        let Some(mark) = self.mark.as_mut().filter(|mark| mark.latest < latest) else {
+            return Ok(());
+        };
+        mark.latest = latest;
+        self.file.write_all_at(format!("{latest:0DIGITS$}").as_bytes(), self.number_at)
     }
 }
 
-fn read(file: &mut File) -> io::Result<(Option<u32>, Holder)> {
+/// What stands in the lock.
+struct Signed {
+    pid: Option<u32>,
+    holder: Holder,
+    mark: Option<Mark>,
+}
+
+fn read(file: &mut File) -> io::Result<Signed> {
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;
     let mut lines = text.lines();
     let pid = lines.next().and_then(|line| line.trim().parse().ok());
-    let holder = match lines.next() {
-        Some("command") => Holder::Command,
-        Some(line) => Holder::Server(line.strip_prefix("admin ").and_then(|at| at.parse().ok())),
-        None => Holder::Server(None),
-    };
-    Ok((pid, holder))
+    let (mut holder, mut mark) = (Holder::Server(None), None);
+    for line in lines {
+        match line.split_once(' ') {
+            None if line == "command" => holder = Holder::Command,
+            Some(("admin", at)) => holder = Holder::Server(at.parse().ok()),
+            Some(("ledger", noted)) => mark = read_mark(noted),
+            Some(("closed", noted)) => {
+                mark = mark.map(|mark| Mark { closed: read_stamp(noted), ..mark });
+            }
+            Some(_) | None => {}
+        }
+    }
+    Ok(Signed { pid, holder, mark })
 }
 
-/// Closing the file is not enough: a process that was being started just now still has it open.
+/// `None` unless it is whole: then nothing is known of the ledger.
+fn read_mark(text: &str) -> Option<Mark> {
+    let (nonce, latest) = text.split_once(' ')?;
+    let digits = u128::from_str_radix(nonce, 16).ok().filter(|_| nonce.len() == 32)?;
+    let latest = latest.parse().ok().filter(|_| latest.len() == DIGITS)?;
+    Some(Mark { nonce: Nonce::from(digits.to_be_bytes()), latest, closed: None })
+}
+
+fn read_stamp(text: &str) -> Option<Stamp> {
+    let (size, at) = text.split_once(' ')?;
+    Some((size.parse().ok()?, at.parse().ok()?))
+}
+
+/// A ledger that nobody has open; `None` where a part of it is in a write-ahead log.
+pub(super) fn stamp(ledger: &Path) -> Option<Stamp> {
+    if fs::metadata(beside(ledger, "-wal")).is_ok_and(|log| log.len() > 0) {
+        return None;
+    }
+    let found = fs::metadata(ledger).ok()?;
+    let at = found.mtime().checked_mul(1_000_000_000)?.checked_add(found.mtime_nsec())?;
+    Some((found.len(), at))
+}
+
+/// The process that has a file's lock, where the kernel lists it for us.
+fn holder_of(file: &File) -> Option<u32> {
+    let inode = format!(":{}", file.metadata().ok()?.ino());
+    let locks = fs::read_to_string(KERNELS_LIST).ok()?;
+    locks.lines().find_map(|line| {
+        // 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF
+        let mut words = line.split_whitespace().skip(1);
+        let is_this = words.next()? == "FLOCK" && words.nth(1)? == "WRITE";
+        let pid = words.next()?.parse().ok()?;
+        (is_this && pid > 0 && words.next()?.ends_with(&inode)).then_some(pid)
+    })
+}
+
+/// Closing the files is not enough: a process that was being started just now still has them open.
 impl Drop for Lock {
     fn drop(&mut self) {
+        if let Err(error) = self.note_closed() {
+            warn!(%error, "ledger lock file was not written: the next start checks all of the ledger");
+        }
+        if let Some(ledger) = &self.ledger {
+            let _ = ledger.unlock();
+        }
         let _ = self.file.unlock();
     }
 }
 
-/// Whether a server has the ledger now.
-pub(super) fn is_served(path: &Path) -> bool {
-    let file = File::open(beside(path, ENDING));
+/// Who has the ledger now: a server, or a command that asks the gateway.
+pub(super) fn served_by(path: &Path) -> Option<Holder> {
+    let mut file = File::open(beside(path, ENDING)).ok()?;
     // Shared, so that commands do not take each other for a server.
-    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => read(&mut file).ok().map(|signed| signed.holder),
+        Ok(()) | Err(TryLockError::Error(_)) => None,
+    }
 }
 
 /// Whether a server has had the ledger before.
@@ -147,9 +305,9 @@ mod tests {
         let lock = Lock::take(&path, SERVER).unwrap();
         let inherited = lock.file.try_clone().unwrap();
         assert!(matches!(Lock::take(&path, SERVER), Err(OpenError::Locked { .. })));
-        assert!(is_served(&path));
+        assert!(served_by(&path).is_some());
         drop(lock);
-        assert!(!is_served(&path));
+        assert!(served_by(&path).is_none());
         Lock::take(&path, SERVER).unwrap();
         drop(inherited);
     }

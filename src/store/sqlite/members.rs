@@ -45,33 +45,45 @@ impl Sqlite {
         Box::pin(async { answer.await? })
     }
 
-    /// [Adds](Members::enlist) a member, and with it [notes](Members::key_by) the secret that the token is
-    /// hashed with: both, or, where it is refused, neither.
-    pub fn enlist_by<'a>(
-        &'a self,
-        print: Identity,
-        member: &'a Member,
-    ) -> Answer<'a, Result<(), MemberFault>> {
-        let member = member.clone();
-        self.judge(move |books| {
-            let judged = enlist(&books.connection, &member)?;
-            noted(&books.connection, print, judged)
-        })
-    }
-
-    /// [Gives](Members::rotate) a member another token, and notes the secret in the same way.
-    pub fn rotate_by(
+    /// Does all of this, or, where one change is refused, nothing: whose, and why. With a token, the secret
+    /// that it is hashed with is [noted](Members::key_by) by its fingerprint.
+    pub fn change_members(
         &self,
-        print: Identity,
-        name: Arc<str>,
-        token: Identity,
-        prefix: Arc<str>,
-    ) -> Answer<'_, Result<(), MemberFault>> {
-        self.judge(move |books| {
-            let judged = rotate(&books.connection, &name, &token, &prefix)?;
-            noted(&books.connection, print, judged)
-        })
+        print: Option<Identity>,
+        changes: Vec<(Arc<str>, MemberChange)>,
+    ) -> Answer<'_, Result<(), (Arc<str>, MemberFault)>> {
+        let (clock, first) =
+            (self.clock.clone(), changes.first().map(|(name, _)| Arc::clone(name)));
+        let answer = self.ask(Weight::Dear, move |books| {
+            let connection = &books.connection;
+            connection.execute_batch("SAVEPOINT members")?;
+            for (name, change) in &changes {
+                if let Err(fault) = changed(connection, name, change, clock())? {
+                    connection.execute_batch("ROLLBACK TO members; RELEASE members")?;
+                    return Ok(Err((Arc::clone(name), fault)));
+                }
+            }
+            if let Some(print) = print {
+                key_by(connection, print)?;
+            }
+            connection.execute_batch("RELEASE members")?;
+            Ok(Ok(()))
+        });
+        Box::pin(async { answer.await.map_err(|why| (first.unwrap_or_default(), why.into()))? })
     }
+}
+
+/// One change of the list.
+#[derive(Clone, Debug)]
+pub enum MemberChange {
+    /// See [`Members::enlist`].
+    Added(Member),
+    /// See [`Members::revoke`].
+    Revoked,
+    /// See [`Members::update`].
+    Updated(Option<Role>, Option<Own>),
+    /// See [`Members::rotate`].
+    Rotated(Identity, Arc<str>),
 }
 
 impl Members for Sqlite {
@@ -104,7 +116,7 @@ impl Members for Sqlite {
     }
 
     fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>> {
-        self.ask(Weight::Cheap, |books| members(&books.connection))
+        self.ask_opening(Weight::Cheap, |books| members(&books.connection))
     }
 
     fn log_in<'a>(&'a self, session: &'a Session) -> Answer<'a, Result<(), Unavailable>> {
@@ -122,19 +134,19 @@ impl Members for Sqlite {
 
     fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>> {
         let clock = self.clock.clone();
-        self.ask(Weight::Cheap, move |books| sessions(&books.connection, clock()))
+        self.ask_opening(Weight::Cheap, move |books| sessions(&books.connection, clock()))
     }
 
     fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
-        self.ask(Weight::Cheap, |books| keyed_by(&books.connection))
+        self.ask_opening(Weight::Cheap, |books| keyed_by(&books.connection))
     }
 
     fn key_by(&self, print: Identity) -> Answer<'_, Result<(), Unavailable>> {
-        self.ask(Weight::Dear, move |books| key_by(&books.connection, print))
+        self.ask_opening(Weight::Dear, move |books| key_by(&books.connection, print))
     }
 
     fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
-        self.ask(Weight::Cheap, |books| {
+        self.ask_opening(Weight::Cheap, |books| {
             let query = "SELECT edition FROM members_edition";
             let mut read = books.connection.prepare_cached(query)?;
             Ok(read.query_row([], |row| row.get(0))?)
@@ -154,12 +166,13 @@ fn key_by(connection: &Connection, print: Identity) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A change that was done notes the secret of its token.
-fn noted(connection: &Connection, print: Identity, judged: Result<(), MemberFault>) -> Judged {
-    if judged.is_ok() {
-        key_by(connection, print)?;
+fn changed(connection: &Connection, name: &str, to: &MemberChange, now: Duration) -> Judged {
+    match to {
+        MemberChange::Added(member) => enlist(connection, member),
+        MemberChange::Revoked => revoke(connection, name, now),
+        MemberChange::Updated(role, own) => update(connection, name, *role, *own),
+        MemberChange::Rotated(token, prefix) => rotate(connection, name, token, prefix),
     }
-    Ok(judged)
 }
 
 fn enlist(connection: &Connection, member: &Member) -> Judged {

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +11,22 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::OpenFlags;
 
+use super::fault::Fault;
 use super::lock;
 use super::lock::Holder;
 use super::schema;
 use super::schema::Kind;
 use crate::store::Room;
+use crate::store::Unavailable;
 
 /// How long another process may hold the file before a step gives up.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a write-ahead log that was larger is cut to.
+pub(super) const LOG_BYTES: u64 = 64 << 20;
+
+/// Where the kernel lists what is mounted.
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// SQLite's smallest page.
 const SMALLEST: u64 = 512;
@@ -88,47 +97,66 @@ pub(super) enum Purpose {
     Beside,
     /// Read one that is up to date.
     Read,
+    /// Read what is there, of whichever version.
+    Peek,
 }
 
-/// A connection to a ledger that was looked through. `path` must be a file already, if perhaps empty.
+/// A connection to a ledger that is as it has to be for `purpose`, as far as a glance tells. `path` must be
+/// a file already, if perhaps empty.
 pub(super) fn open(path: &Path, purpose: Purpose, room: Room) -> Result<Connection, OpenError> {
-    connect(path, purpose, room).map_err(|why| OpenError::unusable(path, why))
-}
-
-fn connect(path: &Path, purpose: Purpose, room: Room) -> Result<Connection, String> {
-    let access = match purpose {
-        Purpose::Serve | Purpose::Beside => OpenFlags::SQLITE_OPEN_READ_WRITE,
-        Purpose::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
-    };
-    let sql = |error: rusqlite::Error| error.to_string();
-    let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
-    let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
-    connection.busy_timeout(PATIENCE).map_err(sql)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    for (pragma, value) in [("cell_size_check", "ON"), ("trusted_schema", "OFF")] {
-        connection.pragma_update(None, pragma, value).map_err(sql)?;
-    }
-    let kind = schema::kind(&connection).map_err(sql)?;
-    allow(kind, purpose)?;
-    if matches!(kind, Kind::Ledger(_)) && purpose != Purpose::Read {
-        ends_with_a_page(&connection, path)?;
-        examine(&mut connection)?;
-    }
+    let (mut connection, kind) = connect(path, purpose)?;
     if purpose != Purpose::Read {
-        schema::migrate(&mut connection).map_err(sql)?;
-        let log = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-        let mode = connection.query_row("PRAGMA journal_mode = WAL", [], log).map_err(sql)?;
-        if mode != "wal" {
-            return Err("its file system does not allow a write-ahead log".to_owned());
-        }
-        connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
-        if let Some(pages) = room.pages {
-            connection
-                .query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
-                .map_err(sql)?;
-        }
+        prepare(&mut connection, kind, room).map_err(|why| OpenError::unusable(path, why))?;
     }
     Ok(connection)
+}
+
+/// A connection to a file of the right kind; nothing is written yet.
+pub(super) fn connect(path: &Path, purpose: Purpose) -> Result<(Connection, Kind), OpenError> {
+    let connect = || {
+        let access = match purpose {
+            Purpose::Serve | Purpose::Beside => OpenFlags::SQLITE_OPEN_READ_WRITE,
+            Purpose::Read | Purpose::Peek => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        };
+        let sql = |error: rusqlite::Error| error.to_string();
+        let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
+        let connection = Connection::open_with_flags(path, flags).map_err(sql)?;
+        connection.busy_timeout(PATIENCE).map_err(sql)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        for (pragma, value) in [("cell_size_check", "ON"), ("trusted_schema", "OFF")] {
+            connection.pragma_update(None, pragma, value).map_err(sql)?;
+        }
+        let kind = schema::kind(&connection).map_err(sql)?;
+        allow(kind, purpose)?;
+        if matches!(kind, Kind::Ledger(_)) && access == OpenFlags::SQLITE_OPEN_READ_WRITE {
+            ends_with_a_page(&connection, path)?;
+        }
+        Ok((connection, kind))
+    };
+    connect().map_err(|why: String| OpenError::unusable(path, why))
+}
+
+/// Brings the file up to date, and has it written as it has to be.
+pub(super) fn prepare(connection: &mut Connection, kind: Kind, room: Room) -> Result<(), String> {
+    let sql = |error: rusqlite::Error| error.to_string();
+    // A server that runs may be writing just now.
+    if kind != Kind::Ledger(schema::newest()) {
+        schema::migrate(connection).map_err(sql)?;
+    }
+    let log = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+    let mode = connection.query_row("PRAGMA journal_mode = WAL", [], log).map_err(sql)?;
+    if mode != "wal" {
+        return Err("its file system does not allow a write-ahead log".to_owned());
+    }
+    connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
+    for limit in [
+        Some(format!("PRAGMA journal_size_limit = {LOG_BYTES}")),
+        room.pages.map(|pages| format!("PRAGMA max_page_count = {pages}")),
+    ] {
+        let Some(limit) = limit else { continue };
+        connection.query_row(&limit, [], |_| Ok(())).map_err(sql)?;
+    }
+    Ok(())
 }
 
 fn allow(kind: Kind, purpose: Purpose) -> Result<(), String> {
@@ -141,7 +169,9 @@ fn allow(kind: Kind, purpose: Purpose) -> Result<(), String> {
         (Kind::Ledger(version), Purpose::Beside | Purpose::Read) if version < newest => {
             Err(format!("its version is {version}; start the server once to bring it to {newest}"))
         }
-        (Kind::Empty, Purpose::Read) => Err("there is nothing in it yet".to_owned()),
+        (Kind::Empty, Purpose::Read | Purpose::Peek) => {
+            Err("there is nothing in it yet".to_owned())
+        }
         (Kind::Empty | Kind::Ledger(_), _) => Ok(()),
     }
 }
@@ -158,8 +188,8 @@ fn ends_with_a_page(connection: &Connection, path: &Path) -> Result<(), String> 
     }
 }
 
-/// Looks for damage: in the file's structure and its indexes, then in the money.
-fn examine(connection: &mut Connection) -> Result<(), String> {
+/// Looks for damage: in the file's structure and its indexes, then in the money. It reads the whole file.
+pub(super) fn examine(connection: &mut Connection) -> Result<(), String> {
     let damaged = |error: rusqlite::Error| format!("it is damaged: {error}");
     let view = connection.transaction().map_err(damaged)?;
     let verdict: String =
@@ -180,6 +210,56 @@ pub(super) fn must_be_a_file(path: &Path) -> Result<(), OpenError> {
         Ok(found) if !found.is_file() => Err(OpenError::unusable(path, "it is not a file")),
         Ok(_) | Err(_) => Ok(()),
     }
+}
+
+/// A file, whatever it is called: its device and its number there.
+pub(super) type FileId = (u64, u64);
+
+pub(super) fn file_id(path: &Path) -> io::Result<FileId> {
+    fs::metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+/// Whoever goes on with a file that nobody will find again loses what it sells.
+pub(super) fn must_be_there(path: &Path, file: FileId) -> Result<(), Fault> {
+    let what = match file_id(path) {
+        Ok(found) if found != file => "replaced",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "removed",
+        Ok(_) | Err(_) => return Ok(()),
+    };
+    let why = format!("{} was {what} under the server", path.display());
+    Err(Fault::Lasting(Unavailable(why.into())))
+}
+
+/// Its write-ahead log lies beside a file and is named after it, so a file with two paths would have two.
+pub(super) fn must_have_one_path(path: &Path) -> Result<(), OpenError> {
+    let found = fs::metadata(path).map_err(|error| OpenError::unusable(path, error))?;
+    if found.nlink() > 1 {
+        let why = format!(
+            "it has {} hard links, and must have one; `find -samefile` names the others",
+            found.nlink()
+        );
+        return Err(OpenError::unusable(path, why));
+    }
+    // Where the kernel lists no mounts, there are none to be feared.
+    let mounts = fs::read(MOUNTS).unwrap_or_default();
+    if is_mount(&mounts, path) {
+        let why = "it is mounted by itself; mount its folder, never the file";
+        return Err(OpenError::unusable(path, why));
+    }
+    Ok(())
+}
+
+/// Whether `path` is the fifth word of a line: where something is mounted.
+fn is_mount(mounts: &[u8], path: &Path) -> bool {
+    let escape = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![*byte],
+    };
+    let path: Vec<u8> = path.as_os_str().as_bytes().iter().flat_map(escape).collect();
+    let mut points = mounts
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    points.any(|point| point == path)
 }
 
 /// Makes sure that there is a file, for its owner alone. It is never opened here: closing it would
@@ -215,4 +295,23 @@ pub(super) fn make(path: &Path) -> Result<(), OpenError> {
 
 fn size_of(path: &Path) -> u64 {
     fs::metadata(path).map(|file| file.len()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounted_file_is_recognised_by_its_escaped_path() {
+        let mounts = b"22 28 0:21 / /proc rw shared:1 - proc proc rw\n\
+            99 28 8:1 /a/t.db /data/my\\040folder/t.db rw - ext4 /dev/sda1 rw\n";
+        for (path, expected) in [
+            ("/data/my folder/t.db", true),
+            ("/data/my folder", false),
+            ("/proc", true),
+            ("/a/t.db", false),
+        ] {
+            assert_eq!(is_mount(mounts, Path::new(path)), expected, "{path}");
+        }
+    }
 }

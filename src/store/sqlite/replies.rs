@@ -1,4 +1,4 @@
-//! Keeps replies for replay, within bounds: the oldest go first.
+//! Keeps replies for replay, within bounds: those that are kept for the shortest time go first.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use super::books::Books;
 use super::column::nanos;
 use super::fault::Fault;
 use crate::store::KeptReply;
+use crate::store::PurchaseId;
 
 /// How much room they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,18 +19,34 @@ pub(super) struct Kept {
     bytes: usize,
 }
 
-/// The reply to a purchase, unless it was dropped.
-pub(super) fn of(connection: &Connection, number: i64) -> Result<Option<KeptReply>, Fault> {
+impl Kept {
+    /// One fewer, of so many bytes.
+    fn without(self, bytes: usize) -> Self {
+        Self { replies: self.replies.saturating_sub(1), bytes: self.bytes.saturating_sub(bytes) }
+    }
+}
+
+/// How many bytes the reply to a purchase has, unless it was dropped.
+pub(super) fn size(connection: &Connection, number: i64) -> Result<Option<usize>, Fault> {
     let mut find =
-        connection.prepare_cached("SELECT status, is_json, body FROM replies WHERE number = ?")?;
-    let found = find.query_row([number], |row| {
+        connection.prepare_cached("SELECT length(body) FROM replies WHERE number = ?")?;
+    Ok(find.query_row([number], |row| row.get(0)).optional()?)
+}
+
+/// The reply to a purchase, unless it was dropped.
+pub(super) fn of(connection: &Connection, id: PurchaseId) -> Result<Option<KeptReply>, Fault> {
+    let mut find = connection.prepare_cached(
+        "SELECT status, is_json, body FROM replies
+         WHERE number = (SELECT number FROM purchases WHERE id = ?)",
+    )?;
+    let found = find.query_row([id.0.as_bytes()], |row| {
         let body: Vec<u8> = row.get(2)?;
         Ok(KeptReply { status: row.get(0)?, is_json: row.get(1)?, body: body.into() })
     });
     Ok(found.optional()?)
 }
 
-/// Keeps one more, and drops the oldest while there are too many.
+/// Keeps one more, and drops those whose time comes next while there are too many.
 pub(super) fn keep(books: &Books, number: i64, reply: &KeptReply, until: i64) -> Result<(), Fault> {
     if reply.body.len() > books.room.reply_bytes {
         return Ok(());
@@ -44,18 +61,16 @@ pub(super) fn keep(books: &Books, number: i64, reply: &KeptReply, until: i64) ->
     insert.execute(params![number, until, reply.status, reply.is_json, &reply.body[..]])?;
     kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
     while kept.replies > books.room.replies || kept.bytes > books.room.reply_bytes {
-        let mut oldest = books.connection.prepare_cached(
-            "DELETE FROM replies WHERE number = (SELECT min(number) FROM replies)
+        let mut next = books.connection.prepare_cached(
+            "DELETE FROM replies
+             WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
              RETURNING length(body)",
         )?;
-        let Some(bytes) = oldest.query_row([], |row| row.get::<_, usize>(0)).optional()? else {
+        let Some(bytes) = next.query_row([], |row| row.get::<_, usize>(0)).optional()? else {
             kept = Kept::default();
             break;
         };
-        kept = Kept {
-            replies: kept.replies.saturating_sub(1),
-            bytes: kept.bytes.saturating_sub(bytes),
-        };
+        kept = kept.without(bytes);
     }
     books.kept.set(Some(kept));
     Ok(())
@@ -63,10 +78,17 @@ pub(super) fn keep(books: &Books, number: i64, reply: &KeptReply, until: i64) ->
 
 /// Drops those whose time has come.
 pub(super) fn forget(books: &Books, now: Duration) -> Result<(), Fault> {
-    let mut expired = books.connection.prepare_cached("DELETE FROM replies WHERE until <= ?")?;
-    if expired.execute([nanos(now)])? > 0 {
-        books.kept.set(None);
+    let mut expired = books
+        .connection
+        .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
+    let mut expired = expired.query([nanos(now)])?;
+    // Counting all of them again would take the longer, the more are kept.
+    let mut kept = books.kept.get();
+    while let Some(row) = expired.next()? {
+        let bytes = row.get(0)?;
+        kept = kept.map(|kept| kept.without(bytes));
     }
+    books.kept.set(kept);
     Ok(())
 }
 

@@ -1,7 +1,12 @@
-//! Reads purchases for reports on a thread and a connection of its own, so that no sale waits for it.
+//! Reads purchases for reports on a thread of its own, so that no sale waits for it.
 
+use std::io;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -15,85 +20,119 @@ use super::open;
 use super::open::Purpose;
 use crate::store::Answer;
 use crate::store::CallerSpending;
-use crate::store::Rest;
+use crate::store::PurchaseId;
 use crate::store::Room;
 use crate::store::Row;
 use crate::store::Spending;
 use crate::store::Unavailable;
 
 pub(super) fn rows(
-    path: PathBuf,
+    reader: &Reader,
     since: Duration,
 ) -> Answer<'static, Result<Vec<Row>, Unavailable>> {
-    read(path, move |connection| all(connection, since))
+    reader.read(move |connection| all(connection, since))
 }
 
 /// Groups within the file: a month of chats is read, but not held.
 pub(super) fn spending(
-    path: PathBuf,
+    reader: &Reader,
     caller: String,
     since: Duration,
 ) -> Answer<'static, Result<Vec<Spending>, Unavailable>> {
-    read(path, move |connection| grouped(connection, &caller, since))
+    reader.read(move |connection| grouped(connection, &caller, since))
 }
 
 /// The same, of everybody.
 pub(super) fn spending_of_all(
-    path: PathBuf,
+    reader: &Reader,
     since: Duration,
     most: usize,
 ) -> Answer<'static, Result<Vec<CallerSpending>, Unavailable>> {
-    read(path, move |connection| grouped_by_caller(connection, since, most))
+    reader.read(move |connection| grouped_by_caller(connection, since, most))
 }
 
 /// Those of which nobody knows, the latest first.
 pub(super) fn unknown(
-    path: PathBuf,
+    reader: &Reader,
     most: usize,
 ) -> Answer<'static, Result<Vec<Row>, Unavailable>> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
-    read(path, move |connection| {
+    reader.read(move |connection| {
         purchases(connection, "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?", most)
     })
 }
 
-/// One statement, and so one moment of the file; rows are never deleted, so numbers only go up.
-pub(super) fn at_rest(
-    path: PathBuf,
-    since: Duration,
-) -> Answer<'static, Result<Option<Rest>, Unavailable>> {
-    read(path, move |connection| {
-        let query = "
-            SELECT (SELECT coalesce(max(number), 0) FROM purchases),
-                   (SELECT count(*) FROM purchases WHERE at >= ? AND state = 'unknown')
-            WHERE NOT EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)";
-        let rest = connection.query_row(query, [column::nanos(since)], |row| {
-            Ok(Rest { begun: row.get(0)?, unknown: row.get(1)? })
-        });
-        rest.optional()
-    })
+/// How many steps of SQLite's machine pass before a query looks whether anybody still waits for it.
+const STEPS_PER_LOOK: i32 = 10_000;
+
+type Query = Box<dyn FnOnce(&Path) + Send>;
+
+/// Reads reports, one after another. Dropping it ends the one that is being read.
+pub(super) struct Reader {
+    queue: Option<mpsc::Sender<Query>>,
+    thread: Option<thread::JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
 }
 
-fn read<T: Send + 'static>(
-    path: PathBuf,
-    query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-) -> Answer<'static, Result<T, Unavailable>> {
-    let (answer, answered) = oneshot::channel();
-    let work = move || answer.send(opened(&path, query));
-    let started = thread::Builder::new().name("report".to_owned()).spawn(work);
-    Box::pin(async move {
-        started.map_err(|error| Unavailable(error.to_string().into()))?;
-        answered.await.unwrap_or_else(|_| Err(Unavailable("the report broke".into())))
-    })
+impl Reader {
+    /// Starts a thread for the reports on the ledger at `path`.
+    pub(super) fn start(path: PathBuf) -> io::Result<Self> {
+        let (queue, queued) = mpsc::channel::<Query>();
+        let work = move || queued.iter().for_each(|query| query(&path));
+        let thread = thread::Builder::new().name("report".to_owned()).spawn(work)?;
+        Ok(Self { queue: Some(queue), thread: Some(thread), is_over: Arc::default() })
+    }
+
+    /// A query whose answer nobody waits for any more is not begun, and is ended where it has begun.
+    pub(super) fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<'static, Result<T, Unavailable>> {
+        let (answer, answered) = oneshot::channel();
+        let (answer, is_over) = (Arc::new(answer), Arc::clone(&self.is_over));
+        let work = move |path: &Path| {
+            let waits = Arc::clone(&answer);
+            let is_in_vain = move || waits.is_closed() || is_over.load(Ordering::Relaxed);
+            if is_in_vain() {
+                return;
+            }
+            let report = opened(path, is_in_vain, query);
+            // The file is closed by now, and with it the other hold on the answer is gone.
+            if let Some(answer) = Arc::into_inner(answer) {
+                let _ = answer.send(report);
+            }
+        };
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(Box::new(work));
+        }
+        Box::pin(async move {
+            answered.await.unwrap_or_else(|_| Err(Unavailable("the report broke".into())))
+        })
+    }
 }
 
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Each report has a connection of its own: between two, no file is held open.
 fn opened<T>(
     path: &Path,
+    is_in_vain: impl FnMut() -> bool + Send + 'static,
     query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
 ) -> Result<T, Unavailable> {
-    let connection = open::open(path, Purpose::Read, Room::default())
+    let mut connection = open::open(path, Purpose::Read, Room::default())
         .map_err(|error| Unavailable(error.to_string().into()))?;
-    query(&connection).map_err(|error| Unavailable(error.to_string().into()))
+    let report = connection
+        .progress_handler(STEPS_PER_LOOK, Some(is_in_vain))
+        .and_then(|()| query(&connection));
+    report.map_err(|error| Unavailable(error.to_string().into()))
 }
 
 fn grouped(
@@ -152,29 +191,38 @@ fn all(connection: &Connection, since: Duration) -> rusqlite::Result<Vec<Row>> {
     purchases(connection, "WHERE at >= ? ORDER BY at, number", column::nanos(since))
 }
 
+pub(super) fn purchase(connection: &Connection, id: PurchaseId) -> rusqlite::Result<Option<Row>> {
+    let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
+    connection.query_row(&query, [id.0.as_bytes()], row).optional()
+}
+
 fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
-    let mut find = connection.prepare(&format!(
-        "SELECT id, at, caller, service, model, coalesce(cost_micros, toll_micros), state,
-            ended_at
-         FROM purchases {which}"
-    ))?;
-    let rows = find.query_map([value], |row| {
-        let ended: Option<u64> = row.get(7)?;
-        Ok(Row {
-            id: column::id(row, 0)?,
-            at: column::moment(row, 1)?,
-            ended: ended.map(Duration::from_nanos),
-            caller: row.get(2)?,
-            service: column::service(row, 3)?,
-            model: model(row, 4)?,
-            toll: column::money(row, 5)?,
-            state: column::state(row, 6)?,
-        })
-    })?;
-    rows.collect()
+    let mut find = connection.prepare(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
+    find.query_map([value], row)?.collect()
+}
+
+/// What [`row`] reads.
+const COLUMNS: &str =
+    "id, at, caller, service, model, coalesce(cost_micros, toll_micros), state, ended_at";
+
+pub(super) fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+    let ended: Option<u64> = row.get(7)?;
+    Ok(Row {
+        id: column::id(row, 0)?,
+        at: column::moment(row, 1)?,
+        ended: ended.map(Duration::from_nanos),
+        caller: row.get(2)?,
+        service: column::service(row, 3)?,
+        model: model(row, 4)?,
+        toll: column::money(row, 5)?,
+        state: column::state(row, 6)?,
+    })
 }
 
 /// A name that was damaged is no reason to show no money.
 fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -128,6 +128,40 @@ const MIGRATIONS: &[&str] = &["
         number INTEGER PRIMARY KEY CHECK (number = 1),
         print  BLOB NOT NULL CHECK (length(print) = 32)
     ) STRICT;
+", "
+    -- Which ledger this is: one row, once it was served.
+    CREATE TABLE identity (
+        number  INTEGER PRIMARY KEY CHECK (number = 1),
+        name    TEXT NOT NULL,          -- public; changes when purchases may have been forgotten
+        nonce   BLOB NOT NULL CHECK (length(nonce) = 16),   -- of the last start; the lock file has it, too
+        boot    TEXT NOT NULL           -- the system's boot id at the last start; empty: not known
+    ) STRICT;
+    CREATE INDEX purchases_unknown ON purchases (at) WHERE state = 'unknown';
+    -- What one caller bought since a time.
+    CREATE INDEX purchases_caller ON purchases (caller, at);
+    -- The account's rate limit as the gateway told it last: one row, once it is known.
+    CREATE TABLE rate_limit (
+        number   INTEGER PRIMARY KEY CHECK (number = 1),
+        requests INTEGER NOT NULL CHECK (requests > 0),    -- in any window
+        seconds  INTEGER NOT NULL CHECK (seconds > 0)      -- the length of a window
+    ) STRICT;
+    -- Charged by inference or by the operator's word; no reply was read.
+    ALTER TABLE purchases ADD COLUMN assumed INTEGER NOT NULL DEFAULT 0 CHECK (assumed IN (0, 1));
+
+    -- Numbers of purchases. Without them, a checkpoint is of an earlier version or of an earlier account:
+    -- it shows how the balance went, and nothing is reconciled from it.
+    ALTER TABLE checks ADD COLUMN settled INTEGER;      -- all up to this one were counted by then
+    ALTER TABLE checks ADD COLUMN purchases INTEGER;    -- the last one that had begun
+
+    ALTER TABLE jobs ADD COLUMN purchase BLOB CHECK (length(purchase) = 16);    -- purchases.id
+    CREATE INDEX jobs_purchase ON jobs (purchase) WHERE purchase IS NOT NULL;
+
+    -- The account that the ledger is about, by the ids of its keys as the gateway lists them.
+    CREATE TABLE account_keys (
+        id      TEXT PRIMARY KEY,
+        noted   INTEGER NOT NULL,
+        retired INTEGER                 -- when the ledger was given to another account
+    ) STRICT, WITHOUT ROWID;
 "];
 
 /// The version that this program writes.
@@ -187,9 +221,11 @@ mod tests {
 
     use super::*;
     use crate::contract::money::Usd;
+    use crate::store::Audit;
     use crate::store::Ledger;
     use crate::store::Members;
     use crate::store::Scope;
+    use crate::store::Snapshot;
     use crate::store::State;
     use crate::store::sqlite::Sqlite;
 
@@ -215,7 +251,7 @@ mod tests {
         let clock = || Arc::new(|| Duration::from_secs(9));
         for opened in [Sqlite::read(&path, clock()), Sqlite::beside(&path, clock())] {
             let why = opened.unwrap_err().to_string();
-            assert!(why.contains("start the server once to bring it to 3"), "{why}");
+            assert!(why.contains("start the server once to bring it to 4"), "{why}");
         }
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
@@ -242,7 +278,7 @@ mod tests {
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
         let why = Sqlite::beside(&path, clock()).unwrap_err().to_string();
-        assert!(why.contains("its version is 2; start the server once to bring it to 3"), "{why}");
+        assert!(why.contains("its version is 2; start the server once to bring it to 4"), "{why}");
 
         let ledger = Sqlite::serve(&path, clock()).unwrap();
         let members = ledger.members().await.unwrap();
@@ -262,6 +298,24 @@ mod tests {
         assert_eq!(beside.keyed_by().await.unwrap(), None);
     }
 
+    #[tokio::test]
+    async fn checkpoint_of_version_three_stays_as_history_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let mut file = Connection::open(&path).unwrap();
+        migrate_by(&mut file, &MIGRATIONS[..3]).unwrap();
+        file.execute_batch(SOLD).unwrap();
+        file.execute("INSERT INTO checks VALUES (1, 2, 3, 4, 5, 6)", []).unwrap();
+        drop(file);
+        let ledger = Sqlite::serve(&path, Arc::new(|| Duration::from_secs(900))).unwrap();
+        assert_eq!(ledger.checks(9).await.unwrap().len(), 1);
+        assert_eq!(ledger.last_check().await.unwrap(), None, "nobody knows what it counted");
+        let now = Snapshot { at: Duration::from_secs(900), ..Snapshot::default() };
+        ledger.check(now).await.unwrap();
+        let check = ledger.last_check().await.unwrap().expect("a new one");
+        assert_eq!((check.settled, check.number), (2, 2));
+    }
+
     #[test]
     fn each_version_is_reached_from_every_earlier_one_with_its_rows() {
         let later = "ALTER TABLE checks ADD COLUMN note TEXT";
@@ -270,7 +324,10 @@ mod tests {
             let mut file = Connection::open_in_memory().unwrap();
             migrate_by(&mut file, &versions[..start]).unwrap();
             assert_eq!(kind(&file).unwrap(), Kind::Ledger(i64::try_from(start).unwrap()));
-            file.execute("INSERT INTO checks VALUES (1, 2, 3, 4, 5, 6)", []).unwrap();
+            let note =
+                "INSERT INTO checks (number, at, balance_cents, chats, chat_cents, spent_cents)
+                VALUES (1, 2, 3, 4, 5, 6)";
+            file.execute(note, []).unwrap();
 
             migrate_by(&mut file, &versions).unwrap();
             migrate_by(&mut file, &versions).unwrap();
@@ -292,6 +349,22 @@ mod tests {
         let left: i64 =
             file.query_row("SELECT count(*) FROM checks", [], |row| row.get(0)).unwrap();
         assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn unknown_purchases_are_found_by_their_own_index() {
+        let mut file = Connection::open_in_memory().unwrap();
+        migrate(&mut file).unwrap();
+        for query in [
+            "SELECT id FROM purchases WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT 5",
+            "SELECT count(*) FROM purchases WHERE at >= 5 AND state = 'unknown'",
+        ] {
+            let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
+            let steps = plan.query_map([], |row| row.get::<_, String>(3)).unwrap();
+            let steps: Vec<_> = steps.map(Result::unwrap).collect();
+            assert_eq!(steps.len(), 1, "nothing is sorted: {steps:?}");
+            assert!(steps[0].contains("purchases_unknown"), "{steps:?}");
+        }
     }
 
     #[test]

@@ -107,8 +107,7 @@ impl<F: FnMut(&Books) -> Result<(), Fault> + Send + 'static> Step for Noted<F> {
         (self.verb)(books)
     }
 
-    fn failed(&mut self, why: Unavailable) {
-        tracing::error!(%why, "the ledger could not note an end yet");
+    fn failed(&mut self, _why: Unavailable) {
         self.is_undone = true;
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rusqlite::OptionalExtension;
 use rusqlite::params;
 
 use super::Sqlite;
@@ -11,6 +12,7 @@ use super::column::nanos;
 use super::fault::Fault;
 use super::step::Noted;
 use super::step::Weight;
+use crate::store::AccountLimit;
 use crate::store::Answer;
 use crate::store::Place;
 use crate::store::TakenPlace;
@@ -43,9 +45,17 @@ impl WindowLog for Sqlite {
         }));
     }
 
+    fn note_limit(&self, limit: AccountLimit) {
+        self.send(Noted::step(Weight::Dear, move |books| note_limit(books, limit)));
+    }
+
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
+        self.ask_opening(Weight::Cheap, noted_limit)
+    }
+
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         let clock = self.clock.clone();
-        self.ask(Weight::Cheap, move |books| places(books, since, clock()))
+        self.ask_opening(Weight::Cheap, move |books| places(books, since, clock()))
     }
 }
 
@@ -77,6 +87,22 @@ fn tidy(books: &Books, now: Duration) -> Result<(), Fault> {
     let mut old = books.connection.prepare_cached(sql)?;
     old.execute([nanos(now.saturating_sub(KEEP_PLACES))])?;
     Ok(())
+}
+
+fn note_limit(books: &Books, limit: AccountLimit) -> Result<(), Fault> {
+    let AccountLimit { requests, window_seconds } = limit;
+    let whole = |number| i64::try_from(number).unwrap_or(i64::MAX);
+    let sql = "INSERT OR REPLACE INTO rate_limit (number, requests, seconds) VALUES (1, ?, ?)";
+    books.connection.prepare_cached(sql)?.execute([whole(requests), whole(window_seconds)])?;
+    Ok(())
+}
+
+fn noted_limit(books: &Books) -> Result<Option<AccountLimit>, Fault> {
+    let sql = "SELECT requests, seconds FROM rate_limit";
+    let row = books.connection.query_row(sql, [], |row| {
+        Ok(AccountLimit { requests: row.get(0)?, window_seconds: row.get(1)? })
+    });
+    Ok(row.optional()?)
 }
 
 fn places(books: &Books, since: Duration, now: Duration) -> Result<Vec<TakenPlace>, Fault> {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::iter;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use rusqlite::wal::CheckpointMode;
 
 use super::books::Books;
 use super::fault::Fault;
+use super::lock::Lock;
+use super::open;
 use super::step::Step;
 use super::step::Weight;
 use crate::clock;
@@ -28,8 +30,12 @@ const BATCH: usize = 256;
 const LOG_PAGES: i32 = 1_000;
 /// How soon what nobody waits for is tried again after a fault.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How much of that is remembered.
-const MOST_AGAIN: usize = 10_000;
+/// How much of that may wait: beyond it no purchase begins, until half of it is done.
+const MAX_AGAIN: usize = 10_000;
+/// A fault is over when something was written, and nothing has failed for so long.
+const IS_OVER: Duration = Duration::from_secs(10);
+/// SQLite's page in a file of ours.
+const PAGE_BYTES: u64 = 4_096;
 
 pub(super) type Queue = mpsc::Receiver<Box<dyn Step>>;
 
@@ -48,22 +54,53 @@ pub(super) struct Writer {
     again: VecDeque<Box<dyn Step>>,
     next_try: clock::Instant,
     log_pages: Arc<AtomicI32>,
+    has_written: Arc<AtomicBool>,
+    /// No purchase begins: the handle asks.
+    too_much: Arc<AtomicBool>,
     is_full: bool,
     broken: Option<Unavailable>,
+    trouble: Option<Trouble>,
+    /// Given back after the connection is closed.
+    lock: Option<Lock>,
+}
+
+/// Faults since the last that was logged.
+struct Trouble {
+    is_room: bool,
+    latest: clock::Instant,
 }
 
 impl Writer {
-    pub(super) fn new(mut books: Books, queue: Queue, access: Access) -> rusqlite::Result<Self> {
-        let log_pages = Arc::new(AtomicI32::new(0));
-        let seen = Arc::clone(&log_pages);
+    /// `too_much` is set while no purchase may begin.
+    pub(super) fn new(
+        mut books: Books,
+        queue: Queue,
+        access: Access,
+        lock: Option<Lock>,
+        too_much: Arc<AtomicBool>,
+    ) -> rusqlite::Result<Self> {
+        let (log_pages, has_written) = (Arc::<AtomicI32>::default(), Arc::<AtomicBool>::default());
+        let (seen, written) = (Arc::clone(&log_pages), Arc::clone(&has_written));
         // SQLite's own hook copies inside the commit, and hides it when that fails.
         books.connection.wal_hook(Some(move |_: &mut Wal, pages| {
             seen.store(pages, Ordering::Relaxed);
+            written.store(true, Ordering::Relaxed);
             Ok(())
         }))?;
-        let again = VecDeque::new();
-        let next_try = clock::now();
-        Ok(Self { books, queue, access, again, next_try, log_pages, is_full: true, broken: None })
+        Ok(Self {
+            books,
+            queue,
+            access,
+            again: VecDeque::new(),
+            next_try: clock::now(),
+            log_pages,
+            has_written,
+            too_much,
+            is_full: true,
+            broken: None,
+            trouble: None,
+            lock,
+        })
     }
 
     /// Works until every handle is gone and the queue is empty.
@@ -76,6 +113,10 @@ impl Writer {
         self.process(last);
         if !self.again.is_empty() {
             tracing::error!(lost = self.again.len(), "the ledger could not write its last steps");
+        } else if self.broken.is_none() && self.lock.is_some() {
+            // Somebody else may have the file open, and then closing it would leave the log as it is.
+            self.cut_log();
+            self.lock.iter_mut().for_each(Lock::is_done);
         }
     }
 
@@ -122,11 +163,21 @@ impl Writer {
             let undone = step.answer(done.as_ref().err());
             if let Some(step) = undone
                 && self.broken.is_none()
-                && self.again.len() < MOST_AGAIN
             {
                 self.again.push_back(step);
                 self.next_try = clock::now() + AGAIN;
             }
+        }
+        self.bound_again();
+    }
+
+    /// What is under way may still add to the list, but nothing new begins: so it is bounded, and loses nothing.
+    fn bound_again(&self) {
+        let waiting = self.again.len();
+        if waiting >= MAX_AGAIN && !self.too_much.swap(true, Ordering::Relaxed) {
+            tracing::error!(waiting, "ledger retry list is full: no purchase begins");
+        } else if waiting <= MAX_AGAIN / 2 && self.too_much.swap(false, Ordering::Relaxed) {
+            tracing::info!(waiting, "ledger retry list has room again");
         }
     }
 
@@ -140,13 +191,37 @@ impl Writer {
         run(connection, if self.access == Access::Write { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
         let done = batch.iter_mut().try_for_each(|step| isolate(&self.books, step.as_mut()));
         let done = done.and_then(|()| run(connection, "COMMIT"));
-        if done.is_err() {
-            self.books.kept.set(None);
-            if !connection.is_autocommit() {
-                run(connection, "ROLLBACK").map_err(|fault| Fault::Lasting(fault.unavailable()))?;
+        let latest = self.books.latest.take();
+        match done {
+            Err(_) => {
+                self.books.kept.set(None);
+                if !connection.is_autocommit() {
+                    run(connection, "ROLLBACK")
+                        .map_err(|fault| Fault::Lasting(fault.unavailable()))?;
+                }
             }
+            Ok(()) => self.committed(latest),
         }
         done
+    }
+
+    /// What the lock file has to say of the ledger, and the log of faults.
+    fn committed(&mut self, latest: Option<i64>) {
+        if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
+            && let Err(error) = lock.note(latest)
+        {
+            let why =
+                format!("the number of a purchase could not be noted in the lock file: {error}");
+            self.note(&Fault::Lasting(Unavailable(why.into())));
+        }
+        if let Some(fault) = self.books.fault.take() {
+            self.note(&fault);
+        }
+        let has_written = self.has_written.swap(false, Ordering::Relaxed);
+        if has_written && self.trouble.as_ref().is_some_and(|it| it.latest.elapsed() >= IS_OVER) {
+            self.trouble = None;
+            tracing::info!("ledger writes again");
+        }
     }
 
     /// Sets whether the commit waits until the disk has it; that cannot change within a transaction.
@@ -173,17 +248,51 @@ impl Writer {
         if self.broken.is_some() || self.log_pages.load(Ordering::Relaxed) < LOG_PAGES {
             return;
         }
-        self.log_pages.store(0, Ordering::Relaxed);
-        let passive = CheckpointMode::PASSIVE;
-        if let Err(error) = self.books.connection.wal_checkpoint_v2(None::<&str>, passive) {
-            self.note(&Fault::from(error));
+        match self.books.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
+            // Somebody still reads what is in it: tried again after the next batch.
+            Ok((pages, copied)) if copied < pages => {}
+            Ok((pages, _)) => {
+                self.log_pages.store(0, Ordering::Relaxed);
+                if u64::try_from(pages).unwrap_or_default() * PAGE_BYTES > open::LOG_BYTES {
+                    self.cut_log();
+                }
+            }
+            Err(error) => {
+                self.log_pages.store(0, Ordering::Relaxed);
+                self.note(&Fault::from(error));
+            }
         }
     }
 
+    /// Gives back the room of a log that a long reader made grow. Where somebody reads just now, the next
+    /// writer cuts it: `journal_size_limit`.
+    fn cut_log(&self) {
+        let connection = &self.books.connection;
+        let cut = || {
+            connection.busy_timeout(Duration::ZERO)?;
+            let cut = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
+            connection.busy_timeout(open::PATIENCE)?;
+            cut
+        };
+        if let Err(error) = cut() {
+            tracing::debug!(%error, "ledger log was not cut");
+        }
+    }
+
+    /// One line when writing begins to fail, or fails for another reason; one when it is over.
     fn note(&mut self, fault: &Fault) {
         match fault {
             Fault::Passing(why) | Fault::Full(why) => {
-                tracing::error!(%why, "the ledger could not write")
+                let is_room = matches!(fault, Fault::Full(_));
+                let trouble = Trouble { is_room, latest: clock::now() };
+                let before = self.trouble.replace(trouble);
+                if before.is_some_and(|before| before.is_room == is_room) {
+                    return;
+                }
+                match is_room {
+                    true => tracing::error!(%why, "ledger disk is full"),
+                    false => tracing::error!(%why, "ledger write failed"),
+                }
             }
             Fault::Lasting(why) if self.broken.is_none() => {
                 tracing::error!(%why, "the ledger writes nothing more until a restart");
@@ -209,6 +318,7 @@ fn isolate(books: &Books, step: &mut dyn Step) -> Result<(), Fault> {
             run(connection, "ROLLBACK TO step")?;
             run(connection, "RELEASE step")?;
             step.failed(fault.unavailable());
+            books.fault.set(Some(fault));
             Ok(())
         }
     }

@@ -16,12 +16,12 @@ use crate::store::Place;
 use crate::upstream::{Attempt, Error, Stay, What};
 
 impl Window {
-    /// A place for this attempt, recorded, or why there is none by `give_up`. `again` is for one
-    /// whose place was of no use.
+    /// A place for this attempt, recorded, or why there is none by `give_up`; without that it waits for as
+    /// long as it takes. `again` is for one whose place was of no use.
     pub(super) async fn place(
         self: &Arc<Self>,
         attempt: &Attempt,
-        give_up: Instant,
+        give_up: Option<Instant>,
         again: bool,
     ) -> Result<Held, Error> {
         let (mut waiting, mut granted) = self.enter(attempt, again);
@@ -35,18 +35,27 @@ impl Window {
         let mut deserted = pin!(deserted);
         loop {
             let mut changed = pin!(self.changed.notified());
+            let mut unattended = pin!(self.unattended.notified());
             if granted.try_recv().is_ok() {
                 break;
             }
-            let wake = waiting.wake(give_up)?;
+            let attends = give_up.is_some() || waiting.attend();
+            let wake = match give_up {
+                Some(give_up) => Some(waiting.wake(give_up)?),
+                None if attends => self.change(|state, now| state.queue.next_change(now)),
+                None => None,
+            };
             tokio::select! {
                 biased;
                 _ = &mut granted => break,
                 () = &mut deserted => return Err(Error::Stayed(Stay::Abandoned)),
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
-                () = &mut changed => {}
+                () = &mut changed, if attends => {}
+                () = &mut unattended, if !attends => {}
                 // Whoever can go goes, whoever of those who wait notices it.
-                () = sleep_until(wake) => self.change(|_, _| ()),
+                () = sleep_until(wake.unwrap_or_else(clock::now)), if wake.is_some() => {
+                    self.change(|_, _| ());
+                }
             }
         }
         waiting.has_left = true;
@@ -68,10 +77,9 @@ impl Window {
         let (grant, granted) = oneshot::channel();
         let rank = match &attempt.ask.what {
             What::Billing => Rank::Own,
-            what if what.is_purchase() => Rank::Purchase,
-            What::Chat(_) | What::Video(_) | What::VideoStatus { .. } | What::Other { .. } => {
-                Rank::Poll
-            }
+            What::VideoStatus { is_watched: true, .. } => Rank::Watched,
+            What::VideoStatus { is_watched: false, .. } => Rank::Unwatched,
+            What::Chat(_) | What::Video(_) | What::Other { .. } => Rank::Purchase,
         };
         let caller = Arc::clone(&attempt.ask.caller);
         let ticket = self.change(|state, _| {
@@ -93,6 +101,12 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Whether this patient waiter is the one that looks at the clock: however many wait, one is woken.
+    fn attend(&self) -> bool {
+        let number = self.ticket.number;
+        self.window.change(|state, _| *state.attendant.get_or_insert(number) == number)
+    }
+
     /// When to look again; an error when there will be nothing in time. Who cannot be served in time
     /// is told at once.
     pub(super) fn wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
@@ -121,6 +135,7 @@ impl Drop for Waiting {
             return;
         }
         let was_granted = self.window.change(|state, _| {
+            self.window.relieve(state, self.ticket.number);
             let waited = state.queue.leave(&self.ticket);
             let was_granted = state.waiting.remove(&self.ticket.number).is_none() && !waited;
             if was_granted {

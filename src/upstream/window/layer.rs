@@ -1,5 +1,5 @@
 //! Gives each attempt a place in the window, and one more after a 429, within `gateway.max_wait` of
-//! the ask's first moment.
+//! the ask's first moment unless the ask is patient.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::Window;
+use crate::clock;
 use crate::upstream::{Attempt, Error, Reply};
 
 /// See the file's documentation.
@@ -20,7 +21,7 @@ pub struct Windowed<S> {
     max_wait: Duration,
 }
 
-/// Lets an attempt wait for `window` at most `max_wait` in all.
+/// Lets an attempt wait for `window`, at most `max_wait` in all unless it is patient.
 pub fn layer<S>(
     window: Arc<Window>,
     max_wait: Duration,
@@ -46,7 +47,8 @@ where
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
         let window = Arc::clone(&self.window);
-        let give_up = attempt.since + self.max_wait;
+        let max_wait = self.max_wait;
+        let mut give_up = (!attempt.ask.is_patient).then(|| attempt.since + max_wait);
         Box::pin(async move {
             let mut held = window.place(&attempt, give_up, false).await?;
             loop {
@@ -64,7 +66,9 @@ where
                         return outcome;
                     }
                 }
-                held = match window.place(&attempt, give_up, true).await {
+                // Patience is for the queue: a gateway that refuses is not asked for ever.
+                let give_up = *give_up.get_or_insert_with(|| clock::now() + max_wait);
+                held = match window.place(&attempt, Some(give_up), true).await {
                     Ok(held) => held,
                     Err(Error::WindowFull { retry_after }) => {
                         return Err(Error::Throttled { retry_after: Some(retry_after) });

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::line::Line;
+use super::polls::Polls;
 use crate::clock::Instant;
 
 /// Replies that are remembered even when they count no more, for a window that grows.
@@ -39,7 +40,7 @@ pub(super) struct Limit {
 
 impl Limit {
     /// How long after its reply a place is free again.
-    fn spacing(self) -> Duration {
+    pub(super) fn spacing(self) -> Duration {
         self.period + self.period / CLOCKS_AGREE_TO
     }
 
@@ -57,10 +58,12 @@ impl Limit {
 pub(super) enum Rank {
     /// Tollgate's own question for the books, which tells the limit itself.
     Own,
-    /// Somebody pays for it.
+    /// A client waits for it: a purchase, or a question at an endpoint of `gateway.passthrough`.
     Purchase,
-    /// Asks how far a job is.
-    Poll,
+    /// Asks how far a job is that somebody watches.
+    Watched,
+    /// Asks how far a job is that nobody watches.
+    Unwatched,
 }
 
 /// Somebody who waits.
@@ -75,6 +78,9 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 pub(super) struct Queue {
     limit: Limit,
+    /// The gateway told the limit, or the settings say it. One slot of a limit that is only assumed is
+    /// kept for the question that tells the real one.
+    is_known: bool,
     in_flight: usize,
     /// When the replies came, the earliest first.
     replied: VecDeque<Instant>,
@@ -86,7 +92,7 @@ pub(super) struct Queue {
     held_until: Option<(Instant, Instant)>,
     own: Line,
     purchases: Line,
-    polls: Line,
+    polls: Polls,
     /// Purchases that went while polls waited.
     overtaken: usize,
 }
@@ -95,6 +101,7 @@ impl Queue {
     pub(super) fn new(limit: Limit) -> Self {
         Self {
             limit,
+            is_known: true,
             in_flight: 0,
             replied: VecDeque::new(),
             shrunk_until: None,
@@ -102,9 +109,14 @@ impl Queue {
             held_until: None,
             own: Line::default(),
             purchases: Line::default(),
-            polls: Line::default(),
+            polls: Polls::default(),
             overtaken: 0,
         }
+    }
+
+    /// The same with a limit that is only assumed, until one is [`set`](Self::set_limit).
+    pub(super) fn assuming(limit: Limit) -> Self {
+        Self { is_known: false, ..Self::new(limit) }
     }
 
     /// Adds what was sent before the start.
@@ -121,6 +133,7 @@ impl Queue {
     /// The limit is known. A smaller one holds as soon as what was sent before fits into it.
     pub(super) fn set_limit(&mut self, limit: Limit) {
         self.limit = limit;
+        self.is_known = true;
         self.held_until = None;
     }
 
@@ -180,22 +193,30 @@ impl Queue {
         if let Some(own) = self.own.next() {
             return Some(own);
         }
+        if free <= self.kept() {
+            return None;
+        }
         let is_open = |until: Option<Instant>| until.is_none_or(|until| until <= now);
         let purchases_go =
             is_open(self.held_until.map(|(_, until)| until)) && !self.purchases.is_empty();
-        let polls_go = is_open(self.held_until.map(|(until, _)| until)) && !self.polls.is_empty();
+        let polls_go = is_open(self.held_until.map(|(until, _)| until)) && self.polls.len() > 0;
         let is_due = self.overtaken >= PURCHASES_PER_POLL;
-        if polls_go && (is_due || (!purchases_go && free > self.limit.reserve())) {
+        let has_room = free > self.limit.reserve() && self.polls.due(self.limit, now) <= now;
+        if polls_go && (is_due || (!purchases_go && has_room)) {
             self.overtaken = 0;
-            return self.polls.next();
+            return self.polls.next(now);
         }
-        match purchases_go {
-            true => {
-                self.overtaken = if polls_go { self.overtaken + 1 } else { 0 };
-                self.purchases.next()
-            }
-            false => None,
+        if !purchases_go {
+            return None;
         }
+        self.overtaken = if polls_go { self.overtaken + 1 } else { 0 };
+        self.polls.purchase(self.limit, now);
+        self.purchases.next()
+    }
+
+    /// How many slots are kept for the question that tells the limit.
+    fn kept(&self) -> usize {
+        usize::from(!self.is_known)
     }
 
     /// The reply or the failure came: the place is free again one window from now.
@@ -221,12 +242,6 @@ impl Queue {
         }
     }
 
-    /// How many polls could be sent now without a purchase waiting for it.
-    pub(super) fn room(&self, now: Instant) -> usize {
-        let kept = self.limit.reserve() + self.own.len() + self.purchases.len();
-        self.free(now).saturating_sub(kept + self.polls.len())
-    }
-
     /// How many wait.
     pub(super) fn waiting(&self) -> usize {
         self.own.len() + self.purchases.len() + self.polls.len()
@@ -238,28 +253,27 @@ impl Queue {
         let freed = self.replied.get(first).map(|replied| *replied + self.limit.spacing());
         let held = self.held_until.into_iter().flat_map(|(polls, purchases)| [polls, purchases]);
         let moments = freed.into_iter().chain(held).chain(self.shrunk_until);
+        let moments = moments.chain(self.polls.changes(self.limit, now));
         moments.filter(|moment| *moment > now).min()
     }
 
-    /// When anybody who waits, or comes now, could be granted a place at the earliest, if no place is
-    /// given back unused.
+    /// When a client or an own question could be granted a slot at the earliest, if none is given back
+    /// unused. While the limit is not known that is now: it may be a larger one.
     pub(super) fn earliest(&self, rank: Rank, now: Instant) -> Instant {
+        if self.held_until.is_some_and(|(_, until)| now < until) {
+            return now;
+        }
         self.moment_of(0, rank, now)
     }
 
-    /// When a newcomer of this rank and caller can expect its turn, if replies came now and nobody
-    /// else came.
+    /// When a newcomer of this caller can expect its turn, if replies came now and nobody else came.
     pub(super) fn expected(&self, rank: Rank, caller: &str, now: Instant) -> Instant {
         let ahead = match rank {
             Rank::Own => self.own.ahead_of(caller),
-            Rank::Purchase => {
+            Rank::Purchase | Rank::Watched | Rank::Unwatched => {
                 let purchases = self.purchases.ahead_of(caller);
                 let polls = self.polls.len().min(purchases / PURCHASES_PER_POLL);
                 self.own.len() + purchases + polls
-            }
-            Rank::Poll => {
-                let before = self.own.len() + self.purchases.len() + self.polls.ahead_of(caller);
-                before + self.limit.reserve()
             }
         };
         self.moment_of(ahead, rank, now)
@@ -267,7 +281,9 @@ impl Queue {
 
     /// When the place after `ahead` others is free.
     fn moment_of(&self, ahead: usize, rank: Rank, now: Instant) -> Instant {
-        let (requests, spacing) = (self.limit.requests.max(1), self.limit.spacing());
+        let kept = if rank == Rank::Own { 0 } else { self.kept() };
+        let requests = self.limit.requests.saturating_sub(kept).max(1);
+        let spacing = self.limit.spacing();
         // After as many as the limit allows, the same places come round again.
         let (rounds, place) = (ahead / requests, ahead % requests);
         let first = self.replied.len() - self.counting(now);
@@ -282,7 +298,7 @@ impl Queue {
         let held = match rank {
             Rank::Own => None,
             Rank::Purchase => self.held_until.map(|(_, purchases)| purchases),
-            Rank::Poll => self.held_until.map(|(polls, _)| polls),
+            Rank::Watched | Rank::Unwatched => self.held_until.map(|(polls, _)| polls),
         };
         let start = start.max(self.shrunk_until.unwrap_or(start)).max(held.unwrap_or(start));
         start + spacing * u32::try_from(rounds).unwrap_or(u32::MAX).min(MOST_ROUNDS)
@@ -298,7 +314,8 @@ impl Queue {
         match rank {
             Rank::Own => &mut self.own,
             Rank::Purchase => &mut self.purchases,
-            Rank::Poll => &mut self.polls,
+            Rank::Watched => &mut self.polls.watched,
+            Rank::Unwatched => &mut self.polls.unwatched,
         }
     }
 }

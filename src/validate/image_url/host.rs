@@ -57,12 +57,20 @@ const CLOSED_NAMES: &[&str] = &[
     "localdomain",
     "local",
     "internal",
-    "home.arpa",
     "intranet",
+    "intra",
     "private",
     "corp",
     "home",
     "lan",
+    "svc",
+    "consul",
+    "onion",
+    "alt",
+    "test",
+    "invalid",
+    "arpa",
+    "metadata.tencentyun.com",
 ];
 
 /// Whether the public internet can reach `host`; otherwise what is expected instead.

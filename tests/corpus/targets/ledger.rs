@@ -112,7 +112,7 @@ async fn sell(ledger: &Sqlite, turn: u8) {
     let ending = match turn % 8 {
         6 => Ending::Voided,
         7 => Ending::Unknown,
-        _ => Ending::Posted { cost: reservation.toll, reply: Some(reply), keep: NOON },
+        _ => Ending::Posted { cost: reservation.toll, reply: Some(reply), keep: NOON, job: None },
     };
     ledger.reserve(&reservation).await.expect("set aside");
     ledger.sent(id).await.expect("marked");

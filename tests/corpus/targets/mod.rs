@@ -2,12 +2,14 @@
 //! which panics where it does not hold, and says whether the bytes were taken. `tests/corpus` calls
 //! them with files and mutations of these; `fuzz/` has libFuzzer choose the bytes.
 
+mod decode;
 mod events;
 mod forwarded;
 mod image_url;
 mod json;
 mod ledger;
 mod oracle;
+mod redact;
 mod settings;
 mod upstream;
 
@@ -31,6 +33,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "forwarded", run: forwarded::forwarded, tries: 12_000, words: forwarded::WORDS },
     Target { name: "image_url", run: image_url::image_url, tries: 20_000, words: image_url::WORDS },
     Target { name: "ledger",    run: ledger::ledger,       tries: 400,    words: ledger::WORDS },
+    Target { name: "redact",    run: redact::redact,       tries: 12_000, words: redact::WORDS },
     Target { name: "settings",  run: settings::settings,   tries: 3_000,  words: settings::WORDS },
     Target { name: "upstream",  run: upstream::upstream,   tries: 1_000,  words: upstream::WORDS },
     Target { name: "video",     run: json::video,          tries: 12_000, words: json::WORDS },

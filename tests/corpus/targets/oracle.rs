@@ -17,7 +17,21 @@ pub(super) fn is_public(canonical: &str) {
             let bare = name.trim_end_matches('.').to_ascii_lowercase();
             assert!(bare.contains('.'), "{name}");
             assert!(bare.parse::<IpAddr>().is_err(), "{name}");
-            for private in [".localhost", ".local", ".internal", ".home.arpa", ".lan"] {
+            for private in [
+                ".localhost",
+                ".local",
+                ".internal",
+                ".arpa",
+                ".lan",
+                ".svc",
+                ".consul",
+                ".onion",
+                ".test",
+                ".invalid",
+                ".alt",
+                ".intra",
+                ".metadata.tencentyun.com",
+            ] {
                 assert!(!format!(".{bare}").ends_with(private), "{name}");
             }
         }

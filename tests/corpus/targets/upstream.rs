@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use tollgate::clock;
 use tollgate::config::{Config, Key};
 use tollgate::metrics::Metrics;
+use tollgate::redact::Redactor;
 use tollgate::upstream::client::Client;
 use tollgate::upstream::{Ask, Attempt, Error, Reply, What};
 use tower::Service;
@@ -115,7 +116,8 @@ impl Stage {
         let settings = Config::default().gateway;
         let settings = tollgate::config::Gateway { chat_timeout: TIMEOUT, ..settings };
         let keys = [Key::new(KEY.to_owned())];
-        Client::new(&base, &keys, &settings, Arc::new(Metrics::default())).expect("a client")
+        let redactor = Redactor::new(Arc::new(Metrics::default()));
+        Client::new(&base, &keys, &settings, redactor).expect("a client")
     }
 }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::app::Remembered;
 use tollgate::store::{
-    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
-    Reservation, Rest, Row, Scope, Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
+    AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job, JobBook,
+    KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope, Snapshot,
+    Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
 };
 
 use crate::support::lock;
@@ -75,6 +76,10 @@ impl Ledger for Brittle {
         self.0.ledger.settle_later(id, ending);
     }
 
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        around("reply", self.0.ledger.reply(id))
+    }
+
     fn delivered(&self, id: PurchaseId) {
         strike("delivered", When::Before);
         self.0.ledger.delivered(id);
@@ -112,24 +117,46 @@ impl Ledger for Brittle {
         self.0.ledger.unknown(most)
     }
 
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
-        self.0.ledger.checks(most)
-    }
-
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         around("spent", self.0.ledger.spent(scope))
     }
+}
 
-    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
-        self.0.ledger.at_rest(since)
-    }
-
-    fn check(&self, books: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
-        self.0.ledger.check(books)
+impl Audit for Brittle {
+    fn check(&self, snapshot: Snapshot) -> Answer<'_, Result<(), Unavailable>> {
+        self.0.ledger.check(snapshot)
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
         self.0.ledger.last_check()
+    }
+
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>> {
+        self.0.ledger.checks(most)
+    }
+
+    fn unknown_after(&self, number: u64) -> Answer<'_, Result<u64, Unavailable>> {
+        self.0.ledger.unknown_after(number)
+    }
+
+    fn evidence(
+        &self,
+        settled: u64,
+        refundable: Duration,
+    ) -> Answer<'_, Result<Vec<Evidence>, Unavailable>> {
+        self.0.ledger.evidence(settled, refundable)
+    }
+
+    fn purchase(&self, id: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>> {
+        self.0.ledger.purchase(id)
+    }
+
+    fn recognise(
+        &self,
+        keys: Vec<String>,
+        how: Recognise,
+    ) -> Answer<'_, Result<bool, Unavailable>> {
+        self.0.ledger.recognise(keys, how)
     }
 }
 
@@ -146,6 +173,14 @@ impl WindowLog for Brittle {
         self.0.log.unsent(place);
     }
 
+    fn note_limit(&self, limit: AccountLimit) {
+        self.0.log.note_limit(limit);
+    }
+
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
+        self.0.log.noted_limit()
+    }
+
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         self.0.log.places(since)
     }
@@ -154,10 +189,6 @@ impl WindowLog for Brittle {
 impl JobBook for Brittle {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
         around("accept", self.0.book.accept(job))
-    }
-
-    fn accept_later(&self, job: Job) {
-        self.0.book.accept_later(job);
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {

@@ -192,3 +192,22 @@ fn a_login_is_one_token_as_json_and_nothing_else() {
     assert_eq!(gate.ask("POST", "/bff/login", &elsewhere, "{}").status, 403);
     assert_eq!(gate.get("/bff/login").status, 405);
 }
+
+#[test]
+fn member_who_signs_in_too_often_is_limited_and_no_other_member_is() {
+    let limits = "limits = { requests = 1, seconds = 3600, burst = 3, concurrent = 9 }";
+    let (_upstream, gate) = gate(limits);
+    let (ann, bob) = (gate.member("ann"), gate.member("bob"));
+    for _ in 0..3 {
+        assert_eq!(log_in(&gate, &ann, &[]).status, 204);
+    }
+    let refused = log_in(&gate, &ann, &[]);
+    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
+    let wait: u64 = refused.value("retry-after").unwrap().parse().unwrap();
+    assert!((1..=3_600).contains(&wait), "{wait}");
+    assert_eq!(refused.value("set-cookie"), None);
+    assert_eq!(log_in(&gate, &bob, &[]).status, 204);
+    let (name, bearer) = ann.bearer();
+    let bought = gate.ask("POST", "/api/v1/chat", &[(name, bearer)], CHAT);
+    assert_eq!(bought.status, 200, "what she may buy is another allowance");
+}

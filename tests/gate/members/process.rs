@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::MEMBERS;
 use crate::support::members::SECRET;
 use crate::support::process::{Ended, Process, Signal, run};
-use crate::support::{CHAT, Gate, Reply, Upstream, until};
+use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, until};
 
 fn command(gate: &Gate, arguments: &[&str]) -> Ended {
     run(gate.folder(), arguments, &[("TOLLGATE_SECRET", SECRET)])
@@ -97,4 +97,27 @@ fn with_another_secret_than_the_tokens_were_made_with_no_server_starts() {
     let mut server = Process::start(folder.path(), &right);
     server.address("page");
     server.kill();
+}
+
+#[test]
+fn members_job_is_nobody_elses_after_the_mode_has_become_open() {
+    let upstream = Upstream::start(|heard| match heard.method.as_str() {
+        "POST" => Reply::video("job-of-ann"),
+        _ => Reply::new(200, r#"{"status":"running"}"#),
+    });
+    let store = "store.url = \"sqlite:ledger.db\"\n";
+    let mut gate = Gate::binary(&upstream, &format!("{store}{MEMBERS}"), &[]);
+    let added = command(&gate, &["member", "add", "ann"]);
+    let bearer = format!("Bearer {}", added.stdout.trim());
+    until("ann may call", || status(&gate, added.stdout.trim()) == 200);
+    let ordered = gate.ask("POST", "/api/v1/video", &[("Authorization", &bearer)], VIDEO);
+    assert_eq!(ordered.status, 200, "{}", ordered.text());
+    fs::write(gate.folder().join("proxy.toml"), store).unwrap();
+    gate.restart();
+    for path in ["/api/v1/video/status", "/bff/events", "/bff/video/content"] {
+        let answer = gate.get(&format!("{path}?request_id=job-of-ann"));
+        assert_eq!((answer.status, answer.code().as_str()), (404, "job_not_found"), "{path}");
+    }
+    assert_eq!(gate.get("/bff/jobs?request_id=job-of-ann").text(), r#"{"jobs":[]}"#);
+    assert_eq!(gate.video().status, 200, "it is open");
 }

@@ -1,7 +1,13 @@
 //! Budgets: how much they let through at once, what a refusal says, what is given back.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+
+use tollgate::clock;
+use tollgate::contract::money::Usd;
+use tollgate::store::sqlite::Sqlite;
+use tollgate::store::{Claim, Ledger, Limits, PurchaseId, Reservation, Service};
 
 use crate::support::client::Answer;
 use crate::support::heard::Heard;
@@ -183,4 +189,37 @@ fn a_replay_and_a_refusal_here_are_not_spent() {
         assert_eq!((ask(CHAT).status, ask(CHAT).toll()), (200, Some(6_000)));
     }
     assert_eq!(upstream.requests(), 1);
+}
+
+#[test]
+fn purchase_under_a_clock_that_was_ahead_blocks_no_budget_and_is_logged_once() {
+    let upstream = Upstream::start(honest);
+    let settings =
+        "store.url = \"sqlite:ledger.db\"\nbudget.total = { day = \"0.010\", month = \"0.010\" }";
+    let gate = Gate::binary_in(&upstream, settings, |folder| {
+        let ahead = clock::wall() + Duration::from_secs(3_650 * 86_400);
+        let ledger = Sqlite::serve(&folder.join("ledger.db"), Arc::new(move || ahead)).unwrap();
+        let reservation = Reservation {
+            id: PurchaseId::new(),
+            caller: "127.0.0.1".to_owned(),
+            service: Service::Chat,
+            model: "alpha-sonnet-4.5".into(),
+            toll: Usd::mills(6),
+            claim: Claim::Key { key: [1; 32], payload: [1; 32] },
+            limits: Limits::default(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(ledger.reserve(&reservation)).unwrap();
+    });
+    assert_eq!(gate.chat().status, 200);
+    let refused = gate.chat();
+    assert_over(&refused, "the budget of all callers, $0.01 a month,", "$0.004");
+    let said = refused.json()["detail"].as_str().unwrap().to_owned();
+    let me = gate.get("/bff/me").json();
+    let month = me["budgets"].as_array().unwrap().iter().find(|row| row["period"] == "month");
+    let renews = month.unwrap()["renews"].as_str().unwrap();
+    assert!(said.ends_with(&format!("it renews at {renews}")), "{said} {renews}");
+    let next = clock::Date::at(clock::wall()).next_month().begins();
+    assert_eq!(renews, clock::iso8601(next));
+    assert_eq!(gate.printed().matches("ledger day ahead of clock ignored").count(), 1);
 }

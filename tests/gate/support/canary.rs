@@ -5,6 +5,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use uuid::Uuid;
 
+use super::decode;
+
 /// A key of the gateway, unlike any other.
 #[derive(Clone, Debug)]
 pub(crate) struct Canary {
@@ -33,8 +35,15 @@ impl Canary {
         self.forms.find_iter(text).count()
     }
 
-    /// Fails the test if the key is in there; `place` says where that is.
+    /// Fails the test if the key is in there, as it is or once it is decoded; `place` says where that is.
     pub(crate) fn assert_absent(&self, place: &str, text: &[u8]) {
+        self.assert_unwritten(place, text);
+        for decode in decode::ALL {
+            self.assert_unwritten(place, &decode(text));
+        }
+    }
+
+    fn assert_unwritten(&self, place: &str, text: &[u8]) {
         if let Some(found) = self.forms.find(text) {
             let around = found.start().saturating_sub(80)..text.len().min(found.end() + 80);
             panic!("the key is in {place}: {:?}", String::from_utf8_lossy(&text[around]));

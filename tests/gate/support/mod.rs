@@ -6,6 +6,8 @@
 pub(crate) mod books;
 pub(crate) mod canary;
 pub(crate) mod client;
+#[path = "../../corpus/targets/decode.rs"]
+pub(crate) mod decode;
 pub(crate) mod gate;
 pub(crate) mod heard;
 pub(crate) mod in_process;

@@ -31,12 +31,35 @@ pub(crate) struct Ended {
 
 /// Runs a command to its end in this folder, with this environment alone.
 pub(crate) fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
-    let output = command(folder, arguments, environment).output().expect("the binary starts");
+    ended(command(folder, arguments, environment))
+}
+
+fn ended(mut command: Command) -> Ended {
+    let output = command.output().expect("the binary starts");
     Ended {
         code: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+/// [`run`], by a shell that has run these commands.
+pub(crate) fn run_after(folder: &Path, arguments: &[&str], shell: &str) -> Ended {
+    ended(command_after(folder, arguments, &[], shell))
+}
+
+fn command_after(
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    shell: &str,
+) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{shell}; exec \"$0\" \"$@\"")]);
+    command.arg(env!("CARGO_BIN_EXE_tollgate")).args(arguments);
+    command.env_clear().envs(environment.iter().copied());
+    command.current_dir(folder).stdin(Stdio::null());
+    command
 }
 
 fn command(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
@@ -54,14 +77,16 @@ impl Process {
 
     /// The same, where a file that may not grow is an error to whoever writes, not the end of it.
     pub(crate) fn start_unharmed(folder: &Path, environment: &[(&str, &str)]) -> Self {
-        let mut command = Command::new("sh");
-        command.args(["-c", "trap '' XFSZ; exec \"$0\"", env!("CARGO_BIN_EXE_tollgate")]);
-        command.env_clear().envs(environment.iter().copied());
-        command.current_dir(folder).stdin(Stdio::null());
-        Self::spawn(command)
+        Self::start_after(folder, environment, "trap '' XFSZ")
     }
 
-    fn spawn(mut command: Command) -> Self {
+    /// The same, started by a shell that has run these commands: `ulimit -n 256`.
+    pub(crate) fn start_after(folder: &Path, environment: &[(&str, &str)], shell: &str) -> Self {
+        Self::spawn(command_after(folder, &[], environment, shell))
+    }
+
+    /// Starts this command, which becomes a tollgate.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let printed = Arc::new(Mutex::new(String::new()));
@@ -124,6 +149,13 @@ impl Process {
 
     fn has_closed_its_output(&self) -> bool {
         self.readers.iter().all(JoinHandle::is_finished)
+    }
+}
+
+/// Also where a test fails.
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

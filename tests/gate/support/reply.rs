@@ -33,6 +33,8 @@ pub(crate) struct Reply {
     pub(super) dribbles: bool,
     cut: Option<usize>,
     pub(super) ending: Ending,
+    /// What is sent after it unasked, and how long after it.
+    pub(super) stray: Option<(Duration, Vec<u8>)>,
 }
 
 impl Reply {
@@ -49,6 +51,7 @@ impl Reply {
             dribbles: false,
             cut: None,
             ending: Ending::Open,
+            stray: None,
         }
     }
 
@@ -112,6 +115,11 @@ impl Reply {
     /// Only the first bytes of it, then this.
     pub(crate) fn cut(self, bytes: usize, ending: Ending) -> Self {
         Self { cut: Some(bytes), ending, ..self }
+    }
+
+    /// A second reply follows on the same connection, unasked.
+    pub(crate) fn followed_by(self, pause: Duration, stray: &Self) -> Self {
+        Self { stray: Some((pause, stray.bytes())), ..self }
     }
 
     /// The whole of it, then this.

@@ -332,6 +332,10 @@ fn converse(mut tap: Tap<'_>) {
         if !bytes.chunks(segment).all(|part| tap.stream.write_all(part).is_ok()) {
             return;
         }
+        if let Some((pause, stray)) = &reply.stray {
+            thread::sleep(*pause);
+            tap.stream.write_all(stray).ok();
+        }
         if reply.ending != Ending::Open {
             return end(tap, reply.ending);
         }

@@ -163,7 +163,7 @@ fn panic_in_a_server(text: &str) {
         std::io::pipe().map(|(out, announced)| (BufReader::new(out), announced)).unwrap();
     thread::spawn(move || {
         let mut announced = announced;
-        cli::serve(loaded, None, &mut announced, &mut std::io::stderr()).ok();
+        cli::serve(loaded, None, false, &mut announced, &mut std::io::stderr()).ok();
     });
     let mut line = String::new();
     out.read_line(&mut line).unwrap();

@@ -93,15 +93,6 @@ fn a_call_that_a_crash_cut_off_counts_from_the_restart_on() {
     assert_held(&upstream, 2, 4 * SECOND);
 }
 
-fn books(requests: u64, seconds: u64) -> Reply {
-    Reply::new(
-        200,
-        format!(
-            r#"{{"keys":[],"billing":{{"hasCredits":true,"balanceCents":100000,"balanceFormatted":"$1000.00","rateLimit":{{"requests":{requests},"windowSeconds":{seconds}}},"usage":{{"chat":{{"count":0,"costCents":0}},"search":{{"count":0,"costCents":0}},"images":{{"count":0,"costCents":0}},"totalSpentCents":0}}}}}}"#
-        ),
-    )
-}
-
 #[test]
 fn auto_follows_what_the_gateway_tells() {
     let upstream = upstream();

@@ -52,7 +52,7 @@ const CASES: &[Case] = &[
         CHAT,
         (424, "outcome_unknown", "unknown"),
     ),
-    case("", |_| Reply::new(200, "thank you"), CHAT, (424, "outcome_unknown", "yes")),
+    case("", |_| Reply::new(200, "thank you"), CHAT, (424, "outcome_unknown", "unknown")),
 ];
 
 /// What stock SDKs send again on their own.

@@ -8,13 +8,12 @@ use bytes::Bytes;
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
-    Answer, CallerSpending, Checkpoint, Ending, Job, JobBook, Ledger, Place, PurchaseId, Refused,
-    Reservation, Rest, Row, Scope, Spending, Spent, State, TakenPlace, Unavailable, WindowLog,
-    Word,
+    AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job, JobBook,
+    KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope, Snapshot,
+    Spending, Spent, State, TakenPlace, Unavailable, WindowLog, Word,
 };
 
 use super::{Disk, Verb, finish};
-use crate::world::State as Simulated;
 
 /// How soon what could not be written is written again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -37,10 +36,13 @@ impl Disk {
         if was == state.books.state(id) {
             return Ok(());
         }
+        if matches!(ending, Ending::Posted { reply: None, .. }) && was != Some(State::Unknown) {
+            // Only a reply that was read proves a charge; else somebody has to find out.
+            state.broken(format!("{id} was charged without a reply"));
+        }
         state.tally.add(match (ending, was) {
             (_, Some(State::Unknown)) => "reconciled",
-            (Ending::Posted { reply: Some(_), .. }, _) => "posted",
-            (Ending::Posted { reply: None, .. }, _) => "posted without its reply",
+            (Ending::Posted { .. }, _) => "posted",
             (Ending::Voided, _) => "voided",
             (Ending::Unknown, _) => "unknown",
         });
@@ -53,19 +55,19 @@ impl Disk {
             state.hold(free);
         }
         if let Ending::Posted { reply: Some(reply), .. } = ending {
-            let written = self.is_written_down(state, &reply.body);
+            let written = self.is_written_down(&reply.body);
             state.hold(written);
         }
         Ok(())
     }
 
     /// A video is no end in the ledger before its job can be asked for.
-    fn is_written_down(&self, state: &Simulated, reply: &[u8]) -> Result<(), String> {
+    fn is_written_down(&self, reply: &[u8]) -> Result<(), String> {
         let Ok(VideoAccepted { request_id, .. }) = serde_json::from_slice(reply) else {
             return Ok(());
         };
         let job = finish(self.store().job(request_id.as_str().into())).expect("looked up");
-        match job.is_some() || state.unwritten_jobs.contains(&request_id) {
+        match job.is_some() {
             true => Ok(()),
             false => Err(format!("{request_id} is settled and not written down")),
         }
@@ -130,6 +132,10 @@ impl Ledger for Disk {
         })
     }
 
+    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
+        Box::pin(ready(finish(self.store().reply(id))))
+    }
+
     fn keep_unread(&self, id: PurchaseId, body: Bytes) {
         if self.is_alive() {
             self.store().keep_unread(id, body);
@@ -146,10 +152,6 @@ impl Ledger for Disk {
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
         self.store().unknown(most)
-    }
-
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Checkpoint>, Unavailable>> {
-        self.store().checks(most)
     }
 
     fn settle_later(&self, id: PurchaseId, ending: Ending) {
@@ -192,17 +194,43 @@ impl Ledger for Disk {
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
         self.store().spent(scope)
     }
+}
 
-    fn at_rest(&self, since: Duration) -> Answer<'_, Result<Option<Rest>, Unavailable>> {
-        self.store().at_rest(since)
-    }
-
-    fn check(&self, books: Checkpoint) -> Answer<'_, Result<bool, Unavailable>> {
-        self.store().check(books)
+impl Audit for Disk {
+    fn check(&self, snapshot: Snapshot) -> Answer<'_, Result<(), Unavailable>> {
+        self.store().check(snapshot)
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
         self.store().last_check()
+    }
+
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>> {
+        self.store().checks(most)
+    }
+
+    fn unknown_after(&self, number: u64) -> Answer<'_, Result<u64, Unavailable>> {
+        self.store().unknown_after(number)
+    }
+
+    fn evidence(
+        &self,
+        settled: u64,
+        refundable: Duration,
+    ) -> Answer<'_, Result<Vec<Evidence>, Unavailable>> {
+        self.store().evidence(settled, refundable)
+    }
+
+    fn purchase(&self, id: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>> {
+        self.store().purchase(id)
+    }
+
+    fn recognise(
+        &self,
+        keys: Vec<String>,
+        how: Recognise,
+    ) -> Answer<'_, Result<bool, Unavailable>> {
+        self.store().recognise(keys, how)
     }
 }
 
@@ -231,6 +259,16 @@ impl WindowLog for Disk {
         }
     }
 
+    fn note_limit(&self, limit: AccountLimit) {
+        if self.is_alive() {
+            self.store().note_limit(limit);
+        }
+    }
+
+    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
+        Box::pin(ready(finish(self.store().noted_limit())))
+    }
+
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
         Box::pin(ready(finish(self.store().places(since))))
     }
@@ -238,26 +276,7 @@ impl WindowLog for Disk {
 
 impl JobBook for Disk {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
-        Box::pin(async move {
-            let accept = move |this: &Self| finish(this.store().accept(job));
-            let accepted = self.step(Verb::Job, None, accept).await;
-            if accepted.is_err() {
-                self.world().lock().unwritten_jobs.insert(job.request_id.to_string());
-            }
-            accepted?
-        })
-    }
-
-    fn accept_later(&self, job: Job) {
-        if !self.is_alive() {
-            return;
-        }
-        let this = self.clone();
-        tokio::spawn(async move {
-            while this.accept(&job).await.is_err() {
-                tokio::time::sleep(AGAIN).await;
-            }
-        });
+        self.store().accept(job)
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {

@@ -7,8 +7,6 @@ use super::Books;
 use super::Entry;
 use crate::contract::money::Usd;
 use crate::store::CallerSpending;
-use crate::store::Checkpoint;
-use crate::store::Rest;
 use crate::store::Row;
 use crate::store::Spending;
 use crate::store::State;
@@ -76,15 +74,5 @@ impl Books {
         let mut rows = self.rows(Duration::ZERO);
         rows.retain(|row| row.state == State::Unknown);
         rows.into_iter().rev().take(most).collect()
-    }
-
-    pub(in crate::store::memory) fn at_rest(&self, since: Duration) -> Option<Rest> {
-        let is_unknown = |row: &&Row| row.state == State::Unknown && row.at >= since;
-        let unknown = self.entries.values().map(|entry| &entry.row).filter(is_unknown).count();
-        (self.running == 0).then_some(Rest { begun: self.next, unknown: unknown as u64 })
-    }
-
-    pub(in crate::store::memory) fn checks(&self, most: usize) -> Vec<Checkpoint> {
-        self.checked.iter().rev().take(most).copied().collect()
     }
 }

@@ -13,6 +13,7 @@ use crate::store::Room;
 use crate::store::Service;
 use crate::store::sqlite::schema;
 use crate::store::sqlite::step::Asked;
+use crate::store::sqlite::step::Noted;
 
 const NOW: Duration = Duration::from_secs(1_763_640_000);
 
@@ -84,6 +85,46 @@ fn the_log_is_copied_into_the_file_before_it_grows_without_end() {
     assert!(copies >= 2 && most < LOG_PAGES + 100, "{copies} copies, at most {most} pages");
 }
 
+#[test]
+fn retry_list_drops_nothing_and_stops_purchases_while_it_is_full() {
+    let mut writer = writer();
+    let (is_down, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(0)));
+    let count = MAX_AGAIN + 50;
+    for number in 0..count {
+        assert_eq!(writer.too_much.load(Ordering::Relaxed), number >= MAX_AGAIN, "{number}");
+        let (is_down, done) = (Arc::clone(&is_down), Arc::clone(&done));
+        writer.process(vec![Noted::step(Weight::Cheap, move |_| {
+            if is_down.load(Ordering::Relaxed) {
+                return Err(Unavailable("not yet".into()).into());
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })]);
+    }
+    is_down.store(false, Ordering::Relaxed);
+    let waiting = writer.again.drain(..).collect();
+    writer.process(waiting);
+    assert_eq!(done.load(Ordering::Relaxed), i32::try_from(count).unwrap());
+    assert!(!writer.too_much.load(Ordering::Relaxed));
+}
+
+#[test]
+fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = writer_on(Connection::open(folder.path().join("ledger.db")).unwrap());
+    let mode = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+    writer.books.connection.query_row("PRAGMA journal_mode = WAL", [], mode).unwrap();
+    writer.note(&Fault::Full(Unavailable("no room".into())));
+    writer.process(vec![reserve(Usd::mills(1)).0]);
+    assert!(writer.trouble.is_some(), "it may be full again in a moment");
+    let earlier = clock::now().checked_sub(IS_OVER).unwrap();
+    writer.trouble = Some(Trouble { is_room: true, latest: earlier });
+    writer.process(vec![Asked::step(Weight::Cheap, |books| books.is_dear(PurchaseId::new())).0]);
+    assert!(writer.trouble.is_some(), "that was read only");
+    writer.process(vec![reserve(Usd::mills(1)).0]);
+    assert!(writer.trouble.is_none());
+}
+
 fn writer() -> Writer {
     writer_on(Connection::open_in_memory().unwrap())
 }
@@ -91,7 +132,8 @@ fn writer() -> Writer {
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
     let (_, queue) = mpsc::channel();
-    Writer::new(Books::new(connection, Room::default()), queue, Access::Write).unwrap()
+    Writer::new(Books::new(connection, Room::default()), queue, Access::Write, None, Arc::default())
+        .unwrap()
 }
 
 fn reservation(toll: Usd) -> Reservation {

@@ -75,15 +75,15 @@ fn one_caller_with_500_does_not_keep_ten_with_one_waiting() {
 #[test]
 fn polls_take_turns_by_caller_as_well() {
     let mut queue = queue(1);
-    enter(&mut queue, 0..3, Rank::Poll, "a");
-    enter(&mut queue, 3..4, Rank::Poll, "b");
+    enter(&mut queue, 0..3, Rank::Watched, "a");
+    enter(&mut queue, 3..4, Rank::Watched, "b");
     assert_eq!(one_by_one(&mut queue, clock::now()), [0, 3, 1, 2]);
 }
 
 #[test]
 fn own_questions_go_first_and_purchases_before_polls_but_for_every_tenth() {
     let mut queue = queue(1);
-    enter(&mut queue, 0..30, Rank::Poll, "p");
+    enter(&mut queue, 0..30, Rank::Watched, "p");
     enter(&mut queue, 100..125, Rank::Purchase, "b");
     enter(&mut queue, 200..201, Rank::Own, "");
     let order = one_by_one(&mut queue, clock::now());
@@ -99,20 +99,72 @@ fn polls_leave_the_last_places_to_purchases() {
     let start = clock::now();
     for (limit, reserve) in [(1, 0), (4, 0), (5, 1), (10, 1), (11, 2), (60, 6)] {
         let mut queue = queue(limit);
-        assert_eq!(queue.room(start), limit - reserve);
-        enter(&mut queue, 0..100, Rank::Poll, "p");
-        assert_eq!(grants(&mut queue, start).len(), limit - reserve, "{limit}");
+        enter(&mut queue, 0..100, Rank::Watched, "p");
+        let moments = (0..3_000).map(|millis| start + Duration::from_millis(millis));
+        let polls: usize = moments.map(|now| grants(&mut queue, now).len()).sum();
+        assert_eq!(polls, limit - reserve, "{limit}");
+        let now = start + 3 * SECOND;
         enter(&mut queue, 100..200, Rank::Purchase, "b");
-        assert_eq!(grants(&mut queue, start).len(), reserve, "{limit}");
-        assert_eq!((queue.free(start), queue.room(start)), (0, 0));
+        assert_eq!(grants(&mut queue, now).len(), reserve, "{limit}");
+        assert_eq!(queue.free(now), 0);
     }
+}
+
+#[test]
+fn polls_are_spread_over_what_purchases_leave_of_window() {
+    let start = clock::now();
+    for (purchases, left) in [(0, 60), (5, 50), (12, 36), (30, 1)] {
+        let mut queue = Queue::new(Limit { requests: 60, period: 60 * SECOND });
+        enter(&mut queue, 0..20, Rank::Watched, "p");
+        enter(&mut queue, 100..100 + purchases, Rank::Purchase, "b");
+        let first = grants(&mut queue, start);
+        let polls = first.iter().filter(|number| **number < 20).count();
+        assert_eq!(first.len() - polls, usize::try_from(purchases).unwrap());
+        assert_eq!(polls, usize::try_from(purchases / 9).unwrap().max(1), "{purchases}");
+        if left > 1 {
+            let next = start + Duration::from_millis(60_060) / left;
+            assert_eq!(queue.next_change(start), Some(next), "{purchases}");
+            assert_eq!(grants(&mut queue, next).len(), 1, "{purchases}");
+        } else {
+            // The burst may go on. If it does not, polls go on after half a window.
+            let next = start + Duration::from_millis(30_030);
+            assert_eq!(queue.next_change(start), Some(next));
+            assert_eq!(grants(&mut queue, next).len(), 1);
+        }
+    }
+}
+
+#[test]
+fn watched_jobs_are_polled_before_unwatched_ones_except_every_tenth_time() {
+    let mut queue = queue(1);
+    enter(&mut queue, 0..3, Rank::Unwatched, "u");
+    enter(&mut queue, 100..120, Rank::Watched, "w");
+    let order = one_by_one(&mut queue, clock::now());
+    let unwatched = order.iter().enumerate().filter(|(_, number)| **number < 100);
+    let unwatched: Vec<_> = unwatched.map(|(place, _)| place).collect();
+    assert_eq!((unwatched, order.len()), (vec![9, 19, 22], 23));
+}
+
+#[test]
+fn assumed_limit_keeps_one_slot_for_own_question() {
+    let start = clock::now();
+    let mut queue = Queue::assuming(Limit { requests: 5, period: SECOND });
+    enter(&mut queue, 0..9, Rank::Purchase, "a");
+    enter(&mut queue, 20..22, Rank::Watched, "p");
+    assert_eq!(grants(&mut queue, start), [0, 1, 2, 3]);
+    let expected = queue.earliest(Rank::Purchase, start);
+    assert!(expected > start && queue.earliest(Rank::Own, start) == start);
+    enter(&mut queue, 10..12, Rank::Own, "");
+    assert_eq!(grants(&mut queue, start), [10], "it is counted, too");
+    queue.set_limit(Limit { requests: 7, period: SECOND });
+    assert_eq!(grants(&mut queue, start), [11, 4]);
 }
 
 #[test]
 fn purchases_that_trickle_do_not_starve_polls() {
     let mut now = clock::now();
     let mut queue = queue(5);
-    enter(&mut queue, 0..1, Rank::Poll, "p");
+    enter(&mut queue, 0..1, Rank::Watched, "p");
     // One place is always free, the one that is kept: four calls without a reply yet.
     (0..4).for_each(|_| queue.in_flight += 1);
     let mut before = 0;
@@ -179,7 +231,7 @@ fn purchases_wait_for_the_limit_and_polls_not_as_long() {
         let mut queue = queue(9);
         queue.hold(start + SECOND, start + 5 * SECOND);
         enter(&mut queue, 0..1, Rank::Purchase, "a");
-        enter(&mut queue, 1..2, Rank::Poll, "a");
+        enter(&mut queue, 1..2, Rank::Watched, "a");
         enter(&mut queue, 2..3, Rank::Own, "");
         assert_eq!(grants(&mut queue, start), [2]);
         assert_eq!(queue.next_change(start), Some(start + SECOND));
@@ -269,42 +321,11 @@ fn a_purchase_is_told_of_the_polls_that_go_before_it() {
         for number in 0..9 {
             queue.enter(&ticket(number, Rank::Purchase, &format!("caller {number}")), false);
         }
-        enter(&mut queue, 9..9 + polls, Rank::Poll, "a");
+        enter(&mut queue, 9..9 + polls, Rank::Watched, "a");
         queue.expected(Rank::Purchase, "x", start) - start
     };
     assert_eq!(told(1) - told(0), told(0) / 9, "one more round");
     assert_eq!(told(5), told(1), "every tenth alone");
-}
-
-#[test]
-fn whoever_waits_leaves_less_room() {
-    let now = clock::now();
-    let mut queue = queue(60);
-    let room = queue.room(now);
-    enter(&mut queue, 0..2, Rank::Own, "");
-    enter(&mut queue, 2..5, Rank::Purchase, "a");
-    enter(&mut queue, 5..9, Rank::Poll, "a");
-    assert_eq!(queue.room(now), room - 9);
-}
-
-#[test]
-fn a_poll_is_told_of_all_that_go_before_it() {
-    let start = clock::now();
-    let mut queue = queue(5);
-    enter(&mut queue, 0..1, Rank::Own, "");
-    for number in 1..5 {
-        queue.enter(&ticket(number, Rank::Purchase, &format!("caller {number}")), false);
-    }
-    let told = |queue: &Queue| queue.expected(Rank::Poll, "x", start) - start;
-    // With the place that is kept for purchases it is the seventh: the second of the second window.
-    let window = Duration::from_millis(1_001);
-    assert_eq!(told(&queue), window);
-    for number in 5..8 {
-        queue.enter(&ticket(number, Rank::Poll, &format!("caller {number}")), false);
-    }
-    assert_eq!(told(&queue), window, "the tenth");
-    queue.enter(&ticket(8, Rank::Poll, "caller 8"), false);
-    assert_eq!(told(&queue), 2 * window, "the first of the third window");
 }
 
 #[test]
@@ -314,7 +335,7 @@ fn replies_that_count_no_more_make_nobody_wait() {
     (0..2).for_each(|_| queue.release(start));
     let later = start + 10 * SECOND;
     assert_eq!(queue.expected(Rank::Purchase, "x", later), later);
-    assert_eq!(queue.earliest(Rank::Poll, later), later);
+    assert_eq!(queue.earliest(Rank::Own, later), later);
 }
 
 #[test]

@@ -21,7 +21,10 @@ async fn purchases_wait_for_the_gateways_word_five_seconds_at_most_and_its_own_q
     let ask = |what| Attempt { ask: Ask::free(what), ..chat("") };
     let (silent, told) = (auto(), auto());
     assert_eq!(waited(&silent, ask(What::Billing)).await, 0);
-    assert_eq!(waited(&silent, ask(What::VideoStatus { request_id: "r".into() })).await, 1);
+    assert_eq!(
+        waited(&silent, ask(What::VideoStatus { request_id: "r".into(), is_watched: true })).await,
+        1
+    );
     assert_eq!(waited(&silent, chat("a")).await, 4);
     assert_eq!(silent.free(), 57);
 
@@ -73,14 +76,94 @@ async fn what_is_no_limit_is_passed_over_and_a_setting_wins() {
     window.follow(setting(3, 1));
     window.set_limit(billing(60, 60));
     assert_eq!(window.free(), 3);
+    // Nothing is asked again at a reload: what was told meanwhile holds.
     window.follow(config::Window::Auto);
-    assert_eq!(window.free(), 3);
-    window.set_limit(billing(60, 60));
     assert_eq!(window.free(), 60);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_window_has_room_for_polls_but_for_what_is_kept_for_purchases() {
-    let window = window(60, 60);
-    assert_eq!((window.free(), window.room()), (60, 54));
+async fn restart_begins_with_limit_that_was_told_last() {
+    let log = memory();
+    let begin = async |setting: config::Window| {
+        let window = Window::new(log.clone(), setting, CancellationToken::new());
+        window.restore().await;
+        window
+    };
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let first = begin(config::Window::Auto).await;
+    first.set_limit(billing(1_000, 60));
+    first.set_limit(billing(0, 60));
+    for _ in 0..100 {
+        gateway.ask(&first, chat("a")).await.unwrap();
+    }
+    let second = begin(config::Window::Auto).await;
+    assert_eq!(second.free(), 900);
+    let start = clock::now();
+    gateway.ask(&second, chat("a")).await.unwrap();
+    assert_eq!(clock::now(), start, "nothing is waited for");
+    // A gateway that does not answer changes nothing.
+    second.assume();
+    assert_eq!(second.free(), 899);
+    second.set_limit(billing(5, 60));
+
+    let fixed = begin(setting(500, 60)).await;
+    assert_eq!(fixed.free(), 399, "the settings win");
+    fixed.set_limit(billing(200, 60));
+    fixed.follow(config::Window::Auto);
+    assert_eq!(fixed.free(), 99, "and what was told meanwhile is not forgotten");
+    assert_eq!(begin(config::Window::Auto).await.free(), 99);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
+    let inner = service_fn(|_: Attempt| std::future::ready(Ok::<_, Error>(reply())));
+    for (told_after, served_after) in [(1, Some(1)), (3, None)] {
+        let log = memory();
+        let wall = clock::wall();
+        // As many as the assumed limit allows, and more.
+        for _ in 0..100 {
+            let place = crate::store::Place::new();
+            log.took(place, wall).await.unwrap();
+            log.replied(place, wall);
+        }
+        let window = Window::new(log, config::Window::Auto, CancellationToken::new());
+        window.restore().await;
+        let start = clock::now();
+        let asking = layer(Arc::clone(&window), 2 * SECOND).layer(inner).oneshot(chat("a"));
+        let telling = async {
+            tokio::time::sleep(told_after * SECOND).await;
+            window.set_limit(billing(1_000, 60));
+        };
+        let asking = async { (asking.await, clock::now() - start) };
+        let ((outcome, took), ()) = tokio::join!(asking, telling);
+        match served_after {
+            Some(seconds) => {
+                outcome.unwrap();
+                assert_eq!(took, seconds * SECOND);
+            }
+            None => {
+                retry_after(outcome);
+                assert_eq!(took, 2 * SECOND);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_question_finds_its_slot_although_purchases_fill_assumed_limit() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let window = auto();
+    window.assume();
+    for _ in 0..59 {
+        gateway.ask(&window, chat("a")).await.unwrap();
+    }
+    retry_after(gateway.ask(&window, chat("b")).await);
+    let question = |ask: Ask| Attempt { ask, ..chat("") };
+    let start = clock::now();
+    gateway.ask(&window, question(Ask::free(What::Billing))).await.unwrap();
+    assert_eq!((clock::now(), gateway.asked()), (start, 60));
+    // Beyond the assumed limit nothing is sent: a command is told so, and the server itself waits.
+    retry_after(gateway.ask(&window, question(Ask::free(What::Billing))).await);
+    gateway.ask(&window, question(Ask::free(What::Billing).patient())).await.unwrap();
+    assert!(clock::now() - start >= 60 * SECOND);
 }

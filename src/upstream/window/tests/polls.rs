@@ -3,8 +3,8 @@
 use super::*;
 
 fn poll(job: usize) -> Attempt {
-    let what = What::VideoStatus { request_id: format!("job-{job}").into() };
-    let ask = Ask { caller: job.to_string().into(), ..Ask::free(what) };
+    let what = What::VideoStatus { request_id: format!("job-{job}").into(), is_watched: true };
+    let ask = Ask { caller: job.to_string().into(), ..Ask::free(what).patient() };
     Attempt { ask, key: 0, since: clock::now() }
 }
 
@@ -38,4 +38,44 @@ async fn purchases_never_wait_behind_the_polls_of_fifty_jobs() {
     }
     let polls = gateway.asked() - bought;
     assert!(bought >= 20 && polls >= 100, "{bought} purchases, {polls} polls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn poll_is_not_refused_however_long_it_waits() {
+    let (window, gateway) = (window(1, 3_600), Gateway::slow(SECOND / 10));
+    gateway.ask(&window, chat("a buyer")).await.unwrap();
+    let start = clock::now();
+    gateway.ask(&window, poll(1)).await.unwrap();
+    assert!(clock::now() - start > 3_600 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousand_waiting_polls_go_one_by_one_although_the_first_ones_leave() {
+    let (window, gateway) = (window(1_000, 10), Gateway::slow(SECOND / 10));
+    let start = clock::now();
+    let polls = (0..1_000).map(|job| {
+        let (window, gateway) = (Arc::clone(&window), gateway.clone());
+        // Every third one gives up while it waits: also the one that looks at the clock.
+        let patience = if job % 3 == 0 { SECOND / 100 } else { 60 * SECOND };
+        tokio::spawn(
+            async move { timeout(patience, gateway.ask(&window, poll(job))).await.is_ok() },
+        )
+    });
+    let polls = futures_util::future::join_all(polls.collect::<Vec<_>>()).await;
+    let done = polls.into_iter().filter(|done| *done.as_ref().unwrap()).count();
+    assert!((666..=668).contains(&done), "{done}");
+    assert!(clock::now() - start < 12 * SECOND, "{:?}", clock::now() - start);
+    assert_eq!(window.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn poll_that_gateway_refuses_gives_up_after_max_wait() {
+    let retry_after = Some(SECOND);
+    let gateway = Gateway::new(move |_| Err(Error::Throttled { retry_after }));
+    let window = window(60, 60);
+    let start = clock::now();
+    let outcome = gateway.ask(&window, poll(1)).await;
+    assert!(matches!(outcome, Err(Error::Throttled { .. })), "{outcome:?}");
+    assert!(clock::now() - start <= MAX_WAIT, "{:?}", clock::now() - start);
+    assert!((15..=21).contains(&gateway.asked()), "{}", gateway.asked());
 }

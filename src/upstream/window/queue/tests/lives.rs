@@ -29,7 +29,12 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let rank = prop_oneof![Just(Rank::Own), Just(Rank::Purchase), Just(Rank::Poll)];
+    let rank = prop_oneof![
+        Just(Rank::Own),
+        Just(Rank::Purchase),
+        Just(Rank::Watched),
+        Just(Rank::Unwatched),
+    ];
     prop_oneof![
         6 => (rank, 0..5_u8, 1..8_u8)
             .prop_map(|(rank, caller, many)| Step::Enter { rank, caller, many }),
@@ -237,7 +242,7 @@ proptest! {
     ) {
         let mut now = clock::now();
         let mut queue = queue(requests);
-        enter(&mut queue, 0..polls, Rank::Poll, "p");
+        enter(&mut queue, 0..polls, Rank::Watched, "p");
         enter(&mut queue, 1_000..2_000, Rank::Purchase, "b");
         let (mut purchases, mut polled) = (0, 0);
         while polled < polls {

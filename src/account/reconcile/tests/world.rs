@@ -1,0 +1,343 @@
+//! Random gateways with all that they may do to an account, and the truth about each purchase.
+//!
+//! Times are real seconds; the wall clock is what our machine makes of them. The worlds keep to what
+//! reconciliation assumes of the gateway, and to nothing else.
+
+use std::time::Duration;
+
+use crate::contract::catalog::UNSTATED_CHAT;
+use crate::contract::money::Usd;
+use crate::store::Checkpoint;
+use crate::store::Evidence;
+use crate::store::JobState;
+use crate::store::PurchaseId;
+use crate::store::Row;
+use crate::store::Service;
+use crate::store::Snapshot;
+use crate::store::State;
+
+/// One second less than what a charge may take to show.
+pub(crate) const LAG: u64 = 299;
+const DAY: u64 = 86_400;
+const EPOCH: u64 = 1_000_000_000;
+
+/// SplitMix64: quick, and the same everywhere.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Less than `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    pub(crate) fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap()]
+    }
+}
+
+/// Something that moves the gateway's counters, and when each of them shows it.
+#[derive(Clone, Copy, Debug)]
+struct Shift {
+    chats: i64,
+    chat_micros: i64,
+    spent_micros: i64,
+    balance_micros: i64,
+    /// When the count, the cost of chats, the total and the balance show it.
+    shown: [u64; 4],
+}
+
+/// A purchase of ours, with what really became of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Bought {
+    pub(crate) id: PurchaseId,
+    pub(crate) service: Service,
+    pub(crate) model: &'static str,
+    pub(crate) price: Usd,
+    pub(crate) begun: u64,
+    pub(crate) ended: u64,
+    /// How it ended here.
+    pub(crate) state: State,
+    pub(crate) is_assumed: bool,
+    pub(crate) is_charged: bool,
+    /// When all of it was given back.
+    pub(crate) refunded: Option<u64>,
+    /// When its job was heard of, and its state from then on; before that, it is open.
+    pub(crate) job: Option<(u64, JobState)>,
+}
+
+/// A gateway's account, our purchases, and our clock.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) bought: Vec<Bought>,
+    shifts: Vec<Shift>,
+    start: [u64; 4],
+    rounding: [u64; 4],
+    /// The clock from these moments on, by how much it differs from the time.
+    steps: Vec<(u64, i64)>,
+    pub(crate) has_strangers: bool,
+}
+
+impl World {
+    /// The purchases of `most` and their gateway; a plain one has nothing but charges.
+    pub(crate) fn random(dice: &mut Dice, most: u64, is_plain: bool) -> Self {
+        let mut world = Self {
+            bought: Vec::new(),
+            shifts: Vec::new(),
+            start: [dice.below(99), dice.below(9_999_999), dice.below(99_999_999), 0],
+            rounding: [dice.below(3), dice.below(3), dice.below(3), dice.below(3)],
+            steps: vec![(0, 0)],
+            has_strangers: false,
+        };
+        world.start[3] = 1_000_000_000 + dice.below(99_999_999);
+        let (lags, refunds) = (!is_plain && dice.one_in(2), !is_plain && dice.one_in(3));
+        let (span, on_balance) = (dice.pick(&[600, 4_000, 4_000, 90_000]), dice.one_in(2));
+        for _ in 0..=dice.below(most) {
+            world.buy(dice, span, lags, refunds, on_balance, is_plain);
+        }
+        world.bought.sort_by_key(|bought| bought.begun);
+        if !is_plain {
+            if dice.one_in(3) {
+                world.has_strangers = true;
+                for _ in 0..=dice.below(3) {
+                    world.spend_elsewhere(dice, span);
+                }
+            }
+            if dice.one_in(8) {
+                let (at, micros) = (dice.below(span), dice.pick(&[3, 5, 10, 50]) * 1_000_000);
+                world.shift([0, 0, 0, micros], [at; 4]);
+            }
+            for _ in 0..dice.below(8).saturating_sub(5) {
+                world.set_clock(dice, span);
+            }
+        }
+        world
+    }
+
+    fn shift(&mut self, micros: [i64; 4], shown: [u64; 4]) {
+        let [chats, chat_micros, spent_micros, balance_micros] = micros;
+        self.shifts.push(Shift { chats, chat_micros, spent_micros, balance_micros, shown });
+    }
+
+    fn buy(
+        &mut self,
+        dice: &mut Dice,
+        span: u64,
+        lags: bool,
+        refunds: bool,
+        on_balance: bool,
+        is_plain: bool,
+    ) {
+        let (service, model, price) = dice.pick(&[
+            (Service::Chat, "eta-5-mini", 3_000),
+            (Service::Chat, "gamma-large", 6_000),
+            (Service::Chat, UNSTATED_CHAT, 6_000),
+            (Service::Video, "video-a-2", 3_000_000),
+            (Service::Video, "video-a-2", 3_000_000),
+            (Service::Video, "video-d-3.1", 5_000_000),
+            (Service::Other, "/api/v1/search", 1_500_000),
+        ]);
+        let begun = dice.below(span);
+        let takes = if dice.one_in(4) { 140 } else { 10 };
+        let ended = begun + dice.below(takes);
+        let (state, is_charged, is_assumed) = match dice.below(8) {
+            0 => (State::Voided, false, false),
+            1 | 2 => (State::Unknown, true, false),
+            3 | 4 => (State::Unknown, false, false),
+            // Inferred, or said by the operator, and wrong.
+            5 if !is_plain => (State::Posted, dice.one_in(2), true),
+            _ => (State::Posted, true, false),
+        };
+        let mut bought = Bought {
+            id: PurchaseId::new(),
+            service,
+            model,
+            price: Usd::micros(price),
+            begun,
+            ended,
+            state,
+            is_assumed,
+            is_charged,
+            refunded: None,
+            job: None,
+        };
+        let is_plain_job = is_plain || dice.one_in(2);
+        if service == Service::Video && state == State::Posted && !is_assumed {
+            bought.job = Some(match is_plain_job {
+                true => (ended, JobState::Finished),
+                false => {
+                    let states = [JobState::Finished, JobState::Failed, JobState::Open];
+                    (ended + dice.below(600), dice.pick(&states))
+                }
+            });
+        }
+        if is_charged {
+            let charged = begun + dice.below(ended - begun + 1);
+            let late = ended + LAG;
+            let cost = match (service, model) {
+                (Service::Chat, UNSTATED_CHAT) if dice.one_in(2) => 3_000,
+                (Service::Other, _) if !is_plain => i64::try_from(dice.below(2 * price)).unwrap(),
+                _ => i64::try_from(price).unwrap(),
+            };
+            // What costs more than its price looks like somebody else's spending.
+            self.has_strangers |= cost > i64::try_from(price).unwrap();
+            let shown = std::array::from_fn(|_| match lags {
+                true => charged + dice.below(late - charged + 1),
+                false => charged,
+            });
+            let is_chat = i64::from(service == Service::Chat);
+            self.shift([is_chat, is_chat * cost, cost, -cost], shown);
+            let may_fail =
+                service == Service::Video && !matches!(bought.job, Some((_, JobState::Finished)));
+            if refunds && may_fail && dice.one_in(2) {
+                let latest = match bought.job {
+                    Some((heard, JobState::Failed)) => heard + DAY - 1,
+                    _ => ended + DAY - 1,
+                };
+                let first = shown.into_iter().max().unwrap().max(ended);
+                let soon = if dice.one_in(2) { (first + 900).min(latest) } else { latest };
+                let at = first + dice.below((soon - first).max(1));
+                bought.refunded = Some(at);
+                let spent = if on_balance { 0 } else { -cost };
+                self.shift([0, 0, spent, cost], [at; 4]);
+            }
+        }
+        self.bought.push(bought);
+    }
+
+    /// Another program with the account's keys; nothing is ever given back to it.
+    fn spend_elsewhere(&mut self, dice: &mut Dice, span: u64) {
+        let (chats, micros) = match dice.below(4) {
+            0 => (1, 3_000),
+            1 => (1, 6_000),
+            2 => (0, dice.pick(&[3_000_000, 5_000_000])),
+            _ => (0, i64::try_from(dice.below(6_000_000)).unwrap()),
+        };
+        let at = dice.below(span + 900);
+        let shown = std::array::from_fn(|_| at + dice.below(2 * LAG));
+        self.shift([chats, chats * micros, micros, -micros], shown);
+    }
+
+    /// Backwards at any time; forwards only where nothing that counts ages by it.
+    fn set_clock(&mut self, dice: &mut Dice, span: u64) {
+        let at = dice.below(span + 900);
+        let by = i64::from(dice.pick(&[1, 60, 400, 3_600, 7_200, 90_000]));
+        let (_, is) = *self.steps.last().unwrap();
+        if at < self.steps.last().unwrap().0 {
+            return;
+        }
+        let is_quiet = self.bought.iter().all(|bought| {
+            let is_over = bought.ended + LAG < at && bought.refunded.is_none();
+            is_over || bought.begun >= at
+        });
+        match is_quiet && dice.one_in(2) {
+            true => self.steps.push((at, is + by)),
+            false => self.steps.push((at, is - by)),
+        }
+    }
+
+    /// What our clock shows.
+    pub(crate) fn wall(&self, at: u64) -> Duration {
+        let (_, by) = self.steps.iter().rev().find(|(from, _)| *from <= at).unwrap();
+        Duration::from_secs((EPOCH + at).checked_add_signed(*by).unwrap())
+    }
+
+    /// What the gateway says when it was asked then and answers then.
+    pub(crate) fn snapshot(&self, asked: u64, answered: u64) -> Snapshot {
+        let sum = |counter: usize, part: fn(&Shift) -> i64| {
+            let shown = self.shifts.iter().filter(|shift| shift.shown[counter] <= answered);
+            let start = i64::try_from(self.start[counter]).unwrap();
+            u64::try_from(start + shown.map(part).sum::<i64>()).unwrap()
+        };
+        let cents = |counter: usize, micros: u64| match self.rounding[counter] {
+            0 => micros / 10_000,
+            1 => micros.div_ceil(10_000),
+            _ => (micros + 5_000) / 10_000,
+        };
+        Snapshot {
+            at: self.wall(asked),
+            chats: sum(0, |shift| shift.chats),
+            chat_cents: cents(1, sum(1, |shift| shift.chat_micros)),
+            spent_cents: cents(2, sum(2, |shift| shift.spent_micros)),
+            balance_cents: cents(3, sum(3, |shift| shift.balance_micros)),
+        }
+    }
+
+    /// The ledger's checkpoint of a snapshot that came then, as the store would note it a moment later.
+    pub(crate) fn checkpoint(&self, asked: u64, answered: u64, noted: u64) -> Checkpoint {
+        let snapshot = self.snapshot(asked, answered);
+        let begun = self.bought.iter().filter(|bought| bought.begun <= noted);
+        let settles = snapshot.at.saturating_sub(Duration::from_secs(LAG + 1));
+        let is_unsettled =
+            |bought: &&Bought| bought.ended > noted || self.wall(bought.ended) > settles;
+        let number = begun.clone().count();
+        let settled = begun.clone().position(|bought| is_unsettled(&bought)).unwrap_or(number);
+        Checkpoint { snapshot, settled: settled as u64, number: number as u64 }
+    }
+
+    /// What the ledger has to say then.
+    pub(crate) fn evidence(&self, before: &Checkpoint, at: u64) -> Vec<Evidence> {
+        let refundable = before.snapshot.at.saturating_sub(Duration::from_secs(DAY));
+        let begun = self.bought.iter().filter(|bought| bought.begun <= at);
+        let found = (1..).zip(begun).filter_map(|(number, bought)| {
+            let has_ended = bought.ended <= at;
+            let state = if has_ended { bought.state } else { State::Sent };
+            let job = bought.job.filter(|_| has_ended);
+            let job = job.map(|(heard, state)| match heard <= at {
+                true => (heard, state),
+                false => (bought.ended, JobState::Open),
+            });
+            let since = match job {
+                Some((heard, JobState::Failed)) => heard,
+                _ => bought.ended,
+            };
+            let job = job.map(|(_, state)| state);
+            let is_refundable = state == State::Posted
+                && bought.service == Service::Video
+                && job != Some(JobState::Finished)
+                && self.wall(since) > refundable;
+            let counts = number > before.settled || state == State::Unknown || is_refundable;
+            counts.then(|| Evidence {
+                row: Row {
+                    id: bought.id,
+                    at: self.wall(bought.begun),
+                    ended: has_ended.then(|| self.wall(bought.ended)),
+                    caller: String::new(),
+                    service: bought.service,
+                    model: bought.model.to_owned(),
+                    toll: bought.price,
+                    state,
+                },
+                number,
+                is_assumed: bought.is_assumed && has_ended,
+                job,
+            })
+        });
+        found.collect()
+    }
+
+    pub(crate) fn is_charged(&self, id: PurchaseId) -> bool {
+        self.bought.iter().any(|bought| bought.id == id && bought.is_charged)
+    }
+
+    /// Whether the gateway has our money for it at that time.
+    pub(crate) fn has_paid(&self, id: PurchaseId, at: u64) -> bool {
+        let bought = self.bought.iter().find(|bought| bought.id == id).unwrap();
+        bought.is_charged && bought.refunded.is_none_or(|refunded| refunded > at)
+    }
+}

@@ -1,0 +1,124 @@
+//! Fits the number of connections to the limit of open files.
+//!
+//! Without this, one address with as many idle connections as it may have takes the descriptors that
+//! purchases, the ledger and the ops listener need.
+
+use std::thread;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tracing::warn;
+
+use crate::config::Server;
+
+/// Connections of the ops listener at a time.
+pub(super) const OPS_CONNECTIONS: usize = 64;
+/// Descriptors for listeners, runtimes, the log, the ledger and its reports.
+const OWN: u64 = 64;
+/// Descriptors for the sources of finished videos.
+const VIDEOS: u64 = 64;
+/// Descriptors for each core's connections to the gateway.
+const GATEWAY_PER_CORE: u64 = 64;
+/// Kept back even if half of all descriptors is less.
+const MIN_RESERVE: u64 = 64;
+
+/// What a server accepts, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Capacity {
+    pub(super) connections: usize,
+    pub(super) per_address: usize,
+    /// The limit of open files, if the system says one.
+    pub(super) open_files: Option<u64>,
+}
+
+impl Capacity {
+    /// Whether it is less than the settings ask for.
+    pub(super) fn is_lowered(self, asked: &Server) -> bool {
+        self.connections < asked.max_connections
+            || self.per_address < asked.max_connections_per_address
+    }
+}
+
+/// Raises the soft limit of open files to the hard one, and lowers the settings to what it allows.
+pub(super) fn raise_and_fit(server: &mut Server) {
+    let limits = getrlimit(Resource::RLIMIT_NOFILE);
+    if let Ok((soft, hard)) = limits
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        warn!(%error, soft, hard, "open-file limit not raised");
+    }
+    let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
+    let capacity = capacity(server, open_files, cores());
+    if capacity.is_lowered(server) {
+        warn!(
+            open_files,
+            max_connections = server.max_connections,
+            connections = capacity.connections,
+            max_connections_per_address = server.max_connections_per_address,
+            per_address = capacity.per_address,
+            "connection limits lowered: raise the limit of open files"
+        );
+        server.max_connections = capacity.connections;
+        server.max_connections_per_address = capacity.per_address;
+    }
+}
+
+/// What [`raise_and_fit`] would come to in this process.
+pub(super) fn foreseen(server: &Server) -> Capacity {
+    let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(_, hard)| hard);
+    capacity(server, open_files, cores())
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The settings, or less if the limit of open files is too low for them. Then one address gets a tenth
+/// of the connections at most.
+fn capacity(server: &Server, open_files: Option<u64>, cores: usize) -> Capacity {
+    let (asked, per_address) = (server.max_connections, server.max_connections_per_address);
+    let connections = open_files.map_or(asked, |limit| {
+        let left = limit.saturating_sub(reserve(limit, cores)).max(1);
+        usize::try_from(left).unwrap_or(usize::MAX).min(asked)
+    });
+    let per_address =
+        if connections < asked { per_address.min((connections / 10).max(1)) } else { per_address };
+    Capacity { connections, per_address, open_files }
+}
+
+/// Descriptors that are not for clients' connections: at most half of all.
+fn reserve(limit: u64, cores: usize) -> u64 {
+    let ops = OPS_CONNECTIONS as u64;
+    let gateway = GATEWAY_PER_CORE.saturating_mul(cores as u64);
+    (OWN + ops + VIDEOS).saturating_add(gateway).min((limit / 2).max(MIN_RESERVE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn connections_and_the_share_of_an_address_follow_the_open_file_limit() {
+        let mut server = Config::default().server;
+        for (open_files, connections, per_address) in [
+            (None, 10_000, 1_000),
+            (Some(1 << 20), 10_000, 1_000),
+            (Some(10_320), 10_000, 1_000),
+            (Some(10_319), 9_999, 999),
+            (Some(1_024), 704, 70),
+            (Some(256), 128, 12),
+            (Some(64), 1, 1),
+            (Some(0), 1, 1),
+        ] {
+            let expected = Capacity { connections, per_address, open_files };
+            assert_eq!(capacity(&server, open_files, 2), expected);
+        }
+        (server.max_connections, server.max_connections_per_address) = (100, 100);
+        let fits = capacity(&server, Some(1_024), 2);
+        assert_eq!((fits.per_address, fits.is_lowered(&server)), (100, false), "as it was set");
+        let lowered = capacity(&server, Some(128), 2);
+        assert_eq!((lowered.connections, lowered.per_address), (64, 6));
+        assert!(lowered.is_lowered(&server));
+    }
+}

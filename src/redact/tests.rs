@@ -1,0 +1,177 @@
+//! No form of a key survives, and nothing else is touched.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+use proptest::prelude::*;
+
+use super::*;
+
+#[path = "../../tests/corpus/targets/decode.rs"]
+mod decode;
+
+const KEY: &str = "svc_sk_CANARY-0123456789abcdef";
+
+fn redactor() -> Redactor {
+    let redactor = Redactor::new(Arc::new(Metrics::default()));
+    redactor.learn(&[Key::new("svc_sk_other".to_owned())]);
+    redactor.learn(&[Key::new(KEY.to_owned())]);
+    redactor
+}
+
+fn redacted(text: &str) -> String {
+    redactor().text(text.to_owned())
+}
+
+#[test]
+fn key_is_redacted_in_every_form() {
+    let each = |write: fn(char) -> String| KEY.chars().map(write).collect::<String>();
+    let mut written = vec![
+        KEY.to_owned(),
+        KEY.to_uppercase(),
+        KEY.replace('_', "%5f"),
+        KEY.replace('_', "\\u005F"),
+        KEY.replace('_', "&#95;"),
+        KEY.replace('_', "&lowbar;"),
+        KEY.replace('A', "\\u0041"),
+        KEY.replace('-', "&#x2D"),
+        KEY.replace('8', "&#0056"),
+        KEY.replace('s', "%25%37%33"),
+        KEY.replace('s', "&amp;#115;"),
+        KEY.replace('s', "\\\\u0073"),
+        KEY.replace('s', "\\u0026#x73;"),
+        KEY.replace('s', "&bsol;x73"),
+        each(|c| format!("\\u{:04x}", u32::from(c))),
+        each(|c| format!("\\x{:02X}", u32::from(c))),
+        each(|c| format!("%{:02x}", u32::from(c))),
+        each(|c| format!("&#{};", u32::from(c))),
+        each(|c| format!("&#x{:X};", u32::from(c))),
+        each(|c| format!("{:02x}", u32::from(c))),
+        each(|c| format!("{:02X}", u32::from(c))),
+        format!("{{\"authorization\":\"Bearer {KEY}\"}}"),
+        // The secret without its prefix, after what looks like the beginning of an escape.
+        format!("%{}", &KEY[7..]),
+        "svc_sk_other".to_owned(),
+    ];
+    for before in ["", "x", "xy", "Bearer "] {
+        let text = format!("{before}{KEY}~~~?> and more");
+        written.push(STANDARD.encode(&text));
+        written.push(STANDARD.encode(&text).replace('/', "\\/").replace('+', "\\u002B"));
+        written.push(STANDARD.encode(&text).replace('/', "%2F").replace('+', "%2b"));
+        written.push(URL_SAFE.encode(&text));
+    }
+    for text in written {
+        let out = redacted(&text);
+        assert!(out.contains("*******"), "{text} -> {out}");
+        assert_eq!(out.len(), text.len());
+        assert!(!out.to_lowercase().contains("canary"), "{out}");
+    }
+}
+
+#[test]
+fn other_text_is_left_alone() {
+    for text in [
+        "",
+        "svc_sk_",
+        "svc_sk_CANARY-01234",
+        "the key starts with svc_sk_…",
+        "\\",
+        "%",
+        "&",
+        "&#",
+        "&#x",
+        "\\u00",
+        "\\u4e2d\\u6587 100% &c. & so on",
+    ] {
+        let bytes = Bytes::copy_from_slice(text.as_bytes());
+        let out = redactor().bytes(bytes.clone());
+        assert_eq!(out, bytes);
+        assert_eq!(out.as_ptr(), bytes.as_ptr(), "it is not copied");
+    }
+}
+
+#[test]
+fn every_key_is_found_in_one_text() {
+    let text = format!("svc_sk_other,{KEY},svc_sk_other{KEY}");
+    assert!(redacted(&text).chars().all(|c| c == '*' || c == ','), "{}", redacted(&text));
+}
+
+#[test]
+fn whole_escapes_are_overwritten_so_that_json_stays_valid() {
+    let secret = &KEY[7..];
+    for inside in [
+        format!("\\\\{KEY}"),
+        format!("\\\\\\u0073{}", &KEY[1..]),
+        format!("\\\\\\\\u0073{}", &KEY[1..]),
+        format!("é\\n{}\\n", KEY.replace('s', "\\u0073")),
+        // An escape that ends in the first digits of the secret's hex.
+        format!("\\u00{}", KEY.bytes().map(|b| format!("{b:02x}")).collect::<String>()),
+        format!("\\\"{secret}\\\""),
+    ] {
+        let json = format!("{{\"a\":\"{inside}\"}}");
+        let read = |json: &str| serde_json::from_str::<serde_json::Value>(json);
+        read(&json).expect(&json);
+        let out = redacted(&json);
+        read(&out).unwrap_or_else(|error| panic!("{json} -> {out}: {error}"));
+        assert!(!out.contains("CANARY"), "{out}");
+    }
+}
+
+#[test]
+fn what_is_found_is_counted() {
+    let metrics = Arc::new(Metrics::default());
+    let redactor = Redactor::new(Arc::clone(&metrics));
+    redactor.learn(&[Key::new(KEY.to_owned())]);
+    redactor.text("nothing".to_owned());
+    redactor.bytes(KEY.replace('_', "\\u005f").into());
+    assert!(metrics.text().contains("tollgate_keys_blotted_total 1"), "{}", metrics.text());
+}
+
+/// One way to write one character.
+fn written(letter: char, how: u8) -> String {
+    let code = u32::from(letter);
+    match how {
+        0 => format!("\\u{code:04x}"),
+        1 => format!("\\u{code:04X}"),
+        2 => format!("\\x{code:02x}"),
+        3 => format!("%{code:02X}"),
+        4 => format!("%{code:02x}"),
+        5 => format!("&#{code};"),
+        6 => format!("&#{code}"),
+        7 => format!("&#x{code:x};"),
+        8 => format!("&#X00{code:X};"),
+        _ => letter.to_string(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn no_key_is_left_after_decoding_however_its_characters_are_escaped(
+        outer in proptest::collection::vec(0_u8..20, KEY.len()),
+        inner in proptest::collection::vec(0_u8..20, KEY.len() * 8),
+        around in "[ -~é中]{0,12}",
+    ) {
+        let mut inner = inner.into_iter().cycle();
+        let once: Vec<_> = KEY.chars().zip(outer).map(|(letter, how)| written(letter, how)).collect();
+        let once = once.concat();
+        let twice: String =
+            once.chars().map(|letter| written(letter, inner.next().unwrap())).collect();
+        for text in [once, twice] {
+            let text = format!("{around}{text}{around}");
+            let out = redacted(&text);
+            prop_assert_eq!(out.len(), text.len());
+            let once = decode::ALL.map(|decode| decode(out.as_bytes()));
+            let twice = once.iter().flat_map(|text| decode::ALL.map(|decode| decode(text)));
+            for read in once.clone().into_iter().chain(twice) {
+                let is_there = read.windows(KEY.len()).any(|part| part == KEY.as_bytes());
+                prop_assert!(!is_there, "{} -> {}", text, out);
+            }
+        }
+    }
+
+    #[test]
+    fn text_without_a_key_is_never_changed(text in "[svc_k%&#;xu0-9\\\\]{0,40}") {
+        prop_assert_eq!(redacted(&text), text);
+    }
+}

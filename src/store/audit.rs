@@ -1,0 +1,101 @@
+//! What reconciliation needs of the ledger: checkpoints, evidence, and whose account it is about.
+
+use std::time::Duration;
+
+use super::Answer;
+use super::JobState;
+use super::PurchaseId;
+use super::Row;
+use super::Unavailable;
+
+/// How long after its end a purchase may still be missing from the gateway's counters: from when the
+/// wait for its reply ended. Guess: the contract names no deadline. Releasing a purchase frees its key,
+/// so this is long.
+pub const SETTLES_WITHIN: Duration = Duration::from_secs(300);
+
+/// What the gateway's billing summary said (contract 2.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// When the gateway was asked: wall-clock time since the Unix epoch.
+    pub at: Duration,
+    /// The account's balance, in cents.
+    pub balance_cents: u64,
+    /// Chats counted so far.
+    pub chats: u64,
+    /// What these chats cost, in cents.
+    pub chat_cents: u64,
+    /// What everything cost so far, in cents.
+    pub spent_cents: u64,
+}
+
+/// A snapshot with its place among the purchases. Purchases are numbered in the order in which they
+/// begin; numbers, unlike times, never go back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// What the gateway said.
+    pub snapshot: Snapshot,
+    /// Every purchase up to this number had ended at least [`SETTLES_WITHIN`] before the snapshot: the
+    /// snapshot counts what was charged for it.
+    pub settled: u64,
+    /// The last purchase that had begun. The snapshot counts none after it; between the two numbers,
+    /// nobody knows.
+    pub number: u64,
+}
+
+/// A purchase as reconciliation sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// The purchase.
+    pub row: Row,
+    /// Its place in the order in which purchases began, from 1 on.
+    pub number: u64,
+    /// It counts as charged because reconciliation or the operator says so: no reply was read.
+    pub is_assumed: bool,
+    /// What is known of the video's job.
+    pub job: Option<JobState>,
+}
+
+/// What to do with the ids of the keys that the gateway lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recognise {
+    /// Compare them with the noted ones, and write nothing.
+    Look,
+    /// Compare them, and note all of them if the account is the same.
+    Note,
+    /// If they are another account's, give the ledger to that account: earlier ids become history, and
+    /// earlier checkpoints are no longer used.
+    Adopt,
+}
+
+/// The verbs of reconciliation. Each is one atomic step, as those of [`super::Ledger`].
+pub trait Audit: Send + Sync + 'static {
+    /// Notes what the gateway's books said, with the purchases that had begun and settled by then.
+    fn check(&self, snapshot: Snapshot) -> Answer<'_, Result<(), Unavailable>>;
+
+    /// The latest checkpoint of this account that has a place among the purchases.
+    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>>;
+
+    /// The latest snapshots, newest first, at most `most`, whichever account they are of.
+    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>>;
+
+    /// How many outcomes are unknown among the purchases after this number. It takes little memory,
+    /// however many there are.
+    fn unknown_after(&self, number: u64) -> Answer<'_, Result<u64, Unavailable>>;
+
+    /// In the order of their numbers: every purchase after `settled`; of the earlier ones those whose
+    /// outcome is unknown, and charged videos without a finished job whose end, or whose job's failure,
+    /// is later than `refundable` (wall-clock time since the Unix epoch).
+    fn evidence(
+        &self,
+        settled: u64,
+        refundable: Duration,
+    ) -> Answer<'_, Result<Vec<Evidence>, Unavailable>>;
+
+    /// One purchase.
+    fn purchase(&self, id: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>>;
+
+    /// Whether the account with these keys is the one that the ledger is about: none is noted yet, or
+    /// one id is noted. `keys` must not be empty.
+    fn recognise(&self, keys: Vec<String>, how: Recognise)
+    -> Answer<'_, Result<bool, Unavailable>>;
+}

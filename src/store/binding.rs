@@ -1,0 +1,201 @@
+//! Which account of the gateway the ledger is about: told by the ids of the account's keys.
+//!
+//! One id in common with those that are noted means the same account, so keys may be rotated one by one.
+//! A listing that could not be had decides nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::error;
+use tracing::info;
+use tracing::warn;
+
+use super::Audit;
+use super::Recognise;
+use super::Unavailable;
+use crate::problem::LEDGER_UNAVAILABLE;
+use crate::problem::Problem;
+
+/// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
+/// same.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What a refused caller is told to wait.
+const COME_BACK: Duration = Duration::from_secs(60);
+
+/// What is known of the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// The gateway was not asked yet.
+    Unasked,
+    /// It is the ledger's, or nobody can say.
+    Ours,
+    /// It is another one.
+    Other,
+}
+
+/// Whether the gateway's account is the ledger's. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Binding(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    standing: watch::Sender<Standing>,
+    /// The ledger is to be given to the account, if it is another one.
+    is_new: AtomicBool,
+}
+
+impl Binding {
+    /// One that every ledger is about: the sandbox's.
+    pub fn play() -> Self {
+        Self::with(Standing::Ours)
+    }
+
+    /// One that has to be recognised.
+    pub fn real() -> Self {
+        Self::with(Standing::Unasked)
+    }
+
+    fn with(standing: Standing) -> Self {
+        let standing = watch::Sender::new(standing);
+        Self(Arc::new(Shared { standing, is_new: AtomicBool::new(false) }))
+    }
+
+    /// Gives the ledger to the account of the next listing.
+    pub fn renew(&self) {
+        self.0.is_new.store(true, Ordering::Relaxed);
+    }
+
+    /// Compares the account's keys with those that the ledger notes, and notes them; whether it is known to
+    /// be the ledger's.
+    ///
+    /// # Errors
+    /// The ledger's; then whatever is known stays.
+    pub async fn recognise(
+        &self,
+        ledger: &(impl Audit + ?Sized),
+        keys: Vec<String>,
+    ) -> Result<bool, Unavailable> {
+        if keys.is_empty() {
+            self.is_not_told();
+            return Ok(false);
+        }
+        let is_same = match self.0.is_new.load(Ordering::Relaxed) {
+            true => self.adopt(ledger, keys).await,
+            false => ledger.recognise(keys, Recognise::Note).await,
+        };
+        let is_same = is_same.inspect_err(|_| self.is_not_told())?;
+        let standing = if is_same { Standing::Ours } else { Standing::Other };
+        let was = self.0.standing.send_replace(standing);
+        match (was, standing) {
+            (Standing::Other, Standing::Ours) => info!("gateway account recognised; selling again"),
+            (Standing::Ours | Standing::Unasked, Standing::Other) => error!(
+                "gateway account is not the ledger's: nothing is sold; use a key of the ledger's \
+                 account, or start once with: tollgate serve --new-account"
+            ),
+            _ => {}
+        }
+        Ok(is_same)
+    }
+
+    async fn adopt(
+        &self,
+        ledger: &(impl Audit + ?Sized),
+        keys: Vec<String>,
+    ) -> Result<bool, Unavailable> {
+        match ledger.recognise(keys.clone(), Recognise::Look).await? {
+            true => info!("--new-account: gateway account is the ledger's already"),
+            false => warn!("--new-account: ledger given to the gateway's account"),
+        }
+        let is_same = ledger.recognise(keys, Recognise::Adopt).await?;
+        self.0.is_new.store(false, Ordering::Relaxed);
+        Ok(is_same)
+    }
+
+    /// Nothing was told: whatever is known stays.
+    pub fn is_not_told(&self) {
+        self.0.standing.send_if_modified(|standing| {
+            let is_first = *standing == Standing::Unasked;
+            if is_first {
+                *standing = Standing::Ours;
+            }
+            is_first
+        });
+    }
+
+    /// The gateway's keys or its address changed: purchases wait a moment for the next listing, as for the
+    /// first one. An account that is known to be another one stays so.
+    pub fn ask_again(&self) {
+        self.0.standing.send_if_modified(|standing| {
+            let is_known = *standing == Standing::Ours;
+            if is_known {
+                *standing = Standing::Unasked;
+            }
+            is_known
+        });
+    }
+
+    /// Waits a moment for the first listing.
+    ///
+    /// # Errors
+    /// 503, if the account is known to be another one.
+    pub async fn may_sell(&self) -> Result<(), Problem> {
+        let mut standing = self.0.standing.subscribe();
+        let known = standing.wait_for(|standing| *standing != Standing::Unasked);
+        if timeout(PATIENCE, known).await.is_err() {
+            self.is_not_told();
+        }
+        match *self.0.standing.borrow() {
+            Standing::Unasked | Standing::Ours => Ok(()),
+            Standing::Other => Err(Problem::new(&LEDGER_UNAVAILABLE)
+                .detail(
+                    "the gateway's key belongs to another account than the ledger of this server: \
+                     nothing is sold until its operator mends that",
+                )
+                .retry_after(COME_BACK)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::store::memory::Memory;
+
+    #[tokio::test(start_paused = true)]
+    async fn purchase_after_a_change_of_keys_waits_for_the_listing_of_the_new_ones() {
+        let ledger = Memory::new(Arc::new(clock::wall));
+        let binding = Binding::real();
+        let recognise = async |id: &str| binding.recognise(&ledger, vec![id.to_owned()]).await;
+        assert!(recognise("first account").await.unwrap());
+        binding.may_sell().await.unwrap();
+
+        binding.ask_again();
+        let listing = async {
+            tokio::time::sleep(PATIENCE / 2).await;
+            recognise("second account").await
+        };
+        let (sale, is_same) = tokio::join!(binding.may_sell(), listing);
+        assert!(sale.is_err() && !is_same.unwrap());
+        // No listing can be had of the keys after that.
+        binding.ask_again();
+        binding.is_not_told();
+        assert!(binding.may_sell().await.is_err());
+        assert!(recognise("first account").await.unwrap());
+        binding.may_sell().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn purchase_after_a_change_of_keys_waits_a_second_at_most() {
+        let binding = Binding::real();
+        binding.is_not_told();
+        binding.ask_again();
+        let began = clock::now();
+        binding.may_sell().await.unwrap();
+        assert_eq!(began.elapsed(), PATIENCE);
+    }
+}

@@ -1,0 +1,109 @@
+//! Remembers when callers were last refused for free, so that the retry of a refused request is not
+//! taken for the retry of an earlier one that was answered.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::Caller;
+use super::Identity;
+
+/// How many refusals are remembered.
+const MAX_REFUSALS: usize = 10_000;
+
+/// What is known of a request that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RefusedAs {
+    /// Only who sent it: its body was not read.
+    Caller(Caller),
+    /// The fingerprint of its caller, endpoint and payload.
+    Fingerprint(Identity),
+}
+
+/// The latest refusals that cost nothing, by what is known of the request. It lives as long as the
+/// process. Whatever it does not remember counts as refused when it was forgotten: a new process starts
+/// as if everybody had just been refused, because requests failed while none was running.
+#[derive(Debug)]
+pub struct Refusals(Mutex<Noted>);
+
+#[derive(Debug)]
+struct Noted {
+    last: HashMap<RefusedAs, Duration>,
+    /// Notes in the order in which they were made; one that was renewed is in it more than once.
+    order: VecDeque<(RefusedAs, Duration)>,
+    forgotten_until: Duration,
+}
+
+impl Refusals {
+    /// Nothing is remembered of the time before `now`, on the wall clock.
+    pub fn new(now: Duration) -> Self {
+        let (last, order) = (HashMap::new(), VecDeque::new());
+        Self(Mutex::new(Noted { last, order, forgotten_until: now }))
+    }
+
+    /// Notes a refusal at `now`, on the wall clock.
+    pub fn note(&self, of: RefusedAs, now: Duration) {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.last.insert(of.clone(), now);
+        noted.order.push_back((of, now));
+        while noted.order.len() > MAX_REFUSALS {
+            let Some((of, at)) = noted.order.pop_front() else { return };
+            if noted.last.get(&of) == Some(&at) {
+                noted.last.remove(&of);
+                noted.forgotten_until = noted.forgotten_until.max(at);
+            }
+        }
+    }
+
+    /// When a request like this one, or any of its caller's, may last have been refused.
+    pub fn last(&self, caller: &Caller, fingerprint: &Identity) -> Duration {
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = [RefusedAs::Caller(caller.clone()), RefusedAs::Fingerprint(*fingerprint)];
+        let last = keys.iter().filter_map(|key| noted.last.get(key)).max();
+        last.copied().unwrap_or_default().max(noted.forgotten_until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn caller(number: u8) -> Caller {
+        Caller::Address([192, 0, 2, number].into())
+    }
+
+    #[test]
+    fn refusal_counts_for_its_caller_or_for_its_fingerprint_alone() {
+        let refusals = Refusals::new(SECOND);
+        refusals.note(RefusedAs::Caller(caller(1)), 5 * SECOND);
+        refusals.note(RefusedAs::Fingerprint([2; 32]), 7 * SECOND);
+        refusals.note(RefusedAs::Fingerprint([3; 32]), 3 * SECOND);
+        for (number, print, last) in [(1, 1, 5), (1, 2, 7), (1, 3, 5), (2, 3, 3), (2, 1, 1)] {
+            assert_eq!(
+                refusals.last(&caller(number), &[print; 32]),
+                SECOND * last,
+                "{number} {print}"
+            );
+        }
+    }
+
+    #[test]
+    fn forgotten_refusals_count_for_everybody_and_memory_is_bounded() {
+        let refusals = Refusals::new(Duration::ZERO);
+        refusals.note(RefusedAs::Caller(caller(1)), 2 * SECOND);
+        // One that is renewed again and again pushes the others out, and is not forgotten itself.
+        for second in 0..MAX_REFUSALS as u32 {
+            assert_eq!(refusals.last(&caller(2), &[2; 32]), Duration::ZERO);
+            refusals.note(RefusedAs::Fingerprint([1; 32]), SECOND * (3 + second));
+        }
+        assert_eq!(refusals.last(&caller(2), &[2; 32]), 2 * SECOND);
+        refusals.note(RefusedAs::Fingerprint([1; 32]), 90_000 * SECOND);
+        assert_eq!(refusals.last(&caller(2), &[2; 32]), 2 * SECOND);
+        let noted = refusals.0.lock().unwrap();
+        assert_eq!((noted.last.len(), noted.order.len()), (1, MAX_REFUSALS));
+    }
+}

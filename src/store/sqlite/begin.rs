@@ -1,0 +1,370 @@
+//! Opens a ledger's file to sell from, to write beside a server, or to read; and says when it is open.
+//!
+//! A server has the lock at once, or fails at once. Whatever takes as long as the file is large (a check of all of
+//! it after an unclean end, a migration) happens on the ledger's own thread afterwards, while its verbs answer that
+//! it is starting.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+use tracing::info;
+
+use super::OpenError;
+use super::Sqlite;
+use super::books::Books;
+use super::fault::Fault;
+use super::identity::Identity;
+use super::lock;
+use super::lock::Holder;
+use super::lock::Lock;
+use super::members;
+use super::open;
+use super::open::FileId;
+use super::open::Purpose;
+use super::report::Reader;
+use super::schema::Kind;
+use super::true_name;
+use super::window;
+use super::writer::Access;
+use super::writer::Writer;
+use crate::clock;
+use crate::store::Clock;
+use crate::store::Money;
+use crate::store::Room;
+use crate::store::Unavailable;
+
+/// Steps of SQLite between two looks whether to give up.
+const STEPS: i32 = 10_000;
+
+/// Whether the ledger's verbs are answered; shared with its thread.
+#[derive(Clone, Default)]
+pub(super) struct Admission {
+    state: Arc<OnceLock<Result<(), Unavailable>>>,
+    /// Too many ends wait to be written: no purchase begins.
+    pub(super) is_full: Arc<AtomicBool>,
+    /// Whoever opened it is gone.
+    stop: Arc<AtomicBool>,
+}
+
+impl Admission {
+    fn opened() -> Self {
+        let admission = Self::default();
+        admission.admit();
+        admission
+    }
+
+    /// Whether a verb may be asked now.
+    pub(super) fn pass(&self) -> Result<(), Unavailable> {
+        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
+        self.state.get().cloned().unwrap_or_else(starting)
+    }
+
+    /// Whether a purchase may begin now.
+    pub(super) fn pass_purchase(&self) -> Result<(), Unavailable> {
+        self.pass()?;
+        match self.is_full.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(Unavailable("too many purchases wait to be recorded".into())),
+        }
+    }
+
+    /// Has an opening come to its end, which nobody waits for any more.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn admit(&self) {
+        // Where it could not be opened, that stays so.
+        let _ = self.state.set(Ok(()));
+    }
+
+    fn close(&self, error: &OpenError) {
+        let _ = self.state.set(Err(Unavailable(error.to_string().into())));
+    }
+}
+
+/// A ledger that is being opened.
+pub struct Opening {
+    admission: Admission,
+    opened: oneshot::Receiver<Result<(), OpenError>>,
+}
+
+impl Opening {
+    /// Waits until it is open. What was queued for it by then is answered; until [`admit`](Self::admit),
+    /// everything else is told that the ledger is starting.
+    ///
+    /// # Errors
+    /// It cannot be used: nor can it be later.
+    pub async fn opened(&mut self) -> Result<(), OpenError> {
+        let gone = || Err(OpenError::Unusable("its thread ended by a panic".into()));
+        (&mut self.opened).await.unwrap_or_else(|_| gone())
+    }
+
+    /// Has all verbs answered from now on.
+    pub fn admit(self) {
+        self.admission.admit();
+    }
+}
+
+impl Sqlite {
+    /// Opens a ledger to sell from, and makes it where there is none. One process may: the lock on
+    /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is voided,
+    /// what was sent is unknown.
+    pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        Self::serve_within(path, clock, Room::default())
+    }
+
+    /// The same, for this kind of money alone: a ledger of the other kind is refused. Commands that
+    /// work beside the server find it at `admin`.
+    pub fn serve_for(
+        path: &Path,
+        clock: Clock,
+        money: Money,
+        admin: Option<SocketAddr>,
+    ) -> Result<Self, OpenError> {
+        Self::serve_as(path, clock, Room::default(), Some(money), admin)
+    }
+
+    /// The same, with other bounds.
+    pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
+        Self::serve_as(path, clock, room, None, None)
+    }
+
+    fn serve_as(
+        path: &Path,
+        clock: Clock,
+        room: Room,
+        money: Option<Money>,
+        admin: Option<SocketAddr>,
+    ) -> Result<Self, OpenError> {
+        let path = &true_name(path);
+        let admission = Admission::opened();
+        let taken = Taken::take(path, Holder::Server(admin), Purpose::Serve)?;
+        let (identity, file) = (taken.identity.clone(), taken.file);
+        let (books, lock) = taken.serve(&clock, room, money, &admission)?;
+        let mut ledger = Self::start(path, clock, books, Access::Write, Some(lock))?;
+        ledger.identity = Some((identity, file));
+        Ok(ledger)
+    }
+
+    /// Takes a ledger to sell from, and opens it on a thread of its own: see [`Opening`].
+    ///
+    /// # Errors
+    /// Another server has it, or it cannot be used.
+    pub async fn begin(
+        path: &Path,
+        clock: Clock,
+        money: Money,
+        admin: Option<SocketAddr>,
+    ) -> Result<(Self, Opening), OpenError> {
+        let path = &true_name(path);
+        let admission = Admission::default();
+        let (queue, queued) = mpsc::channel();
+        let (tell_taken, taken) = oneshot::channel();
+        let (tell_opened, opened) = oneshot::channel();
+        let work = {
+            let (path, clock, admission) = (path.to_owned(), clock.clone(), admission.clone());
+            move || {
+                let taken = match Taken::take(&path, Holder::Server(admin), Purpose::Serve) {
+                    Ok(taken) => taken,
+                    Err(error) => return drop(tell_taken.send(Err(error))),
+                };
+                if tell_taken.send(Ok((taken.identity.clone(), taken.file))).is_err() {
+                    return;
+                }
+                let opened = taken.serve(&clock, Room::default(), Some(money), &admission);
+                let writer = opened.and_then(|(books, lock)| {
+                    let full = Arc::clone(&admission.is_full);
+                    Writer::new(books, queued, Access::Write, Some(lock), full)
+                        .map_err(|error| OpenError::unusable(&path, error))
+                });
+                match writer {
+                    Ok(writer) => {
+                        tell_opened.send(Ok(())).ok();
+                        writer.run();
+                    }
+                    Err(error) => {
+                        admission.close(&error);
+                        tell_opened.send(Err(error)).ok();
+                    }
+                }
+            }
+        };
+        let writer = spawn(path, work)?;
+        let gone = || Err(OpenError::unusable(path, "its thread ended by a panic"));
+        let identity = taken.await.unwrap_or_else(|_| gone())?;
+        let ledger = Self {
+            path: path.to_owned(),
+            clock,
+            queue: Some(queue),
+            writer: Some(writer),
+            reports: reader(path)?,
+            admission: admission.clone(),
+            identity: Some(identity),
+        };
+        Ok((ledger, Opening { admission, opened }))
+    }
+
+    /// Opens a ledger to write in it next to a running server, which sees at once what changes.
+    pub fn beside(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &true_name(path);
+        open::make(path)?;
+        open::must_have_one_path(path)?;
+        let room = Room::default();
+        let books = Books::new(open::open(path, Purpose::Beside, room)?, room);
+        Self::start(path, clock, books, Access::Write, None)
+    }
+
+    /// Opens a ledger to write in it where no server has it, and until it is dropped none begins: what
+    /// is asked of the gateway meanwhile is in the window's log when one does.
+    pub fn instead(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &true_name(path);
+        let taken = Taken::take(path, Holder::Command, Purpose::Beside)?;
+        // The lock first: it is given back last.
+        let Taken { mut lock, mut connection, kind, identity, .. } = taken;
+        let unusable = |why: String| OpenError::unusable(path, why);
+        check(&mut connection, kind, &identity).map_err(unusable)?;
+        let room = Room::default();
+        open::prepare(&mut connection, kind, room).map_err(unusable)?;
+        let books = Books::new(connection, room);
+        books
+            .transact(|books| window::recover(books, clock()))
+            .map_err(|fault| unusable(fault.unavailable().to_string()))?;
+        lock.sign().map_err(|error| unusable(error.to_string()))?;
+        Self::start(path, clock, books, Access::Write, Some(lock))
+    }
+
+    /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
+    pub fn read(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &true_name(path);
+        let room = Room::default();
+        let books = Books::new(open::open(path, Purpose::Read, room)?, room);
+        Self::start(path, clock, books, Access::Read, None)
+    }
+
+    /// Whether somebody's token in the ledger at `path` depends on a secret that is noted there, as far as
+    /// that can be read.
+    pub fn is_keyed(path: &Path) -> bool {
+        let opened = open::connect(&true_name(path), Purpose::Peek);
+        opened.is_ok_and(|(file, _)| members::keyed_by(&file).is_ok_and(|print| print.is_some()))
+    }
+
+    fn start(
+        path: &Path,
+        clock: Clock,
+        books: Books,
+        access: Access,
+        lock: Option<Lock>,
+    ) -> Result<Self, OpenError> {
+        let admission = Admission::opened();
+        let (queue, queued) = mpsc::channel();
+        let writer = Writer::new(books, queued, access, lock, Arc::clone(&admission.is_full))
+            .map_err(|error| OpenError::unusable(path, error))?;
+        let writer = Some(spawn(path, move || writer.run())?);
+        Ok(Self {
+            path: path.to_owned(),
+            clock,
+            queue: Some(queue),
+            writer,
+            reports: reader(path)?,
+            admission,
+            identity: None,
+        })
+    }
+}
+
+fn reader(path: &Path) -> Result<Reader, OpenError> {
+    Reader::start(path.to_owned()).map_err(|error| OpenError::unusable(path, error))
+}
+
+fn spawn(
+    path: &Path,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>, OpenError> {
+    let thread = thread::Builder::new().name("ledger".to_owned());
+    thread.spawn(work).map_err(|error| OpenError::unusable(path, error))
+}
+
+/// A ledger whose lock is ours. The connection is closed before the lock is given back.
+struct Taken {
+    connection: Connection,
+    kind: Kind,
+    identity: Identity,
+    file: FileId,
+    lock: Lock,
+}
+
+impl Taken {
+    fn take(path: &Path, holder: Holder, purpose: Purpose) -> Result<Self, OpenError> {
+        open::must_be_a_file(path)?;
+        let mut lock = Lock::take(path, holder)?;
+        open::make(path)?;
+        lock.take_file(path)?;
+        open::must_have_one_path(path)?;
+        let file = open::file_id(path).map_err(|error| OpenError::unusable(path, error))?;
+        let found = lock::stamp(path);
+        let (connection, kind) = open::connect(path, purpose)?;
+        let identity = Identity::of(&connection, kind, lock.mark(), found);
+        let identity = identity.map_err(|why| OpenError::unusable(path, why))?;
+        Ok(Self { connection, kind, identity, file, lock })
+    }
+
+    /// Whatever takes long: the check, the migration; then the ledger is this server's.
+    fn serve(
+        self,
+        clock: &Clock,
+        room: Room,
+        money: Option<Money>,
+        admission: &Admission,
+    ) -> Result<(Books, Lock), OpenError> {
+        // The lock first: it is given back last.
+        let Self { mut lock, mut connection, kind, identity, .. } = self;
+        let path = connection.path().unwrap_or_default().to_owned();
+        let unusable = |why: String| OpenError::unusable(Path::new(&path), why);
+        let sql = |error: rusqlite::Error| unusable(error.to_string());
+        let faulty = |fault: Fault| unusable(fault.unavailable().0.to_string());
+        let stop = Arc::clone(&admission.stop);
+        connection
+            .progress_handler(STEPS, Some(move || stop.load(Ordering::Relaxed)))
+            .map_err(sql)?;
+        check(&mut connection, kind, &identity).map_err(unusable)?;
+        open::prepare(&mut connection, kind, room).map_err(unusable)?;
+        connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
+        let books = Books::new(connection, room);
+        if let Some(money) = money
+            && !books.is_for(money).map_err(faulty)?
+        {
+            let why =
+                "it counts the other kind of money; play money and real money take a file each";
+            return Err(unusable(why.to_owned()));
+        }
+        // In the file first: a crash in between leaves a lock that is of no file, and costs the name.
+        let begin = |books: &Books| {
+            books.recover(clock())?;
+            window::recover(books, clock())?;
+            identity.open(&books.connection)
+        };
+        books.transact(begin).map_err(faulty)?;
+        lock.sign_for(identity.mark).map_err(|error| unusable(error.to_string()))?;
+        Ok((books, lock))
+    }
+}
+
+/// Reads all of a file that was not closed by the last server, or that is another one.
+fn check(connection: &mut Connection, kind: Kind, identity: &Identity) -> Result<(), String> {
+    let (Kind::Ledger(_), Some(reason)) = (kind, identity.doubt) else { return Ok(()) };
+    info!(reason, "ledger check started");
+    let began = clock::now();
+    open::examine(connection)?;
+    let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    info!(millis, "ledger check passed");
+    Ok(())
+}

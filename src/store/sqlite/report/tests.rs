@@ -1,0 +1,65 @@
+use tokio::time::timeout;
+
+use super::*;
+use crate::store::sqlite::Sqlite;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const ENDLESS: &str =
+    "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n";
+
+fn ledger() -> (tempfile::TempDir, PathBuf, Sqlite) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let clock = Arc::new(|| Duration::from_secs(1));
+    let ledger = Sqlite::serve(&path, clock).unwrap();
+    (folder, path, ledger)
+}
+
+fn endless(reader: &Reader, begun: mpsc::Sender<()>) -> Answer<'static, Result<i64, Unavailable>> {
+    reader.read(move |connection| {
+        begun.send(()).unwrap();
+        connection.query_row(ENDLESS, [], |row| row.get(0))
+    })
+}
+
+#[tokio::test]
+async fn query_ends_when_nobody_waits_for_it() {
+    let (_folder, path, _ledger) = ledger();
+    let reader = Reader::start(path).unwrap();
+    let (begins, begun) = mpsc::channel();
+    let first = endless(&reader, begins.clone());
+    let never_begun = endless(&reader, begins);
+    let last = rows(&reader, Duration::ZERO);
+    begun.recv_timeout(PATIENCE).expect("the first query runs");
+    drop(never_begun);
+    drop(first);
+    let last = timeout(PATIENCE, last).await.expect("the thread is free again");
+    assert_eq!(last.unwrap(), []);
+    begun.recv_timeout(PATIENCE).expect_err("nobody waited for the second");
+}
+
+#[tokio::test]
+async fn end_of_store_ends_the_query() {
+    let (_folder, path, _ledger) = ledger();
+    let reader = Reader::start(path).unwrap();
+    let (begins, begun) = mpsc::channel();
+    let first = endless(&reader, begins);
+    begun.recv_timeout(PATIENCE).expect("the query runs");
+    drop(reader);
+    timeout(PATIENCE, first).await.expect("it has ended").unwrap_err();
+}
+
+#[test]
+fn caller_has_an_index_for_its_report() {
+    let (_folder, path, _ledger) = ledger();
+    let file = Connection::open(path).unwrap();
+    let plan: String = file
+        .query_row(
+            "EXPLAIN QUERY PLAN SELECT count(*) FROM purchases
+             WHERE at >= 1 AND caller = 'ann' AND state <> 'voided' GROUP BY day, service, model",
+            [],
+            |row| row.get("detail"),
+        )
+        .unwrap();
+    assert!(plan.contains("purchases_caller (caller=? AND at>?)"), "{plan}");
+}

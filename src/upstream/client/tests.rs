@@ -1,0 +1,150 @@
+//! Which connection carries which request.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::thread;
+
+use http::StatusCode;
+
+use super::*;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::problem::Charged;
+use crate::upstream::Ask;
+
+/// A gateway that answers every head at once, whether its body has come or not.
+struct Gateway {
+    address: String,
+    /// The status of its answers.
+    status: Arc<Mutex<u16>>,
+    /// Its connections, with how many requests each has carried.
+    connections: Arc<Mutex<Vec<(TcpStream, usize)>>>,
+}
+
+impl Gateway {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (status, connections) = (Arc::new(Mutex::new(200)), Arc::new(Mutex::new(Vec::new())));
+        let gateway = Self { address, status, connections };
+        let (status, connections) = (gateway.status.clone(), gateway.connections.clone());
+        thread::spawn(move || {
+            for (number, mut stream) in listener.incoming().flatten().enumerate() {
+                stream.set_nodelay(true).unwrap();
+                connections.lock().unwrap().push((stream.try_clone().unwrap(), 0));
+                let (status, connections) = (Arc::clone(&status), Arc::clone(&connections));
+                thread::spawn(move || {
+                    while let Some(body) = head(&mut stream) {
+                        connections.lock().unwrap()[number].1 += 1;
+                        let status = *status.lock().unwrap();
+                        let reply = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\n{{}}");
+                        stream.write_all(reply.as_bytes()).ok();
+                        stream.read_exact(&mut vec![0; body]).ok();
+                    }
+                });
+            }
+        });
+        gateway
+    }
+
+    fn client(&self) -> Client {
+        let settings = Config::default().gateway;
+        let redactor = Redactor::new(Arc::new(Metrics::default()));
+        let keys = [Key::new("svc_sk_x".to_owned())];
+        Client::new(&self.address.parse().unwrap(), &keys, &settings, redactor).unwrap()
+    }
+
+    /// How many requests each connection has carried.
+    fn carried(&self) -> Vec<usize> {
+        self.connections.lock().unwrap().iter().map(|(_, requests)| *requests).collect()
+    }
+
+    /// Whether the other side has closed this connection, within some seconds.
+    fn is_closed(&self, number: usize) -> bool {
+        let stream = self.connections.lock().unwrap()[number].0.try_clone().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        loop {
+            match stream.peek(&mut [0]) {
+                // The kernel does not restart a read with a timeout after a signal.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => return outcome.is_ok_and(|read| read == 0),
+            }
+        }
+    }
+}
+
+/// Reads a head; how long its body is.
+fn head(stream: &mut TcpStream) -> Option<usize> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).ok()?;
+        head.push(byte[0].to_ascii_lowercase());
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+    Some(length.map_or(0, |length| length.parse().unwrap()))
+}
+
+async fn chat(client: &mut Client, caller: &str, body: usize) -> Result<StatusCode, Error> {
+    let what = What::Chat(vec![b' '; body].into());
+    let ask = Ask { caller: caller.into(), ..Ask::free(what) };
+    let reply = client.call(Attempt { ask, key: 0, since: clock::now() }).await?;
+    Ok(reply.status)
+}
+
+#[tokio::test]
+async fn connection_carries_requests_of_one_caller_only() {
+    let gateway = Gateway::start();
+    let mut client = gateway.client();
+    for caller in ["ann", "ben", "ann", "", "ben", "ann", ""] {
+        chat(&mut client, caller, 2).await.expect(caller);
+    }
+    assert_eq!(gateway.carried(), [3, 2, 2]);
+}
+
+#[tokio::test]
+async fn idle_connections_are_few_and_the_longest_idle_is_closed_first() {
+    let gateway = Gateway::start();
+    let mut client = gateway.client();
+    for caller in 0..=64 {
+        chat(&mut client, &caller.to_string(), 2).await.expect("a reply");
+    }
+    tokio::task::yield_now().await;
+    assert!(gateway.is_closed(0));
+    for caller in [64, 1] {
+        chat(&mut client, &caller.to_string(), 2).await.expect("a reply");
+    }
+    let carried = gateway.carried();
+    assert_eq!((carried.len(), carried[64], carried[1], carried[0]), (65, 2, 2, 1));
+}
+
+#[tokio::test]
+async fn idle_connection_is_closed_after_a_few_seconds_without_further_requests() {
+    let gateway = Gateway::start();
+    let mut client = gateway.client();
+    chat(&mut client, "ann", 2).await.expect("a reply");
+    let since = clock::now();
+    let watched = tokio::task::spawn_blocking(move || gateway.is_closed(0));
+    assert!(watched.await.unwrap());
+    assert!((2..6).contains(&since.elapsed().as_secs()), "{:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn refusal_of_a_large_request_is_passed_on_and_a_success_is_not_believed() {
+    const LARGE: usize = 32 << 20;
+    let gateway = Gateway::start();
+    let mut client = gateway.client();
+    chat(&mut client, "ann", 2).await.expect("a reply");
+    *gateway.status.lock().unwrap() = 413;
+    // Not on the connection that was used before, and not on this one afterwards.
+    for _ in 0..2 {
+        let refused = chat(&mut client, "ann", LARGE).await.expect("a refusal");
+        assert_eq!(refused, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+    *gateway.status.lock().unwrap() = 200;
+    let outcome = chat(&mut client, "ann", LARGE).await;
+    assert_eq!(outcome.map_err(|error| error.charged()), Err(Charged::Unknown));
+    assert_eq!(gateway.carried(), [1, 1, 1, 1]);
+}

@@ -1,0 +1,263 @@
+//! A connection to the gateway that knows how far its request is.
+//!
+//! HTTP/1.1 cannot tell a reply that was already on its way from the reply to the request just written.
+//! Two things can be told: bytes that are there before the first byte of a request is written, and a
+//! reply that begins before its request is complete. Both end the connection.
+
+use std::io;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// A reply's head may be this large, in bytes.
+const LARGEST_HEAD: usize = 64 * 1_024;
+
+/// Sends requests, one at a time.
+#[derive(Debug)]
+pub(super) struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    progress: Arc<Progress>,
+}
+
+/// Why a request has no reply.
+pub(super) enum Failed {
+    /// Nothing of it was written. Here it is again, if hyper still had it.
+    Unsent(Option<Box<Request<Full<Bytes>>>>),
+    /// The connection ended under it.
+    Lost(hyper::Error),
+}
+
+impl Connection {
+    /// Speaks HTTP/1.1 over `io`; its task runs on this runtime.
+    pub(super) async fn over<T>(io: T) -> io::Result<Self>
+    where
+        T: Transport + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let progress = Arc::new(Progress::default());
+        let io = Watched { io, progress: Arc::clone(&progress) };
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(LARGEST_HEAD)
+            .handshake::<_, Full<Bytes>>(TokioIo::new(io))
+            .await
+            .map_err(io::Error::other)?;
+        // Its errors reach whoever waits for the reply.
+        tokio::spawn(async move { connection.await.ok() });
+        Ok(Self { sender, progress })
+    }
+
+    /// Whether it takes a request now.
+    pub(super) fn is_ready(&self) -> bool {
+        self.sender.is_ready()
+    }
+
+    /// Whether it can be used again: it is open, and its last reply came after its request was complete.
+    pub(super) fn is_reusable(&self) -> bool {
+        !self.sender.is_closed() && matches!(self.progress.phase(), Phase::Sent)
+    }
+
+    /// Whether the reply began before its request was complete.
+    pub(super) fn is_early(&self) -> bool {
+        matches!(self.progress.phase(), Phase::Early)
+    }
+
+    /// Notes that its last reply was read to the end.
+    pub(super) fn rest(&self) {
+        self.progress.is_used.store(true, Ordering::Relaxed);
+        self.progress.enter(Phase::Idle);
+    }
+
+    /// The head of the reply.
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Failed> {
+        self.progress.enter(Phase::Handed);
+        self.sender.try_send_request(request).await.map_err(|mut failed| {
+            match (failed.take_message(), self.progress.phase()) {
+                (Some(untouched), _) => Failed::Unsent(Some(Box::new(untouched))),
+                (None, Phase::Refused) => Failed::Unsent(None),
+                (None, _) => Failed::Lost(failed.into_error()),
+            }
+        })
+    }
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    /// There is none.
+    Idle,
+    /// It was handed over, and nothing of it was written.
+    Handed,
+    /// Nothing of it will be written: the gateway spoke, or hung up, before it was its turn.
+    Refused,
+    /// Part of it may have been written.
+    Writing,
+    /// All of it was written.
+    Sent,
+    /// A reply began before all of it was written.
+    Early,
+}
+
+const PHASES: [Phase; 6] =
+    [Phase::Idle, Phase::Handed, Phase::Refused, Phase::Writing, Phase::Sent, Phase::Early];
+
+#[derive(Debug, Default)]
+struct Progress {
+    phase: AtomicU8,
+    /// Whether it has carried a request before this one.
+    is_used: AtomicBool,
+}
+
+impl Progress {
+    fn phase(&self) -> Phase {
+        PHASES[usize::from(self.phase.load(Ordering::Acquire))]
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    /// Whether what was just read may be passed on.
+    fn has_read(&self) -> io::Result<()> {
+        match self.phase() {
+            // Without a request, hyper ends the connection itself.
+            Phase::Idle | Phase::Sent | Phase::Early => Ok(()),
+            Phase::Handed => {
+                self.enter(Phase::Refused);
+                Err(io::Error::other("the gateway sent bytes before it was asked"))
+            }
+            Phase::Refused => Err(io::ErrorKind::ConnectionAborted.into()),
+            Phase::Writing => {
+                self.enter(Phase::Early);
+                match self.is_used.load(Ordering::Relaxed) {
+                    // It may be a second reply to an earlier request.
+                    true => Err(io::Error::other("a reply came before its request was complete")),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// A stream over TCP.
+pub(super) trait Transport {
+    /// The socket.
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl Transport for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Transport for TlsStream<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
+/// Tells `progress` what passes.
+struct Watched<T> {
+    io: T,
+    progress: Arc<Progress>,
+}
+
+impl<T: Transport> Watched<T> {
+    /// Whether a request may be written. The runtime learns of bytes that came only when it looks at all
+    /// sockets, so the kernel is asked. Over TLS a used connection has had its session tickets.
+    fn begin(&self) -> io::Result<()> {
+        match self.progress.phase() {
+            Phase::Handed => {}
+            Phase::Refused => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Phase::Early => return Ok(()),
+            Phase::Idle | Phase::Writing | Phase::Sent => {
+                self.progress.enter(Phase::Writing);
+                return Ok(());
+            }
+        }
+        if self.progress.is_used.load(Ordering::Relaxed) {
+            let peeked = SockRef::from(self.io.tcp()).peek(&mut [MaybeUninit::uninit()]);
+            let is_silent = peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+            if !is_silent {
+                self.progress.enter(Phase::Refused);
+                return Err(io::Error::other("the gateway spoke, or hung up, before it was asked"));
+            }
+        }
+        self.progress.enter(Phase::Writing);
+        Ok(())
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        Poll::Ready(match buffer.filled().len() > before {
+            true => self.progress.has_read(),
+            false => Ok(()),
+        })
+    }
+}
+
+impl<T: Transport + AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.begin()?;
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.begin()?;
+        Pin::new(&mut self.io).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    /// hyper flushes once it has written all that it has, which is the whole of a request: each body is
+    /// there in one piece.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        if self.progress.phase() == Phase::Writing {
+            self.progress.enter(Phase::Sent);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! A ledger is about one account of the gateway: another account's key sells nothing and is compared with
+//! nothing, until `serve --new-account`.
+
+use std::fs;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use crate::desk::{CHAT, CHAT_BODY, Desk, Server, gateway, post};
+
+/// Sells a chat, or says why not.
+fn buy(server: &Server) -> String {
+    let body = CHAT_BODY.replace("hello", &format!("hello {:?}", tollgate::clock::now()));
+    post(server.address, "/api/v1/chat", "X-Of: test", &body)
+}
+
+fn sells(server: &Server) -> bool {
+    let answer = buy(server);
+    let sold = answer.starts_with("HTTP/1.1 200");
+    let refused = answer.starts_with("HTTP/1.1 503") && answer.contains("another account");
+    assert!(sold || refused && answer.contains("ledger_unavailable"), "{answer}");
+    assert!(sold || answer.contains("retry-after"), "{answer}");
+    sold
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let so = (0..2_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        is_so()
+    });
+    assert!(so, "{what}");
+}
+
+/// Starts a server, and waits for its checkpoint.
+fn noted(desk: &Desk, arguments: &[&str], environment: &[(&str, &str)]) -> Server {
+    let before = desk.path().exists().then(|| desk.checked()).flatten();
+    let server = desk.serve_with(arguments, environment);
+    until("it notes a checkpoint", || desk.checked().is_some_and(|check| Some(check) != before));
+    server
+}
+
+#[test]
+fn another_accounts_key_sells_nothing_until_the_ledger_is_given_to_it() {
+    let desk = Desk::open();
+    let (other, address) = gateway(&desk.runtime, 99);
+    let url = format!("http://{address}");
+    let elsewhere = [("TOLLGATE_GATEWAY__BASE_URL", &*url)];
+    drop(noted(&desk, &["serve"], &[]));
+    let checkpoint = desk.checked();
+
+    let server = desk.serve_with(&["serve"], &elsewhere);
+    // From the first request on.
+    assert!(!sells(&server) && !sells(&server));
+    let ended = desk.run(&["reconcile"], &elsewhere);
+    assert_eq!(ended.code, Some(1), "{}", ended.said());
+    assert!(ended.err.contains("another account") && ended.err.contains("--new-account"));
+    drop(server);
+    let log = fs::read_to_string(desk.folder.path().join("server.log")).unwrap();
+    let errors = log.lines().filter(|line| line.contains("is not the ledger's"));
+    assert_eq!(errors.count(), 1, "{log}");
+    assert_eq!(desk.checked(), checkpoint, "no checkpoint of another account");
+    let ended = desk.run(&["reconcile"], &elsewhere);
+    assert!(ended.code == Some(1) && ended.err.contains("another account"), "{}", ended.said());
+    assert_eq!(other.charges().chat, 0);
+
+    let server = noted(&desk, &["serve", "--new-account"], &elsewhere);
+    assert!(sells(&server));
+    drop(server);
+    let server = desk.serve_with(&["serve"], &elsewhere);
+    assert!(sells(&server), "once is enough");
+    drop(server);
+    let server = desk.serve();
+    assert!(!sells(&server), "now the first account is another one");
+    let file = Connection::open(desk.path()).unwrap();
+    let count = |query: &str| file.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap();
+    assert_eq!(count("SELECT count(*) FROM account_keys WHERE retired IS NOT NULL"), 2);
+    assert_eq!(count("SELECT count(*) FROM checks WHERE purchases IS NULL"), 1);
+}
+
+#[test]
+fn gateway_that_is_down_at_the_start_decides_nothing() {
+    let desk = Desk::open();
+    drop(noted(&desk, &["serve"], &[]));
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nowhere = format!("http://{closed}");
+    for arguments in [&["serve"][..], &["serve", "--new-account"]] {
+        let server = desk.serve_with(arguments, &[("TOLLGATE_GATEWAY__BASE_URL", &nowhere)]);
+        let answer = buy(&server);
+        assert!(answer.starts_with("HTTP/1.1 502"), "it is not the ledger that refuses: {answer}");
+    }
+    let server = desk.serve();
+    assert!(sells(&server));
+    assert!(desk.rows().iter().any(|row| row.service == CHAT.0));
+    let file = Connection::open(desk.path()).unwrap();
+    let retired = "SELECT count(*) FROM account_keys WHERE retired IS NOT NULL";
+    assert_eq!(file.query_row(retired, [], |row| row.get::<_, u64>(0)), Ok(0));
+}

@@ -1,0 +1,91 @@
+//! Many members at once, and one beside a ledger of many purchases.
+
+use std::fs;
+use std::time::Duration;
+
+use tollgate::access::token;
+use tollgate::clock;
+use tollgate::contract::money::Usd;
+use tollgate::store::{LOOK_EVERY, Role};
+
+use crate::desk::{Desk, get};
+
+#[test]
+fn many_names_are_added_at_once_and_each_line_names_its_token() {
+    let desk = Desk::open();
+    let names: Vec<_> = (0..200).map(|number| format!("m{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let ended = desk.run(&[&["member", "add", "--budget", "1.00/day"], &names[..]].concat(), &[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let (lines, secret) =
+        (ended.out.lines().map(|line| line.split_once('\t').unwrap()), desk.secret());
+    let tokens: Vec<_> = lines.collect();
+    assert_eq!(tokens.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
+    let members = desk.members();
+    assert_eq!(members.len(), 200);
+    for (name, token) in tokens {
+        let member = members.iter().find(|member| &*member.name == name).unwrap();
+        assert_eq!(
+            (member.token, member.own.day),
+            (token::hash(&secret, token), Some(Usd::dollars(1)))
+        );
+    }
+
+    // One that cannot be done keeps all of them as they are.
+    let said = desk.refused(&["revoke", "m1", "nobody", "m2"], 1);
+    assert!(said.contains("there is no member called nobody"), "{said}");
+    assert!(desk.members().iter().all(|member| member.revoked.is_none()));
+    assert!(desk.refused(&["revoke", "m1", "m1"], 2).contains("m1 is there twice"));
+    desk.told(&["revoke", "m1", "m2"]);
+    desk.told(&["update", "m3", "m4", "--role", "admin"]);
+    let ended = desk.run(&["member", "rotate", "m3", "m4"], &[]);
+    assert_eq!((ended.code, ended.out.lines().count()), (Some(0), 2), "{}", ended.err);
+    let members = desk.members();
+    assert_eq!(members.iter().filter(|member| member.revoked.is_some()).count(), 2);
+    assert_eq!(members.iter().filter(|member| member.role == Role::Admin).count(), 2);
+}
+
+/// Purchases of a large ledger; `LEDGER_ROWS=1000000` for one that took years.
+#[expect(clippy::disallowed_methods, reason = "a person asks for a larger ledger")]
+fn rows() -> u64 {
+    std::env::var("LEDGER_ROWS").map_or(10_000, |rows| rows.parse().expect("a number"))
+}
+
+#[test]
+fn revoked_token_holds_no_more_when_the_command_is_done_however_large_the_ledger_is() {
+    let desk = Desk::open();
+    let settings = desk.folder.path().join("proxy.toml");
+    let members = fs::read_to_string(&settings).unwrap() + "[access]\nmode = \"members\"\n";
+    fs::write(&settings, members).unwrap();
+    let names = ["ann", "bob", "cid"];
+    let tokens = names.map(|name| desk.token(&["add", name]));
+    let file = rusqlite::Connection::open(desk.path()).unwrap();
+    file.execute_batch(&format!(
+        "PRAGMA synchronous = OFF;
+         PRAGMA cache_size = -400000;
+         BEGIN;
+         WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < {})
+         INSERT INTO purchases (id, at, day, month, caller, service, model, toll_micros, state, ended_at)
+         SELECT randomblob(16), n, 20000, 657, 'ann', 'chat', 'alpha', 3000, 'voided', n FROM rows;
+         COMMIT;",
+        rows()
+    ))
+    .unwrap();
+    drop(file);
+    let server = desk.serve();
+    let me = |token: &str| get(server.address, "/bff/me", token);
+    assert_eq!(tokens.each_ref().map(|token| me(token)), [200; 3]);
+    // Which only a check of the whole file would find.
+    let file = rusqlite::Connection::open(desk.path()).unwrap();
+    file.execute_batch("INSERT INTO spent VALUES ('total', 'day', 1, 7)").unwrap();
+    let mut quickest = Duration::MAX;
+    for (name, token) in names.iter().zip(&tokens) {
+        let began = clock::now();
+        desk.told(&["revoke", name]);
+        quickest = quickest.min(began.elapsed());
+        assert_eq!(me(token), 401, "{name}");
+    }
+    println!("revoke beside a server with {} purchases: {quickest:?}", rows());
+    // A server that does not hear of it has three looks' time.
+    assert!(quickest < LOOK_EVERY * 2, "{quickest:?}");
+}

@@ -1,0 +1,89 @@
+//! `tollgate purchase` shows single purchases, and ends one unknown outcome by hand.
+
+use std::time::Duration;
+
+use tollgate::store::{Ending, PurchaseId, State};
+
+use crate::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, line, post, posted};
+
+#[test]
+fn purchases_are_listed_newest_first_in_the_words_of_users() {
+    let desk = Desk::with_ledger();
+    assert_eq!(desk.done(&["purchase", "list"]).lines().count(), 1, "the head alone");
+    let sold = desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 5 * MINUTE);
+    let free = desk.enter(CHAT, "member:ann", Some(Ending::Voided), 4 * MINUTE);
+    let lost = desk.lose(VIDEO, 3 * MINUTE);
+    let held = desk.enter(CHAT, "192.0.2.1", None, 2 * MINUTE);
+    let all = desk.done(&["purchase", "list"]);
+    for (place, (id, state)) in
+        [(held, "held"), (lost, "unknown"), (free, "released"), (sold, "charged")]
+            .into_iter()
+            .enumerate()
+    {
+        let row = all.lines().nth(place + 1).expect("a row");
+        assert!(row.starts_with(&id.to_string()) && row.ends_with(state), "{all}");
+    }
+    assert!(line(&all, free).contains("member:ann"), "{all}");
+    assert!(
+        line(&all, lost).contains("video-a-2") && line(&all, lost).contains("3.000000"),
+        "{all}"
+    );
+    for (state, id) in [("held", held), ("unknown", lost), ("released", free), ("charged", sold)] {
+        let out = desk.done(&["purchase", "list", "--state", state]);
+        assert!(out.lines().count() == 2 && line(&out, id).ends_with(state), "{out}");
+    }
+    let json = desk.done(&["purchase", "list", "--state", "unknown", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["id"], lost.to_string());
+    assert_eq!((&json[0]["state"], &json[0]["price"]), (&"unknown".into(), &"3.000000".into()));
+    assert_eq!(json[0]["price_micros"], 3_000_000);
+}
+
+#[test]
+fn operator_ends_an_unknown_outcome_once() {
+    let desk = Desk::with_ledger();
+    let (bought, free) = (desk.lose(VIDEO, MINUTE), desk.lose(VIDEO, MINUTE));
+    let out = desk.done(&["purchase", "resolve", &bought.to_string(), "charged"]);
+    assert!(out.starts_with("charged") && out.contains("$3.00"), "{out}");
+    let out = desk.done(&["purchase", "resolve", &free.to_string(), "released"]);
+    assert!(out.starts_with("released"), "{out}");
+    assert_eq!([bought, free].map(|id| desk.state(id)), [State::Posted, State::Voided]);
+
+    for (id, outcome, says) in [
+        (bought, "released", "its outcome is known: charged"),
+        (free, "charged", "its outcome is known: released"),
+        (PurchaseId::new(), "charged", "no purchase has this id"),
+    ] {
+        let ended = desk.run(&["purchase", "resolve", &id.to_string(), outcome], &[]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
+        assert!(ended.err.contains(says), "{}", ended.err);
+    }
+    for wrong in [["nonsense", "charged"], [&*bought.to_string(), "gone"]] {
+        let ended = desk.run(&["purchase", "resolve", wrong[0], wrong[1]], &[]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{}", ended.err);
+    }
+    assert_eq!([bought, free].map(|id| desk.state(id)), [State::Posted, State::Voided]);
+}
+
+#[test]
+fn resolved_outcome_holds_in_a_running_server_at_once() {
+    let desk = Desk::open();
+    let server = desk.serve();
+    let body = CHAT_BODY.replace("hello", "sandbox:drop");
+    let buy =
+        |key: &str| post(server.address, "/api/v1/chat", &format!("Idempotency-Key: {key}"), &body);
+    for (key, outcome) in [("a", "released"), ("b", "charged")] {
+        let answer = buy(key);
+        assert!(answer.contains(r#""charged":"unknown""#), "{answer}");
+        let id = desk.rows().last().expect("it is there").id.to_string();
+        desk.done(&["purchase", "resolve", &id, outcome]);
+        let answer = buy(key);
+        match outcome {
+            // Its key is free: this is another purchase, which is lost, too.
+            "released" => assert!(answer.contains(r#""charged":"unknown""#), "{answer}"),
+            _ => assert!(answer.contains(r#""charged":"yes""#), "{answer}"),
+        }
+    }
+    assert_eq!(desk.sandbox.charges().chat, 3);
+    assert!(desk.rows().iter().all(|row| row.ended.is_some_and(|end| end > Duration::ZERO)));
+}

@@ -1,0 +1,103 @@
+//! Without a key, a request that a stock SDK marks as a retry is matched with the call that it repeats:
+//! one that was answered, or one that was refused for free.
+
+use std::collections::HashSet;
+use std::thread;
+use std::time::Duration;
+
+use crate::support::client::Answer;
+use crate::support::{CHAT, Gate, Reply, STORES, Upstream};
+
+fn send(gate: &Gate, retry_count: usize, body: &str) -> Answer {
+    let count = retry_count.to_string();
+    gate.ask("POST", "/api/v1/chat", &[("x-stainless-retry-count", &count)], body)
+}
+
+/// Sends until it is not refused for free, as an SDK does, from this retry on.
+fn call(gate: &Gate, first: usize, body: &str) -> Answer {
+    let mut answer = send(gate, first, body);
+    for retry in first + 1..first + 200 {
+        if !matches!(answer.status, 429 | 503) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+        answer = send(gate, retry, body);
+    }
+    answer
+}
+
+#[test]
+fn sampling_one_prompt_beyond_the_limit_gets_no_answer_twice() {
+    const CALLS: usize = 20;
+    for store in STORES {
+        let upstream = Upstream::start(|heard| Reply::chat(&format!("answer {}", heard.number)));
+        let limits = "limits = { requests = 20, seconds = 1, burst = 5, concurrent = 8 }";
+        let gate = Gate::start(&upstream, &format!("{store}\n{limits}"));
+        let answers: Vec<_> = (0..CALLS).map(|_| call(&gate, 0, CHAT)).collect();
+        assert!(
+            answers.iter().all(|answer| answer.status == 200 && !answer.is_replay()),
+            "{store}"
+        );
+        let different: HashSet<_> = answers.iter().map(Answer::text).collect();
+        assert_eq!((different.len(), upstream.charges().len()), (CALLS, CALLS), "{store}");
+    }
+}
+
+#[test]
+fn marked_retry_after_the_dedupe_window_joins_delivered_reply() {
+    for store in STORES {
+        let upstream = Upstream::start(|_| Reply::chat("hi"));
+        let gate = Gate::start(&upstream, &format!("{store}\npurchase.dedupe_window = \"1s\""));
+        let first = send(&gate, 0, CHAT);
+        thread::sleep(Duration::from_millis(1_050));
+        let again = send(&gate, 1, CHAT);
+        assert!(again.is_replay() && again.body == first.body, "{store}: {}", again.text());
+        let other = send(&gate, 0, CHAT);
+        assert_eq!((other.status, other.is_replay()), (200, false), "{store}");
+        assert_eq!(upstream.charges(), [6_000; 2], "{store}");
+    }
+}
+
+#[test]
+fn refusal_after_the_body_concerns_retries_of_that_prompt_only() {
+    for store in STORES {
+        // The third request is refused, which costs nothing.
+        let upstream = Upstream::start(|heard| match heard.number {
+            2 => Reply::error(429).header("retry-after", "0"),
+            number => Reply::chat(&format!("answer {number}")),
+        });
+        let gate = Gate::start(&upstream, &format!("{store}\ngateway.max_wait = \"0s\""));
+        let other = CHAT.replace("hello", "something else");
+        let firsts = [send(&gate, 0, CHAT), send(&gate, 0, &other)];
+        let refused = send(&gate, 0, CHAT);
+        assert_eq!((refused.status, refused.charged().as_deref()), (503, Some("no")), "{store}");
+        let again = call(&gate, 1, CHAT);
+        assert_eq!((again.status, again.is_replay()), (200, false), "{store}: {}", again.text());
+        assert_ne!(again.body, firsts[0].body);
+        let replay = send(&gate, 1, &other);
+        assert!(replay.is_replay() && replay.body == firsts[1].body, "{store}");
+        assert_eq!(upstream.charges(), [6_000; 3], "{store}");
+    }
+}
+
+#[test]
+fn marked_retry_across_a_restart_joins_only_what_was_not_delivered() {
+    let upstream = Upstream::start(|heard| {
+        let reply = Reply::chat(&format!("answer {}", heard.number));
+        if heard.number == 1 { reply.after(Duration::from_millis(100)) } else { reply }
+    });
+    let mut gate = Gate::start(&upstream, STORES[1]);
+    send(&gate, 0, CHAT);
+    let other = CHAT.replace("hello", "something else");
+    let mut lost = gate.client();
+    lost.send("POST", "/api/v1/chat", &[], &other);
+    upstream.wait_for(2);
+    drop(lost);
+    gate.restart();
+    // Callers were refused while nobody listened.
+    let sampled = send(&gate, 1, CHAT);
+    assert_eq!((sampled.status, sampled.is_replay()), (200, false), "{}", sampled.text());
+    assert!(send(&gate, 1, CHAT).is_replay());
+    assert!(send(&gate, 1, &other).is_replay());
+    assert_eq!(upstream.charges(), [6_000; 3]);
+}

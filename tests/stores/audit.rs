@@ -1,0 +1,188 @@
+//! Checkpoints, evidence and the account's keys are kept alike on every backend.
+
+use std::time::Duration;
+
+use tollgate::contract::money::Usd;
+use tollgate::store::{
+    Checkpoint, Ending, Evidence, Job, JobState, PurchaseId, Recognise, Reservation, Service,
+    Snapshot, State, Word,
+};
+
+use crate::desk::*;
+use crate::jobs::job;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+on_every_backend!(
+    checkpoint_numbers_purchases_that_had_begun_and_settled,
+    snapshots_come_newest_first,
+    evidence_is_what_the_counters_may_hold,
+    charge_without_a_reply_is_assumed,
+    one_purchase_is_found_by_its_id,
+    one_key_in_common_is_the_same_account,
+    adopted_account_uses_no_earlier_checkpoint,
+);
+
+fn snapshot(chats: u64, at: Duration) -> Snapshot {
+    Snapshot { at, balance_cents: 1_000, chats, chat_cents: 2, spent_cents: 3 }
+}
+
+fn video() -> Reservation {
+    Reservation { service: Service::Video, ..asked("ann", Usd::dollars(3)) }
+}
+
+impl Desk {
+    async fn check(&self, chats: u64) {
+        bounded(self.ledger.check(snapshot(chats, self.now()))).await.expect("noted");
+    }
+
+    async fn last_check(&self) -> Option<Checkpoint> {
+        bounded(self.ledger.last_check()).await.expect("read")
+    }
+
+    async fn evidence(&self, settled: u64, refundable: Duration) -> Vec<Evidence> {
+        bounded(self.ledger.evidence(settled, refundable)).await.expect("read")
+    }
+
+    async fn recognise(&self, keys: &[&str], how: Recognise) -> bool {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        bounded(self.ledger.recognise(keys, how)).await.expect("compared")
+    }
+
+    /// Buys a video whose job is heard of later in this state.
+    async fn order(&self, name: &str, state: Option<JobState>) -> PurchaseId {
+        let id = self.send(&video()).await;
+        let job = Job { purchase: Some(id), ..job(name, "ann") };
+        let Ending::Posted { cost, reply, keep, .. } = posted(Usd::dollars(3), "{}") else {
+            panic!("it is charged");
+        };
+        self.settle(id, Ending::Posted { cost, reply, keep, job: Some(Box::new(job)) }).await;
+        if let Some(state) = state {
+            let word = Word { at: self.now() + MINUTE, body: "{}".into(), state };
+            bounded(self.book.heard(name.into(), word)).await.expect("noted");
+        }
+        id
+    }
+}
+
+async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
+    assert_eq!(desk.last_check().await, None);
+    desk.check(0).await;
+    let numbers = async || {
+        let check = desk.last_check().await.expect("noted");
+        (check.snapshot.chats, check.settled, check.number)
+    };
+    assert_eq!(numbers().await, (0, 0, 0));
+    desk.buy(&asked("ann", TOLL), "").await;
+    desk.check(1).await;
+    assert_eq!(numbers().await, (1, 0, 1), "it ended just now");
+    desk.pass(5 * MINUTE);
+    let running = desk.send(&asked("ann", TOLL)).await;
+    desk.buy(&asked("ann", TOLL), "").await;
+    desk.check(2).await;
+    assert_eq!(numbers().await, (2, 1, 3));
+    desk.pass(5 * MINUTE);
+    desk.check(3).await;
+    assert_eq!(numbers().await, (3, 1, 3), "one is still under way");
+    desk.settle(running, Ending::Unknown).await;
+    desk.pass(5 * MINUTE);
+    desk.check(4).await;
+    assert_eq!(numbers().await, (4, 3, 3));
+    assert_eq!(bounded(desk.ledger.unknown_after(1)).await.unwrap(), 1);
+    assert_eq!(bounded(desk.ledger.unknown_after(2)).await.unwrap(), 0);
+    // A clock that was ahead settles nothing.
+    desk.buy(&asked("ann", TOLL), "").await;
+    desk.set(START);
+    desk.check(5).await;
+    assert_eq!(numbers().await, (5, 3, 4));
+}
+
+async fn snapshots_come_newest_first(desk: Desk) {
+    let chats = async |most| {
+        let checks = bounded(desk.ledger.checks(most)).await.expect("looked up");
+        checks.iter().map(|check| check.chats).collect::<Vec<_>>()
+    };
+    assert!(chats(9).await.is_empty());
+    for turn in 1..=3 {
+        desk.check(turn).await;
+    }
+    assert_eq!(chats(9).await, [3, 2, 1]);
+    assert_eq!(chats(2).await, [3, 2]);
+    assert_eq!(desk.last_check().await.unwrap().snapshot, snapshot(3, START));
+}
+
+async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
+    let finished = desk.order("a", Some(JobState::Finished)).await;
+    let failed = desk.order("b", Some(JobState::Failed)).await;
+    let open = desk.order("c", None).await;
+    let lost = desk.send(&asked("ann", TOLL)).await;
+    desk.settle(lost, Ending::Unknown).await;
+    let chat = desk.buy(&asked("ann", TOLL), "").await;
+    let free = desk.send(&asked("ann", TOLL)).await;
+    desk.settle(free, Ending::Voided).await;
+    let running = desk.send(&asked("ann", TOLL)).await;
+    let ids = async |settled, refundable| {
+        let found = desk.evidence(settled, refundable).await;
+        found.iter().map(|entry| (entry.number, entry.row.id)).collect::<Vec<_>>()
+    };
+    let all = [finished, failed, open, lost, chat, free, running];
+    assert_eq!(ids(0, Duration::MAX).await, (1..).zip(all).collect::<Vec<_>>());
+    assert_eq!(ids(5, Duration::MAX).await, [(4, lost), (6, free), (7, running)]);
+    assert_eq!(ids(u64::MAX, Duration::MAX).await, [(4, lost)]);
+    // What may still be refunded: by its end, or by when its failure was heard of.
+    assert_eq!(ids(9, START).await, [(2, failed), (4, lost)]);
+    let earlier = START - SECOND;
+    assert_eq!(ids(9, earlier).await, [(2, failed), (3, open), (4, lost)]);
+    assert_eq!(ids(9, START + MINUTE).await, [(4, lost)]);
+    let jobs: Vec<_> = desk.evidence(0, START).await.iter().map(|entry| entry.job).collect();
+    let states = [JobState::Finished, JobState::Failed, JobState::Open].map(Some);
+    assert_eq!((&jobs[..3], &jobs[3..]), (&states[..], &[None; 4][..]));
+}
+
+async fn charge_without_a_reply_is_assumed(desk: Desk) {
+    let read = desk.buy(&asked("ann", TOLL), "").await;
+    let lost = desk.send(&asked("ann", TOLL)).await;
+    desk.settle(lost, Ending::Unknown).await;
+    let inferred = Ending::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
+    desk.settle(lost, inferred).await;
+    let found = desk.evidence(0, Duration::MAX).await;
+    let assumed: Vec<_> = found.iter().map(|entry| (entry.row.id, entry.is_assumed)).collect();
+    assert_eq!(assumed, [(read, false), (lost, true)]);
+}
+
+async fn one_purchase_is_found_by_its_id(desk: Desk) {
+    let id = desk.buy(&asked("ann", TOLL), "").await;
+    let found = bounded(desk.ledger.purchase(id)).await.unwrap().expect("it is there");
+    assert_eq!((found.id, found.state), (id, State::Posted));
+    assert_eq!(bounded(desk.ledger.purchase(PurchaseId::new())).await.unwrap(), None);
+}
+
+async fn one_key_in_common_is_the_same_account(desk: Desk) {
+    use Recognise::{Look, Note};
+    assert!(desk.recognise(&["a"], Look).await, "none is noted");
+    assert!(desk.recognise(&["b"], Note).await);
+    assert!(!desk.recognise(&["a"], Look).await);
+    assert!(!desk.recognise(&["a", "c"], Note).await);
+    assert!(desk.recognise(&["b", "a"], Look).await);
+    assert!(!desk.recognise(&["a"], Look).await, "a look notes nothing");
+    assert!(desk.recognise(&["b", "a"], Note).await);
+    assert!(desk.recognise(&["a", "c"], Note).await);
+    assert!(desk.recognise(&["b"], Look).await, "an old key is still the account's");
+}
+
+async fn adopted_account_uses_no_earlier_checkpoint(desk: Desk) {
+    use Recognise::{Adopt, Look, Note};
+    assert!(desk.recognise(&["a", "b"], Note).await);
+    desk.check(7).await;
+    assert!(desk.recognise(&["b", "c"], Adopt).await, "the same account");
+    assert!(desk.last_check().await.is_some());
+    assert!(desk.recognise(&["x", "y"], Adopt).await);
+    assert_eq!(desk.last_check().await, None);
+    assert_eq!(bounded(desk.ledger.checks(9)).await.unwrap(), [snapshot(7, START)], "history");
+    assert!(desk.recognise(&["y"], Look).await && !desk.recognise(&["a"], Look).await);
+    desk.check(8).await;
+    assert_eq!(desk.last_check().await.unwrap().snapshot.chats, 8);
+    // And back: a key that was noted once is noted again.
+    assert!(desk.recognise(&["a"], Adopt).await);
+    assert!(desk.recognise(&["a"], Look).await && !desk.recognise(&["y"], Look).await);
+}

@@ -1,0 +1,249 @@
+//! The ledger's public name: it stays as long as every purchase is there, and changes when some may be missing.
+//! And the file itself: checked when it is not as the last server closed it, and missed when it is gone.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tollgate::store::sqlite::{OpenError, Sqlite};
+use tollgate::store::{Clock, Ending, Ledger, Refused};
+
+use crate::desk::*;
+
+fn serve(path: &Path, clock: Clock) -> Sqlite {
+    Sqlite::serve(path, clock).expect("it opens")
+}
+
+/// The name that the next server has, which closes it again.
+fn next_name(path: &Path, clock: Clock) -> Arc<str> {
+    serve(path, clock).name().expect("a server has a name")
+}
+
+fn with(path: &Path, statements: &str) {
+    Connection::open(path).unwrap().execute_batch(statements).unwrap();
+}
+
+async fn sell(ledger: &Sqlite, count: usize) {
+    for _ in 0..count {
+        let asked = asked("ann", TOLL);
+        bounded(ledger.reserve(&asked)).await.unwrap();
+        bounded(ledger.sent(asked.id)).await.unwrap();
+        bounded(ledger.settle(asked.id, Ending::Voided)).await.unwrap();
+    }
+}
+
+/// Leaves the files as a killed server does: a copy of them, made while it runs, is put in their place.
+fn kill(ledger: Sqlite, path: &Path) {
+    let left = path.with_file_name("left.db");
+    copy(path, &left);
+    drop(ledger);
+    copy(&left, path);
+}
+
+struct Place {
+    _folder: tempfile::TempDir,
+    path: std::path::PathBuf,
+    clock: Clock,
+}
+
+fn place() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    Place { _folder: folder, path, clock: Desk::in_memory(Default::default()).clock() }
+}
+
+#[tokio::test]
+async fn name_outlives_restarts_and_crashes_in_one_boot() {
+    let Place { path, clock, .. } = &place();
+    let ledger = serve(path, clock.clone());
+    let name = ledger.name().unwrap();
+    sell(&ledger, 3).await;
+    drop(ledger);
+    let ledger = serve(path, clock.clone());
+    assert_eq!(ledger.name(), Some(name.clone()));
+    sell(&ledger, 3).await;
+    kill(ledger, path);
+    assert_eq!(next_name(path, clock.clone()), name);
+    // Commands write beside it and in its place.
+    drop(Sqlite::beside(path, clock.clone()).unwrap());
+    drop(Sqlite::instead(path, clock.clone()).unwrap());
+    assert_eq!(next_name(path, clock.clone()), name);
+}
+
+#[tokio::test]
+async fn name_changes_after_a_crash_of_the_system_only() {
+    let Place { path, clock, .. } = &place();
+    let ledger = serve(path, clock.clone());
+    let name = ledger.name().unwrap();
+    sell(&ledger, 1).await;
+    kill(ledger, path);
+    with(path, "UPDATE identity SET boot = 'an earlier one'");
+    let after = next_name(path, clock.clone());
+    assert_ne!(after, name);
+    // What was closed may be opened in another boot.
+    assert_eq!(next_name(path, clock.clone()), after);
+}
+
+#[tokio::test]
+async fn name_changes_when_a_backup_is_put_back_in_place() {
+    let Place { path, clock, .. } = &place();
+    let backup = path.with_file_name("backup.db");
+    for is_killed in [false, true] {
+        let ledger = serve(path, clock.clone());
+        let name = ledger.name().unwrap();
+        sell(&ledger, 1).await;
+        with(path, &format!("VACUUM INTO '{}'", backup.display()));
+        sell(&ledger, 1).await;
+        if is_killed {
+            kill(ledger, path)
+        } else {
+            drop(ledger)
+        }
+        let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap());
+        let before = inode(path);
+        fs::write(path, fs::read(&backup).unwrap()).unwrap();
+        let _ = fs::remove_file(beside(path, "-wal"));
+        let _ = fs::remove_file(beside(path, "-shm"));
+        assert_eq!(inode(path), before);
+        assert_ne!(next_name(path, clock.clone()), name, "killed: {is_killed}");
+        fs::remove_file(&backup).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn name_changes_when_a_backup_of_an_earlier_run_is_put_back() {
+    let Place { path, clock, .. } = &place();
+    let name = next_name(path, clock.clone());
+    let backup = fs::read(path).unwrap();
+    let ledger = serve(path, clock.clone());
+    assert_eq!(ledger.name(), Some(name.clone()));
+    sell(&ledger, 1).await;
+    drop(ledger);
+    fs::write(path, backup).unwrap();
+    assert_ne!(next_name(path, clock.clone()), name);
+}
+
+#[tokio::test]
+async fn name_changes_with_another_file_under_the_path_and_without_the_lock_file() {
+    let Place { path, clock, .. } = &place();
+    let other = path.with_file_name("other.db");
+    let names = [path, &other].map(|path| next_name(path, clock.clone()));
+    assert_ne!(names[0], names[1]);
+    fs::rename(&other, path).unwrap();
+    let found = next_name(path, clock.clone());
+    assert!(!names.contains(&found), "it cannot tell how old that file is");
+    fs::remove_file(beside(path, ".lock")).unwrap();
+    assert_ne!(next_name(path, clock.clone()), found);
+}
+
+/// Something that only a check of the whole file finds.
+const DAMAGE: &str = "UPDATE spent SET micros = micros + 1";
+
+#[tokio::test]
+async fn whole_file_is_checked_only_unless_it_is_as_the_last_server_closed_it() {
+    let Place { path, clock, .. } = &place();
+    let ledger = serve(path, clock.clone());
+    sell(&ledger, 1).await;
+    // Beside a server, nothing is checked.
+    with(path, DAMAGE);
+    drop(Sqlite::beside(path, clock.clone()).expect("commands work"));
+    drop(ledger);
+    // Closed by a server, as it is.
+    drop(serve(path, clock.clone()));
+
+    let ledger = serve(path, clock.clone());
+    kill(ledger, path);
+    let refused = Sqlite::serve(path, clock.clone()).unwrap_err();
+    assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+    let refused = Sqlite::instead(path, clock.clone()).unwrap_err();
+    assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+
+    let Place { path, clock, .. } = &place();
+    let ledger = serve(path, clock.clone());
+    sell(&ledger, 1).await;
+    drop(ledger);
+    with(path, DAMAGE);
+    let refused = Sqlite::serve(path, clock.clone()).unwrap_err();
+    assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+}
+
+#[tokio::test]
+async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
+    type Exchange = (&'static str, fn(&Path));
+    let exchanges: [Exchange; 4] = [
+        ("removed", |path| fs::remove_file(path).unwrap()),
+        ("removed", |path| fs::rename(path, path.with_file_name("away.db")).unwrap()),
+        ("replaced", |path| {
+            fs::rename(path, path.with_file_name("away.db")).unwrap();
+            fs::copy(path.with_file_name("away.db"), path).unwrap();
+        }),
+        ("replaced", |path| with(path, "UPDATE identity SET nonce = zeroblob(16)")),
+    ];
+    for (what, exchange) in exchanges {
+        let Place { path, clock, _folder } = place();
+        let ledger = serve(&path, clock);
+        sell(&ledger, 1).await;
+        bounded(ledger.forget()).await.unwrap();
+        exchange(&path);
+        let noticed = bounded(ledger.forget()).await.unwrap_err();
+        assert!(noticed.to_string().contains(&format!("was {what} under the server")), "{noticed}");
+        let refused = bounded(ledger.reserve(&asked("ann", TOLL))).await.unwrap_err();
+        assert!(
+            matches!(&refused, Refused::Unavailable(why) if why.0.contains(what)),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
+    let Place { path, clock, .. } = &place();
+    let ledger = serve(path, clock.clone());
+    let folder = path.with_file_name("elsewhere");
+    fs::create_dir(&folder).unwrap();
+    let link = folder.join("link.db");
+    fs::hard_link(path, &link).unwrap();
+    for open in [Sqlite::serve, Sqlite::instead] {
+        let second = open(&link, clock.clone());
+        let Err(OpenError::Locked { pid, .. }) = second else { panic!("{second:?}") };
+        assert_eq!(pid, Some(std::process::id()));
+    }
+    let refused = Sqlite::beside(&link, clock.clone()).unwrap_err();
+    assert!(refused.to_string().contains("2 hard links"), "{refused}");
+    sell(&ledger, 1).await;
+    drop(ledger);
+    for path in [path, &link] {
+        let refused = Sqlite::serve(path, clock.clone()).unwrap_err();
+        assert!(refused.to_string().contains("2 hard links"), "{refused}");
+    }
+    fs::remove_file(&link).unwrap();
+    let ledger = serve(path, clock.clone());
+    assert_eq!(bounded(ledger.rows(Duration::ZERO)).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn log_that_a_long_reader_made_grow_is_cut_when_it_has_gone() {
+    const LIMIT: u64 = 64 << 20;
+    let Place { path, clock, .. } = &place();
+    let ledger = serve(path, clock.clone());
+    let size = || beside(path, "-wal").metadata().unwrap().len();
+    let reader = Connection::open(path).unwrap();
+    reader.execute_batch("BEGIN").unwrap();
+    reader.query_row("SELECT count(*) FROM purchases", [], |_| Ok(())).unwrap();
+    let body = "x".repeat(4 << 20);
+    while size() <= LIMIT {
+        let asked = asked("ann", TOLL);
+        bounded(ledger.reserve(&asked)).await.unwrap();
+        bounded(ledger.sent(asked.id)).await.unwrap();
+        bounded(ledger.settle(asked.id, posted(TOLL, &body))).await.unwrap();
+    }
+    reader.execute_batch("COMMIT").unwrap();
+    // Nothing is sold any more, but the server goes on with what it does each minute.
+    for _ in 0..2 {
+        bounded(ledger.forget()).await.unwrap();
+    }
+    bounded(ledger.forget()).await.unwrap();
+    assert!(size() <= LIMIT, "{}", size());
+}
