@@ -102,6 +102,16 @@ async fn carry_out(
     }
     let ledger = Sqlite::beside(store, Arc::new(clock::wall)).map_err(Refusal::failed)?;
     let done = change_all(config, &ledger, &names, to, err).await?;
+    // First of all: a token that is in force and was not shown is lost.
+    let is_one = names.len() == 1;
+    for (name, Done { token, .. }) in names.iter().zip(&done) {
+        match token {
+            Some(token) if is_one => writeln!(out, "{}", token.expose())?,
+            Some(token) => writeln!(out, "{name}\t{}", token.expose())?,
+            None => {}
+        }
+    }
+    out.flush()?;
     let server = ledger.served_by();
     if let Some(server) = server {
         let is_known = match server {
@@ -117,15 +127,6 @@ async fn carry_out(
     for Done { words, .. } in &done {
         writeln!(err, "{words}")?;
     }
-    let is_one = names.len() == 1;
-    for (name, Done { token, .. }) in names.iter().zip(&done) {
-        match token {
-            Some(token) if is_one => writeln!(out, "{}", token.expose())?,
-            Some(token) => writeln!(out, "{name}\t{}", token.expose())?,
-            None => {}
-        }
-    }
-    out.flush()?;
     Ok(warn_of_mode(config, err)?)
 }
 

@@ -134,6 +134,8 @@ fn gone() -> Unavailable {
 impl Drop for Sqlite {
     fn drop(&mut self) {
         self.admission.stop();
+        // First: a connection that still reads would keep the write-ahead log from being emptied.
+        self.reports.end();
         drop(self.queue.take());
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();

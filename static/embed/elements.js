@@ -175,7 +175,11 @@ class TollgateVideo extends Purchasing {
   }
 
   isBack() {
-    for (const [record, card] of this.#followed) void this.holds(record.key).then((isHeld) => isHeld && this.#follow(record, card));
+    const { signal } = this.stop;
+    for (const [record, card] of this.#followed) {
+      // It may have been moved again meanwhile: then that move goes on with it.
+      void this.holds(record.key).then((isHeld) => isHeld && !signal.aborted && this.#follow(record, card));
+    }
   }
 
   #add(prompt) {

@@ -158,6 +158,8 @@ export class Purchasing extends HTMLElement {
       for (const record of this.#unseen.splice(0)) this.drop(record);
       for (const key of this.#shown) if (this.kept.one(key)) void this.holds(key);
       this.isBack();
+      // What another element let go of while this one was out of the page.
+      if (this.catalog) void this.takeUp();
       return;
     }
     const baseUrl = this.getAttribute('base-url') ?? undefined;

@@ -50,5 +50,7 @@ fn credentials_that_cannot_be_looked_up_fill_no_log() {
     until("all before it is logged", || gate.printed().contains("settings read again"));
     let printed = gate.printed();
     let answered = printed.lines().filter(|line| line.contains("\"answered\"")).count();
-    assert_eq!(answered, 1, "{printed}");
+    // The ledger has said itself, once, why it cannot be used.
+    assert_eq!(answered, 0, "{printed}");
+    assert!(printed.lines().count() < 50, "{printed}");
 }

@@ -53,7 +53,7 @@ pub(super) async fn buy(
         biased;
         outcome = &mut bought => at_once(outcome?, &voice),
         () = begins => {
-            let live = Live { bought, voice, beat: interval(BEAT), rest: None };
+            let live = Live { bought, voice, beat: interval(BEAT), rest: None, kept: None };
             Ok(as_events(Answer::new(Body::stream(live))))
         }
     }
@@ -84,6 +84,8 @@ struct Live {
     voice: Voice,
     beat: Interval,
     rest: Option<Noticed>,
+    /// A replayed reply holds its room in memory until its translation was read.
+    kept: Option<Bytes>,
 }
 
 impl http_body::Body for Live {
@@ -97,7 +99,11 @@ impl http_body::Body for Live {
         let this = &mut *self;
         if this.rest.is_none() {
             match this.bought.as_mut().poll(cx) {
-                Poll::Ready(outcome) => this.rest = Some(this.voice.rest(outcome)),
+                Poll::Ready(outcome) => {
+                    let replay = outcome.as_ref().ok().filter(|receipt| receipt.is_replay);
+                    this.kept = replay.map(|receipt| receipt.body.clone());
+                    this.rest = Some(this.voice.rest(outcome));
+                }
                 Poll::Pending => {
                     let sign = Frame::data(Bytes::from_static(SIGN_OF_LIFE));
                     return this.beat.poll_tick(cx).map(|_now| Some(Ok(sign)));

@@ -27,8 +27,16 @@ const SINCE: i64 = 4;
 /// Random bytes that a start of a server is known by.
 pub(super) type Nonce = [u8; 16];
 
-/// A file's size in bytes, and when it was last written, in nanoseconds since 1970-01-01 UTC.
-pub(super) type Stamp = (u64, i64);
+/// A file as it lies on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// In bytes.
+    pub(super) size: u64,
+    /// When it was last written, in nanoseconds since 1970-01-01 UTC.
+    pub(super) written: i64,
+    /// Another one for each copy of the file.
+    pub(super) inode: u64,
+}
 
 /// What the lock file says of the ledger beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +56,8 @@ struct Stored {
     nonce: Nonce,
     boot: String,
     latest: i64,
+    /// Whether a purchase in it has not ended.
+    is_under_way: bool,
 }
 
 /// The ledger as a new server takes it over.
@@ -131,9 +141,18 @@ fn doubt(stored: &Stored, marked: Option<Mark>, boot: &str, found: Option<Stamp>
     if stored.latest < latest {
         return Some(Doubt { why: "it lacks purchases that were sold", forgets: true });
     }
-    if closed.is_some() {
+    if let Some(closed) = closed {
+        // A copy that lies elsewhere, or was put back: the original may have sold meanwhile.
+        if found.is_some_and(|found| found.inode != closed.inode) {
+            return Some(Doubt {
+                why: "it is a copy of what the last server closed",
+                forgets: true,
+            });
+        }
         let why = "it was written after the last server closed it";
-        return (closed != found).then_some(Doubt { why, forgets: false });
+        // A copy of a running server's file, put back, has purchases under way that have ended since.
+        let forgets = stored.is_under_way;
+        return (Some(closed) != found).then_some(Doubt { why, forgets });
     }
     if boot.is_empty() || stored.boot != boot {
         return Some(Doubt { why: "the system went down while it was open", forgets: true });
@@ -145,10 +164,17 @@ fn stored(connection: &Connection, kind: Kind) -> rusqlite::Result<Option<Stored
     if !matches!(kind, Kind::Ledger(version) if version >= SINCE) {
         return Ok(None);
     }
-    let query = "SELECT name, nonce, boot, (SELECT coalesce(max(number), 0) FROM purchases)
+    let query = "SELECT name, nonce, boot, (SELECT coalesce(max(number), 0) FROM purchases),
+            EXISTS (SELECT 1 FROM purchases WHERE ended_at IS NULL)
         FROM identity";
     let read = |row: &rusqlite::Row<'_>| {
-        Ok(Stored { name: row.get(0)?, nonce: row.get(1)?, boot: row.get(2)?, latest: row.get(3)? })
+        Ok(Stored {
+            name: row.get(0)?,
+            nonce: row.get(1)?,
+            boot: row.get(2)?,
+            latest: row.get(3)?,
+            is_under_way: row.get(4)?,
+        })
     };
     connection.query_row(query, [], read).optional()
 }
@@ -168,18 +194,26 @@ mod tests {
     use super::*;
 
     fn stored() -> Stored {
-        Stored { name: "durable-0".into(), nonce: [1; 16], boot: "today".to_owned(), latest: 7 }
+        Stored {
+            name: "durable-0".into(),
+            nonce: [1; 16],
+            boot: "today".to_owned(),
+            latest: 7,
+            is_under_way: false,
+        }
     }
 
     #[test]
     fn name_changes_only_when_purchases_may_be_missing() {
-        let (same, other) = (Some((4_096, 5)), Some((4_096, 6)));
+        let stamp = |written, inode| Some(Stamp { size: 4_096, written, inode });
+        let (same, other, copy) = (stamp(5, 9), stamp(6, 9), stamp(5, 10));
         let mark = |nonce, latest, closed| Some(Mark { nonce: [nonce; 16], latest, closed });
         // What the lock says, the boot, the file: whether it is checked, and gets another name.
         for (marked, boot, found, is_checked, forgets) in [
             (mark(1, 7, same), "today", same, false, false),
             (mark(1, 7, same), "tomorrow", same, false, false),
             (mark(1, 7, same), "tomorrow", other, true, false),
+            (mark(1, 7, same), "today", copy, true, true),
             (mark(1, 7, same), "today", None, true, false),
             (mark(1, 7, None), "today", same, true, false),
             (mark(1, 6, None), "today", same, true, false),
@@ -195,6 +229,14 @@ mod tests {
             let judged = (doubt.is_some(), doubt.is_some_and(|doubt| doubt.forgets));
             assert_eq!(judged, (is_checked, forgets), "{marked:?} {boot} {found:?}");
         }
+    }
+
+    #[test]
+    fn copy_with_purchases_under_way_that_was_put_back_gets_another_name() {
+        let written = |written| Some(Stamp { size: 4_096, written, inode: 9 });
+        let stored = Stored { is_under_way: true, ..stored() };
+        let marked = Some(Mark { nonce: [1; 16], latest: 7, closed: written(5) });
+        assert!(doubt(&stored, marked, "today", written(6)).is_some_and(|doubt| doubt.forgets));
     }
 
     #[test]

@@ -147,7 +147,9 @@ impl Lock {
         };
         let (start, rest) = match self.mark {
             Some(Mark { nonce, latest, closed }) => {
-                let closed = closed.map(|(size, at)| format!("closed {size} {at}\n"));
+                let closed = closed.map(|Stamp { size, written, inode }| {
+                    format!("closed {size} {written} {inode}\n")
+                });
                 let rest = format!("{latest:0DIGITS$}\n{}", closed.unwrap_or_default());
                 (format!("{who}ledger {} ", hex(&nonce)), rest)
             }
@@ -230,8 +232,12 @@ fn read_mark(text: &str) -> Option<Mark> {
 }
 
 fn read_stamp(text: &str) -> Option<Stamp> {
-    let (size, at) = text.split_once(' ')?;
-    Some((size.parse().ok()?, at.parse().ok()?))
+    let mut numbers = text.split(' ');
+    Some(Stamp {
+        size: numbers.next()?.parse().ok()?,
+        written: numbers.next()?.parse().ok()?,
+        inode: numbers.next()?.parse().ok()?,
+    })
 }
 
 /// A ledger that nobody has open; `None` where a part of it is in a write-ahead log.
@@ -240,8 +246,8 @@ pub(super) fn stamp(ledger: &Path) -> Option<Stamp> {
         return None;
     }
     let found = fs::metadata(ledger).ok()?;
-    let at = found.mtime().checked_mul(1_000_000_000)?.checked_add(found.mtime_nsec())?;
-    Some((found.len(), at))
+    let written = found.mtime().checked_mul(1_000_000_000)?.checked_add(found.mtime_nsec())?;
+    Some(Stamp { size: found.len(), written, inode: found.ino() })
 }
 
 /// The process that has a file's lock, where the kernel lists it for us.

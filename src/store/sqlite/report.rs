@@ -111,13 +111,20 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
-    fn drop(&mut self) {
+impl Reader {
+    /// Ends the report that is being read, and reads no other.
+    pub(super) fn end(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
