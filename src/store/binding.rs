@@ -22,7 +22,7 @@ use crate::problem::Problem;
 
 /// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
 /// same.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(300);
 /// What a refused caller is told to wait.
 const COME_BACK: Duration = Duration::from_secs(60);
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn purchase_after_a_change_of_keys_waits_a_second_at_most() {
+    async fn purchase_after_a_change_of_keys_waits_a_moment_at_most() {
         let binding = Binding::real();
         binding.is_not_told();
         binding.ask_again();

@@ -105,6 +105,9 @@ async fn serve(
     let app = App::new(config, own, &lasting).expect("the gate starts");
     if app.config().gateway.window == tollgate::config::Window::Auto {
         tokio::spawn(app.follow_books());
+    } else {
+        // Nobody asks for the account's keys, so no purchase is to wait for them.
+        lasting.binding.is_not_told();
     }
     tokio::spawn(async move { access.follow().await });
     let tasks = TaskTracker::new();
