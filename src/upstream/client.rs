@@ -36,8 +36,9 @@ const LARGEST_REPLY: usize = 4 * 1_024 * 1_024;
 /// How long a chosen connection may wait for the last word.
 const LONGEST_WORD: Duration = Duration::from_millis(500);
 /// A larger chat has a connection of its own: a gateway may refuse it before it is complete, and on a
-/// used connection that could be a second reply to an earlier request.
-const MAX_POOLED_BODY: usize = 256 * 1_024;
+/// used connection that could be a second reply to an earlier request, so its outcome would be unknown.
+/// This much goes out in one write, however small the kernel's send buffer still is.
+const MAX_POOLED_BODY: usize = 16 * 1_024;
 /// The deadline of a question that buys nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));

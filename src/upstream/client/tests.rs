@@ -132,6 +132,17 @@ async fn idle_connection_is_closed_after_a_few_seconds_without_further_requests(
 }
 
 #[tokio::test]
+async fn chat_that_may_not_fit_one_write_has_fresh_connection() {
+    let gateway = Gateway::start();
+    let mut client = gateway.client();
+    // Some of these are larger than the kernel's first send buffer.
+    for body in [2, 16 << 10, (16 << 10) + 1, 90 << 10, 256 << 10] {
+        chat(&mut client, "ann", body).await.expect("a reply");
+    }
+    assert_eq!(gateway.carried(), [2, 1, 1, 1]);
+}
+
+#[tokio::test]
 async fn refusal_of_a_large_request_is_passed_on_and_a_success_is_not_believed() {
     const LARGE: usize = 32 << 20;
     let gateway = Gateway::start();
