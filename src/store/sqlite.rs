@@ -60,6 +60,7 @@ use step::Asked;
 use step::Noted;
 use step::Step;
 use step::Weight;
+use window::LatestLimit;
 
 pub use begin::Opening;
 pub use lock::Holder;
@@ -76,6 +77,7 @@ pub struct Sqlite {
     /// Where it is this server's: who it is, and which file.
     identity: Option<(Identity, FileId)>,
     reports: Reader,
+    latest_limit: LatestLimit,
 }
 
 impl Sqlite {

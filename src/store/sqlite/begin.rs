@@ -33,6 +33,7 @@ use super::report::Reader;
 use super::schema::Kind;
 use super::true_name;
 use super::window;
+use super::window::LatestLimit;
 use super::writer::Access;
 use super::writer::Writer;
 use crate::clock;
@@ -207,6 +208,7 @@ impl Sqlite {
             queue: Some(queue),
             writer: Some(writer),
             reports: reader(path)?,
+            latest_limit: LatestLimit::default(),
             admission: admission.clone(),
             identity: Some(identity),
         };
@@ -275,6 +277,7 @@ impl Sqlite {
             queue: Some(queue),
             writer,
             reports: reader(path)?,
+            latest_limit: LatestLimit::default(),
             admission,
             identity: None,
         })

@@ -1,5 +1,8 @@
 //! Keeps what was sent to the gateway where a restart finds it.
 
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use rusqlite::OptionalExtension;
@@ -11,6 +14,7 @@ use super::column;
 use super::column::nanos;
 use super::fault::Fault;
 use super::step::Noted;
+use super::step::Step;
 use super::step::Weight;
 use crate::store::AccountLimit;
 use crate::store::Answer;
@@ -22,6 +26,9 @@ use crate::store::job::KEEP_PLACES;
 
 /// One place in so many drops what is too old.
 const TIDY_EVERY: u8 = 64;
+
+/// The limit that was noted last, written or not.
+pub(super) type LatestLimit = Arc<Mutex<Option<AccountLimit>>>;
 
 impl WindowLog for Sqlite {
     fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>> {
@@ -46,7 +53,8 @@ impl WindowLog for Sqlite {
     }
 
     fn note_limit(&self, limit: AccountLimit) {
-        self.send(Noted::step(Weight::Dear, move |books| note_limit(books, limit)));
+        *self.latest_limit.lock().unwrap_or_else(PoisonError::into_inner) = Some(limit);
+        self.send(note_latest_limit(&self.latest_limit));
     }
 
     fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
@@ -89,6 +97,16 @@ fn tidy(books: &Books, now: Duration) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Writes whichever limit is the latest when it runs: a step that is tried again after a fault may run after
+/// that of a newer limit.
+pub(super) fn note_latest_limit(latest: &LatestLimit) -> Box<dyn Step> {
+    let latest = Arc::clone(latest);
+    Noted::step(Weight::Dear, move |books| {
+        let limit = *latest.lock().unwrap_or_else(PoisonError::into_inner);
+        limit.map_or(Ok(()), |limit| note_limit(books, limit))
+    })
+}
+
 fn note_limit(books: &Books, limit: AccountLimit) -> Result<(), Fault> {
     let AccountLimit { requests, window_seconds } = limit;
     let whole = |number| i64::try_from(number).unwrap_or(i64::MAX);
@@ -97,7 +115,7 @@ fn note_limit(books: &Books, limit: AccountLimit) -> Result<(), Fault> {
     Ok(())
 }
 
-fn noted_limit(books: &Books) -> Result<Option<AccountLimit>, Fault> {
+pub(super) fn noted_limit(books: &Books) -> Result<Option<AccountLimit>, Fault> {
     let sql = "SELECT requests, seconds FROM rate_limit";
     let row = books.connection.query_row(sql, [], |row| {
         Ok(AccountLimit { requests: row.get(0)?, window_seconds: row.get(1)? })

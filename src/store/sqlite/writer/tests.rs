@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
+use crate::store::AccountLimit;
 use crate::store::Claim;
 use crate::store::Ending;
 use crate::store::Limits;
@@ -14,6 +15,8 @@ use crate::store::Service;
 use crate::store::sqlite::schema;
 use crate::store::sqlite::step::Asked;
 use crate::store::sqlite::step::Noted;
+use crate::store::sqlite::window;
+use crate::store::sqlite::window::LatestLimit;
 
 const NOW: Duration = Duration::from_secs(1_763_640_000);
 
@@ -123,6 +126,20 @@ fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
     assert!(writer.trouble.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
     assert!(writer.trouble.is_none());
+}
+
+#[test]
+fn limit_step_that_is_tried_again_keeps_newer_limit() {
+    let mut writer = writer();
+    let latest = LatestLimit::default();
+    let limit = |requests| AccountLimit { requests, window_seconds: 60 };
+    *latest.lock().unwrap() = Some(limit(60));
+    let older = window::note_latest_limit(&latest);
+    *latest.lock().unwrap() = Some(limit(5));
+    writer.process(vec![window::note_latest_limit(&latest)]);
+    // A fault had undone it.
+    writer.process(vec![older]);
+    assert_eq!(window::noted_limit(&writer.books).ok().flatten(), Some(limit(5)));
 }
 
 fn writer() -> Writer {
