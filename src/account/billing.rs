@@ -2,6 +2,7 @@
 //! a minute, and never in the way of a sale.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -166,17 +167,27 @@ impl Books {
             async move {
                 let (mut asked, mut reply) = (Some(asked), None);
                 shared.asked.invalidate(&()).await;
-                // Who wants to know meanwhile waits for this answer instead of asking again.
-                let asking = async {
-                    let (given, is_read) = shared.ask(asked.take().unwrap_or_else(question)).await;
-                    reply = Some(given);
-                    is_read
-                };
-                shared.asked.get_with((), asking).await;
+                {
+                    let has_begun = AtomicBool::new(false);
+                    // Who wants to know meanwhile waits for this answer instead of asking again.
+                    let asking = async {
+                        has_begun.store(true, Ordering::Relaxed);
+                        let asked = asked.take().unwrap_or_else(question);
+                        let (given, is_read) = shared.ask(asked).await;
+                        reply = Some(given);
+                        is_read
+                    };
+                    let mut answered = pin!(shared.asked.get_with((), asking));
+                    // Somebody else's question may wait for as long as it takes; this one may not.
+                    let is_late = timeout(PATIENCE, &mut answered).await.is_err();
+                    if is_late && has_begun.load(Ordering::Relaxed) {
+                        answered.await;
+                    }
+                }
                 match reply {
                     Some(reply) => reply,
                     // Somebody was asking already, from before this.
-                    None => shared.ask(question()).await.0,
+                    None => shared.ask(asked.unwrap_or_else(question)).await.0,
                 }
             }
         })

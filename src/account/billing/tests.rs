@@ -69,6 +69,29 @@ async fn nobody_waits_for_a_gateway_that_hangs() {
     timeout(Duration::from_secs(2), books.refresh()).await.expect("it is given up");
 }
 
+#[tokio::test(start_paused = true)]
+async fn operators_question_does_not_wait_for_patient_one() {
+    let gateway = service_fn(|asked: Ask| async move {
+        match asked.is_patient {
+            true => std::future::pending().await,
+            false => sleep(3 * PATIENCE).await,
+        }
+        Ok(Reply { status: StatusCode::OK, is_json: true, body: listing(7, ""), key: 0 })
+    });
+    let books = Books::new(gateway, || |_: &Billing| {}, |_| false);
+    // Nobody else asks: its own answer is waited for.
+    let began = clock::now();
+    billing::ask(books.gateway()).await.unwrap();
+    assert_eq!(began.elapsed(), 3 * PATIENCE);
+    books.0.asked.invalidate(&()).await;
+    tokio::spawn(books.follow(|| true));
+    sleep(PATIENCE).await;
+    let began = clock::now();
+    let answer = timeout(100 * PATIENCE, billing::ask(books.gateway())).await;
+    assert_eq!(answer.expect("an answer").unwrap().billing.balance_cents, 7);
+    assert_eq!(began.elapsed(), 4 * PATIENCE);
+}
+
 #[tokio::test]
 async fn who_follows_a_limit_is_told_of_changes_only() {
     let (books, _, _) = books(|_| Some(listing(1, "")));
