@@ -198,10 +198,11 @@ impl Window {
         changed
     }
 
-    /// This waiter leaves: if it looked at the clock for the others, another one has to.
+    /// This waiter leaves: if it looked at the clock for the others, or was just called to, another one
+    /// has to.
     fn relieve(&self, state: &mut State, number: u64) {
-        if state.attendant == Some(number) {
-            state.attendant = None;
+        state.attendant.take_if(|attendant| *attendant == number);
+        if state.attendant.is_none() {
             self.unattended.notify_one();
         }
     }

@@ -59,6 +59,8 @@ impl Window {
             }
         }
         waiting.has_left = true;
+        // What woke it may have been the call to look at the clock.
+        self.change(|state, _| self.relieve(state, waiting.ticket.number));
         let held = Held { window: Arc::clone(self), place: Place::new(), is_used: false };
         match self.log.took(held.place, clock::wall()).await {
             Ok(()) => Ok(held),
@@ -101,10 +103,13 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Whether this patient waiter is the one that looks at the clock: however many wait, one is woken.
-    fn attend(&self) -> bool {
+    /// Whether this patient waiter is the one that looks at the clock: however many wait, one is woken. One
+    /// that was granted a place meanwhile leaves, and is not.
+    pub(super) fn attend(&self) -> bool {
         let number = self.ticket.number;
-        self.window.change(|state, _| *state.attendant.get_or_insert(number) == number)
+        self.window.change(|state, _| {
+            state.waiting.contains_key(&number) && *state.attendant.get_or_insert(number) == number
+        })
     }
 
     /// When to look again; an error when there will be nothing in time. Who cannot be served in time

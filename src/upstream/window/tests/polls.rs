@@ -69,6 +69,28 @@ async fn thousand_waiting_polls_go_one_by_one_although_the_first_ones_leave() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn granted_waiter_does_not_become_attendant() {
+    let window = window(1, 60);
+    let polling = Attempt { ask: poll(0).ask.patient(), ..poll(0) };
+    let (_buyer, mut bought) = window.enter(&chat("a"), false);
+    let (first, mut granted) = window.enter(&polling, false);
+    let (second, _) = window.enter(&polling, false);
+    bought.try_recv().expect("the only place");
+    // It looked, saw nothing, and another core grants it a place before it asks whether it attends.
+    granted.try_recv().expect_err("there is no place yet");
+    let more = Limit { requests: 2, period: 60 * SECOND };
+    window.change(|state, _| state.queue.set_limit(more));
+    assert!(!first.attend());
+    granted.try_recv().expect("it has its place");
+    assert!(second.attend(), "somebody looks at the clock");
+    // Whoever attends is relieved when it leaves.
+    let (third, _) = window.enter(&polling, false);
+    assert!(!third.attend());
+    drop(second);
+    assert!(third.attend());
+}
+
+#[tokio::test(start_paused = true)]
 async fn poll_that_gateway_refuses_gives_up_after_max_wait() {
     let retry_after = Some(SECOND);
     let gateway = Gateway::new(move |_| Err(Error::Throttled { retry_after }));
