@@ -79,10 +79,7 @@ impl Window {
         let fixed = fixed(setting);
         match fixed {
             Some(limit) => queue.set_limit(limit),
-            None => {
-                let now = clock::now();
-                queue.hold(now + POLLS_HOLD, now + PURCHASES_HOLD);
-            }
+            None => hold(&mut queue, clock::now()),
         }
         let state = State {
             queue,
@@ -99,14 +96,20 @@ impl Window {
     /// Goes on with the log of earlier processes and with the limit that they were told, before the
     /// first request.
     pub async fn restore(&self) {
-        match self.log.noted_limit().await {
-            Ok(noted) => {
-                let told = noted.and_then(usable);
-                self.change(|state, _| state.told = told);
-                self.replace(|is_fixed| told.filter(|_| !is_fixed));
+        let noted = self.log.noted_limit().await.unwrap_or_else(|error| {
+            warn!(%error, "stored rate limit unreadable");
+            None
+        });
+        let noted = noted.and_then(usable);
+        let told = self.change(|state, now| {
+            state.told = state.told.or(noted);
+            if state.told.is_none() && !state.is_fixed {
+                // The ledger may have taken longer to open than the first hold.
+                hold(&mut state.queue, now);
             }
-            Err(error) => warn!(%error, "stored rate limit unreadable"),
-        }
+            state.told
+        });
+        self.replace(|is_fixed| told.filter(|_| !is_fixed));
         let (now, wall) = (clock::now(), clock::wall());
         match self.log.places(wall.saturating_sub(LONGEST)).await {
             Ok(places) => {
@@ -212,6 +215,11 @@ impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Window").finish_non_exhaustive()
     }
+}
+
+/// Waits for the gateway's word on its limit.
+fn hold(queue: &mut Queue, now: Instant) {
+    queue.hold(now + POLLS_HOLD, now + PURCHASES_HOLD);
 }
 
 /// The limit, if it can be one.

@@ -115,6 +115,23 @@ async fn restart_begins_with_limit_that_was_told_last() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn hold_begins_anew_when_ledger_has_opened() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let window = auto();
+    tokio::time::sleep(60 * SECOND).await;
+    window.restore().await;
+    let start = clock::now();
+    let answer = async {
+        tokio::time::sleep(2 * SECOND).await;
+        assert_eq!(gateway.asked(), 0);
+        window.set_limit(billing(7, 30));
+    };
+    let (bought, ()) = tokio::join!(gateway.ask(&window, chat("a")), answer);
+    bought.unwrap();
+    assert_eq!((clock::now() - start, window.free()), (2 * SECOND, 6));
+}
+
+#[tokio::test(start_paused = true)]
 async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
     let inner = service_fn(|_: Attempt| std::future::ready(Ok::<_, Error>(reply())));
     for (told_after, served_after) in [(1, Some(1)), (3, None)] {
