@@ -276,6 +276,7 @@ impl JobBook for Sqlite {
         model: Arc<str>,
         most: usize,
     ) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
-        self.ask(Weight::Cheap, move |books| jobs::times(&books.connection, &model, most))
+        // A job that is picked up at the start asks it once.
+        self.ask_opening(Weight::Cheap, move |books| jobs::times(&books.connection, &model, most))
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Job, JobState, KeyId, Word};
+use tollgate::store::sqlite::Sqlite;
+use tollgate::store::{Job, JobState, KeyId, Money, Word};
 
 use crate::desk::*;
 
@@ -154,10 +155,29 @@ async fn jobs_outlive_the_server_and_the_crash_of_one() {
     desk.restart();
     assert_eq!((desk.job("a").await, desk.job("b").await), known);
 
-    let left = tollgate::store::sqlite::Sqlite::serve(&crashed, desk.clock()).expect("it opens");
+    let left = Sqlite::serve(&crashed, desk.clock()).expect("it opens");
     desk.book = Arc::new(left);
     assert_eq!((desk.job("a").await, desk.job("b").await), known);
     assert_eq!(desk.open().await, list(&["b"]));
+}
+
+#[tokio::test]
+async fn server_that_starts_knows_open_jobs_and_times_of_their_model() {
+    let mut desk = Desk::on_disk(Default::default());
+    desk.accept(&job("a", "ann")).await;
+    desk.hear("a", word(40 * SECOND, JobState::Finished)).await;
+    desk.accept(&job("b", "ann")).await;
+    desk.stop();
+    let path = desk.path();
+    let begun = bounded(Sqlite::begin(&path, desk.clock(), Money::Play, None)).await;
+    let (ledger, opening) = begun.expect("it begins");
+    desk.book = Arc::new(ledger);
+    // Its verbs are refused until then; the pollers of its jobs begin before.
+    assert!(bounded(desk.book.job("a".into())).await.is_err());
+    assert_eq!(desk.open().await, list(&["b"]));
+    assert_eq!(desk.times("video-a-2", 9).await, [40 * SECOND]);
+    opening.admit();
+    assert!(desk.job("a").await.is_some());
 }
 
 #[tokio::test]
