@@ -112,7 +112,8 @@ impl Books {
     }
 
     /// Asks through another gateway from now on. Where its keys or its address are others
-    /// (`is_another`), it is asked at once, however lately the former one was.
+    /// (`is_another`), it is asked at once, however lately the former one was, and whatever limit it tells
+    /// is news.
     pub fn ask_through<S>(
         &self,
         gateway: S,
@@ -125,6 +126,7 @@ impl Books {
         *lock(&self.0.gateway) = BoxCloneSyncService::new(gateway);
         *lock(&self.0.is_ours) = Box::new(is_ours);
         if is_another {
+            self.0.limit.send_replace(None);
             self.0.moved.notify_one();
         }
     }

@@ -37,12 +37,17 @@ impl App {
     }
 
     /// Takes the place of `old`: its books ask with the settings of this gate from now on. They ask at
-    /// once if the keys or the gateway's address changed, as the account may be another one.
+    /// once if the keys or the gateway's address changed, as the account may be another one, whose rate limit
+    /// is not that of the former one.
     pub fn take_over(&self, old: &Self) {
+        let is_another = self.is_of_another_gateway(old);
+        if is_another {
+            self.gateway.window.forget_limit();
+        }
         self.books.ask_through(
             self.polls.clone(),
             account::is_ours(&self.gateway.keys),
-            self.is_of_another_gateway(old),
+            is_another,
         );
     }
 

@@ -61,10 +61,12 @@ impl Reload {
             .map_err(|error| error.to_string())?;
         let stacks: io::Result<Vec<_>> =
             cores.iter().map(|core| app.core(core.tasks.clone())).collect();
-        for (core, stack) in cores.iter().zip(stacks.map_err(|error| error.to_string())?) {
+        let stacks = stacks.map_err(|error| error.to_string())?;
+        // First: nothing goes to another account by the former one's rate limit.
+        app.take_over(old);
+        for (core, stack) in cores.iter().zip(stacks) {
             core.stack.exchange(stack);
         }
-        app.take_over(old);
         self.lasting.access.look_again();
         Ok(app)
     }

@@ -85,6 +85,7 @@ pub fn serve(
     };
     if new_account {
         lasting.binding.renew();
+        lasting.window.forget_limit();
     }
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;

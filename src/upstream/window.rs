@@ -62,6 +62,8 @@ struct State {
     attendant: Option<u64>,
     /// What the gateway told last, in this process or an earlier one.
     told: Option<Limit>,
+    /// The account is another one than that of an earlier process: the limit in the log says nothing.
+    is_of_another: bool,
     /// The settings say the limit: what the gateway tells changes nothing.
     is_fixed: bool,
 }
@@ -87,6 +89,7 @@ impl Window {
             next: 0,
             attendant: None,
             told: None,
+            is_of_another: false,
             is_fixed: fixed.is_some(),
         };
         let (changed, unattended) = (Notify::new(), Notify::new());
@@ -102,6 +105,7 @@ impl Window {
         });
         let noted = noted.and_then(usable);
         let told = self.change(|state, now| {
+            let noted = noted.filter(|_| !state.is_of_another);
             state.told = state.told.or(noted);
             if state.told.is_none() && !state.is_fixed {
                 // The ledger may have taken longer to open than the first hold.
@@ -148,6 +152,21 @@ impl Window {
             state.told
         });
         self.replace(|_| fixed.or(told));
+    }
+
+    /// Another account may answer from now on: its limit is not known. Until it tells one, the smaller of
+    /// what holds and 60 requests in 60 s is assumed; a limit of the settings stays.
+    pub fn forget_limit(&self) {
+        self.change(|state, now| {
+            (state.told, state.is_of_another) = (None, true);
+            if !state.is_fixed {
+                let assumed = state.queue.limit().smaller(ASSUMED);
+                state.queue.assume_limit(assumed);
+                hold(&mut state.queue, now);
+            }
+        });
+        self.changed.notify_waiters();
+        info!("rate limit forgotten: the gateway's account may be another one");
     }
 
     /// The gateway does not tell its limit: 60 requests in 60 s hold, or what it told before.

@@ -93,6 +93,20 @@ async fn operators_question_does_not_wait_for_patient_one() {
 }
 
 #[tokio::test]
+async fn same_limit_of_another_account_is_told() {
+    let (books, _, _) = books(|_| Some(listing(1, "")));
+    billing::ask(books.gateway()).await.unwrap();
+    let mut limit = books.limit();
+    let before = *limit.borrow_and_update();
+    let gateway = lock(&books.0.gateway).clone();
+    books.ask_through(gateway, |_| false, true);
+    assert_eq!(*limit.borrow_and_update(), None);
+    billing::ask(books.gateway()).await.unwrap();
+    assert!(limit.has_changed().unwrap() && before.is_some());
+    assert_eq!(*limit.borrow_and_update(), before);
+}
+
+#[tokio::test]
 async fn who_follows_a_limit_is_told_of_changes_only() {
     let (books, _, _) = books(|_| Some(listing(1, "")));
     let mut limit = books.limit();

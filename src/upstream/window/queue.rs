@@ -44,6 +44,15 @@ impl Limit {
         self.period + self.period / CLOCKS_AGREE_TO
     }
 
+    /// Whichever allows fewer requests in the long run.
+    pub(super) fn smaller(self, other: Self) -> Self {
+        let nanos = |limit: Self| limit.period.as_nanos();
+        let count = |limit: Self| u128::try_from(limit.requests).unwrap_or(u128::MAX);
+        let (ours, theirs) =
+            (count(self).saturating_mul(nanos(other)), count(other).saturating_mul(nanos(self)));
+        if ours <= theirs { self } else { other }
+    }
+
     /// The last places, which no poll takes from a purchase.
     fn reserve(self) -> usize {
         match self.requests < TOO_SMALL_FOR_A_RESERVE {
@@ -137,6 +146,12 @@ impl Queue {
         self.held_until = None;
     }
 
+    /// The limit is not known any more, and this one is assumed.
+    pub(super) fn assume_limit(&mut self, limit: Limit) {
+        self.limit = limit;
+        self.is_known = false;
+    }
+
     /// What holds now.
     pub(super) fn limit(&self) -> Limit {
         self.limit
@@ -216,7 +231,8 @@ impl Queue {
 
     /// How many slots are kept for the question that tells the limit.
     fn kept(&self) -> usize {
-        usize::from(!self.is_known)
+        // Where there is one only, nothing could ever be bought without the answer.
+        usize::from(!self.is_known && self.limit.requests > 1)
     }
 
     /// The reply or the failure came: the place is free again one window from now.

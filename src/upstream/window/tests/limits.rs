@@ -132,6 +132,61 @@ async fn hold_begins_anew_when_ledger_has_opened() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn limit_of_former_account_is_forgotten() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    for (told, free) in [((1_000, 60), 60), ((5, 60), 5), ((1, 60), 1), ((30, 3_600), 30)] {
+        let window = auto();
+        window.set_limit(billing(told.0, told.1));
+        window.forget_limit();
+        assert_eq!(window.free(), free);
+        let start = clock::now();
+        if free > 1 {
+            let question = Attempt { ask: Ask::free(What::Billing), ..chat("") };
+            gateway.ask(&window, question).await.unwrap();
+            assert_eq!(clock::now(), start, "the question does not wait");
+        }
+        gateway.ask(&window, chat("a")).await.unwrap();
+        assert_eq!(clock::now() - start, PURCHASES_HOLD);
+        // A gateway that does not answer brings the former limit not back, nor does a reload.
+        window.assume();
+        window.follow(config::Window::Auto);
+        assert!(window.free() < free);
+        // The same limit is news.
+        window.set_limit(billing(2_000, 60));
+        assert!(window.free() > 1_900);
+    }
+
+    let fixed = window(500, 60);
+    fixed.set_limit(billing(7, 60));
+    fixed.forget_limit();
+    assert_eq!(fixed.free(), 500);
+    let start = clock::now();
+    gateway.ask(&fixed, chat("a")).await.unwrap();
+    assert_eq!(clock::now(), start, "nothing is waited for");
+    fixed.follow(config::Window::Auto);
+    assert_eq!(fixed.free(), 499, "what holds stays until the new account tells its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_for_new_account_passes_over_stored_limit() {
+    let log = memory();
+    let begin = || Window::new(log.clone(), config::Window::Auto, CancellationToken::new());
+    begin().set_limit(billing(1_000, 60));
+    let window = begin();
+    window.forget_limit();
+    window.restore().await;
+    assert_eq!(window.free(), 60);
+    let start = clock::now();
+    Gateway::new(|_| Ok(reply())).ask(&window, chat("a")).await.unwrap();
+    assert_eq!(clock::now() - start, PURCHASES_HOLD);
+    // Also one that is the same as the former.
+    window.set_limit(billing(1_000, 60));
+    let next = begin();
+    next.restore().await;
+    assert_eq!((window.free(), next.free()), (999, 999));
+}
+
+#[tokio::test(start_paused = true)]
 async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
     let inner = service_fn(|_: Attempt| std::future::ready(Ok::<_, Error>(reply())));
     for (told_after, served_after) in [(1, Some(1)), (3, None)] {
