@@ -60,7 +60,8 @@ pub struct Evidence {
 pub enum Recognise {
     /// Compare them with the noted ones, and write nothing.
     Look,
-    /// Compare them, and note all of them if the account is the same.
+    /// Compare them, and note all of them if the account is the same. If they are another account's,
+    /// earlier checkpoints are no longer used: that account may have been charged for purchases since.
     Note,
     /// If they are another account's, give the ledger to that account: earlier ids become history, and
     /// earlier checkpoints are no longer used.

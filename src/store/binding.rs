@@ -85,10 +85,14 @@ impl Binding {
         }
         let is_same = match self.0.is_new.load(Ordering::Relaxed) {
             true => self.adopt(ledger, keys).await,
-            false => ledger.recognise(keys, Recognise::Note).await,
+            false => self.note(ledger, keys).await,
         };
         let is_same = is_same.inspect_err(|_| self.is_not_told())?;
-        let standing = if is_same { Standing::Ours } else { Standing::Other };
+        self.stand(if is_same { Standing::Ours } else { Standing::Other });
+        Ok(is_same)
+    }
+
+    fn stand(&self, standing: Standing) {
         let was = self.0.standing.send_replace(standing);
         match (was, standing) {
             (Standing::Other, Standing::Ours) => info!("gateway account recognised; selling again"),
@@ -98,7 +102,19 @@ impl Binding {
             ),
             _ => {}
         }
-        Ok(is_same)
+    }
+
+    /// Sales to another account stop before the ledger notes that there is one: whatever was sold to it
+    /// precedes the note, even if the note fails.
+    async fn note(
+        &self,
+        ledger: &(impl Audit + ?Sized),
+        keys: Vec<String>,
+    ) -> Result<bool, Unavailable> {
+        if !ledger.recognise(keys.clone(), Recognise::Look).await? {
+            self.stand(Standing::Other);
+        }
+        ledger.recognise(keys, Recognise::Note).await
     }
 
     async fn adopt(

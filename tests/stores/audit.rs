@@ -21,6 +21,7 @@ on_every_backend!(
     one_purchase_is_found_by_its_id,
     one_key_in_common_is_the_same_account,
     adopted_account_uses_no_earlier_checkpoint,
+    checkpoint_before_another_account_is_not_used,
 );
 
 fn snapshot(chats: u64, at: Duration) -> Snapshot {
@@ -185,4 +186,20 @@ async fn adopted_account_uses_no_earlier_checkpoint(desk: Desk) {
     // And back: a key that was noted once is noted again.
     assert!(desk.recognise(&["a"], Adopt).await);
     assert!(desk.recognise(&["a"], Look).await && !desk.recognise(&["y"], Look).await);
+}
+
+async fn checkpoint_before_another_account_is_not_used(desk: Desk) {
+    use Recognise::{Look, Note};
+    assert!(desk.recognise(&["a"], Note).await);
+    desk.check(7).await;
+    assert!(!desk.recognise(&["x"], Look).await);
+    assert!(desk.last_check().await.is_some(), "a look changes nothing");
+    assert!(!desk.recognise(&["x"], Note).await);
+    assert_eq!(desk.last_check().await, None);
+    assert_eq!(bounded(desk.ledger.checks(9)).await.unwrap(), [snapshot(7, START)], "history");
+    // The account stays the first one, and a later checkpoint of it is used.
+    assert!(desk.recognise(&["a"], Note).await);
+    assert_eq!(desk.last_check().await, None);
+    desk.check(8).await;
+    assert_eq!(desk.last_check().await.unwrap().snapshot.chats, 8);
 }

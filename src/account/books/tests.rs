@@ -19,6 +19,7 @@ use crate::store::KeptReply;
 use crate::store::Limits;
 use crate::store::PurchaseId;
 use crate::store::Reservation;
+use crate::store::SETTLES_WITHIN;
 use crate::store::Service as Kind;
 use crate::store::State;
 use crate::store::Word;
@@ -158,6 +159,28 @@ async fn keys_rotated_one_by_one_keep_the_account() {
     assert!(recognise(&["y0"]).await);
     assert_eq!(ledger.last_check().await.unwrap(), None, "it is the earlier account's");
     assert!(!recognise(&["n4"]).await);
+}
+
+#[tokio::test]
+async fn purchase_that_another_account_was_charged_for_is_not_released() {
+    let ledger = ledger();
+    Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["a"])).await;
+    // The next process sells with a key of another account until the first listing arrives.
+    let binding = Binding::real();
+    binding.is_not_told();
+    binding.may_sell().await.expect("nobody can say");
+    lose(&ledger).await;
+    Keeper::new(ledger.clone(), binding.clone()).judge(&known(&["x"])).await;
+    binding.may_sell().await.unwrap_err();
+    // Back with the first account's key, whose counters did not move.
+    let listing = listing(&["a"], figures());
+    let later = || NOON + 2 * SETTLES_WITHIN;
+    let look = look_by(&*ledger, async { Ok(listing) }, later).await.unwrap();
+    assert_eq!(look.before, None, "there is nothing to compare it with");
+    assert_eq!(look.evidence.len(), 1);
+    write_down(&*ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
+    let row = ledger.purchase(look.evidence[0].row.id).await.unwrap().expect("it is there");
+    assert_eq!(row.state, State::Unknown);
 }
 
 #[tokio::test(start_paused = true)]

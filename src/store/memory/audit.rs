@@ -23,7 +23,7 @@ const MAX_CHECKS: usize = 1_000;
 #[derive(Default)]
 pub(super) struct Notes {
     checks: VecDeque<Checkpoint>,
-    /// Earlier checkpoints are of another account.
+    /// Earlier checkpoints are not used: another account was found since.
     is_first_of_account: bool,
     keys: BTreeSet<String>,
 }
@@ -92,7 +92,10 @@ impl Books {
         let is_same = noted.is_empty() || keys.iter().any(|key| noted.contains(key));
         match how {
             Recognise::Look => return is_same,
-            Recognise::Note if !is_same => return false,
+            Recognise::Note if !is_same => {
+                self.audit.is_first_of_account = true;
+                return false;
+            }
             Recognise::Note | Recognise::Adopt => {}
         }
         if !is_same {

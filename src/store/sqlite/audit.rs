@@ -105,7 +105,8 @@ fn check(books: &Books, snapshot: Snapshot) -> Result<(), Fault> {
     Ok(())
 }
 
-/// One without numbers is from an earlier version, or of another account: nothing is compared with it.
+/// One without numbers is from an earlier version, or another account was found since: nothing is
+/// compared with it.
 fn last_check(connection: &Connection) -> Result<Option<Checkpoint>, Fault> {
     let mut latest = connection.prepare_cached(
         "SELECT at, balance_cents, chats, chat_cents, spent_cents, settled, purchases FROM checks
@@ -171,15 +172,18 @@ fn recognise(
     let noted =
         noted.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
     let is_same = noted.is_empty() || keys.iter().any(|key| noted.contains(key));
-    match how {
-        Recognise::Look => return Ok(is_same),
-        Recognise::Note if !is_same => return Ok(false),
-        Recognise::Note | Recognise::Adopt => {}
+    if how == Recognise::Look {
+        return Ok(is_same);
     }
     if !is_same {
+        let unuse =
+            "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
+        connection.execute(unuse, [])?;
+        if how == Recognise::Note {
+            return Ok(false);
+        }
         let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";
         connection.execute(retire, [nanos(now)])?;
-        connection.execute("UPDATE checks SET settled = NULL, purchases = NULL", [])?;
     }
     let mut note = connection.prepare_cached(
         "INSERT INTO account_keys (id, noted) VALUES (?, ?)
