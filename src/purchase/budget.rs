@@ -102,6 +102,7 @@ where
             };
             purchase.departure = Some(Arc::new(LastWord {
                 hold: Arc::clone(&hold),
+                binding: binding.clone(),
                 waiters: purchase.waiters.clone(),
                 sent: Arc::clone(&purchase.sent),
                 risk: purchase.risk.clone(),
@@ -261,6 +262,7 @@ impl Drop for Hold {
 /// Asked right before the first byte.
 struct LastWord {
     hold: Arc<Hold>,
+    binding: Binding,
     waiters: Waiters,
     sent: Arc<SetOnce<()>>,
     risk: Risk,
@@ -276,6 +278,10 @@ impl Departure for LastWord {
             // Asked anew for each attempt: who waited out a 429 may have left meanwhile, or been revoked.
             if !self.waiters.any() {
                 return Err(Stay::Abandoned);
+            }
+            // It may have waited in the queue since it was first asked.
+            if self.binding.is_other() {
+                return Err(Stay::OtherAccount);
             }
             if self.hold.sent.load(Ordering::Acquire) {
                 return Ok(());

@@ -154,6 +154,11 @@ impl Binding {
         });
     }
 
+    /// Returns whether the account is known to be another one.
+    pub fn is_other(&self) -> bool {
+        *self.0.standing.borrow() == Standing::Other
+    }
+
     /// Waits a moment for the first listing.
     ///
     /// # Errors

@@ -167,6 +167,11 @@ impl Error {
             | Self::Unreadable(..)
             | Self::KeyRefused { .. }
             | Self::NoKeyLeft => problem,
+            Self::Stayed(Stay::OtherAccount) => problem
+                .detail(
+                    "the gateway's key belongs to another account than the ledger of this server",
+                )
+                .retry_after(UNTOLD_WAIT),
             Self::Draining | Self::Stayed(_) => problem.retry_after(UNSENT_WAIT),
         }
     }
@@ -176,7 +181,7 @@ impl Error {
             Self::Throttled { .. } | Self::WindowFull { .. } => &WINDOW_EXHAUSTED,
             Self::Draining => &DRAINING,
             Self::KeyRefused { .. } | Self::NoKeyLeft => &GATEWAY_KEY_REJECTED,
-            Self::Stayed(Stay::Unrecorded) => &LEDGER_UNAVAILABLE,
+            Self::Stayed(Stay::Unrecorded | Stay::OtherAccount) => &LEDGER_UNAVAILABLE,
             // Whoever asked is gone; a twin that comes just now may still read this.
             Self::Stayed(Stay::Abandoned) => &OVERLOADED,
             Self::Unreachable(_)

@@ -74,6 +74,8 @@ pub enum Stay {
     Abandoned,
     /// It could not be recorded as sent.
     Unrecorded,
+    /// The gateway's account is known to be another one than the ledger's.
+    OtherAccount,
 }
 
 /// The gateway's endpoints (contract 4) as tollgate uses them.

@@ -8,6 +8,7 @@ use crate::access::Standing;
 use crate::purchase::tests::{SOON, keyed, purchase, receipt, terms};
 use crate::store::State;
 use crate::store::memory::Memory;
+use crate::upstream::Error;
 
 fn refusals() -> Arc<Refusals> {
     Arc::new(Refusals::new(Duration::ZERO))
@@ -46,6 +47,46 @@ async fn what_was_cut_off_after_it_was_sent_is_unknown_and_is_not_bought_again()
         Err(Stop::Known(earlier)) => assert_eq!(earlier.state, State::Unknown),
         other => panic!("{other:?}"),
     }
+}
+
+/// A purchase that waits in the queue while another account is found; or that does so for its next attempt.
+async fn purchase_while_another_account_is_found(was_refused: bool) {
+    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let binding = Binding::real();
+    assert!(binding.recognise(&*ledger, vec!["ours".into()]).await.unwrap());
+    let (asked, accounts) = (binding.clone(), Arc::clone(&ledger));
+    let queue = service_fn(move |purchase: Purchase| {
+        let (binding, ledger) = (asked.clone(), Arc::clone(&accounts));
+        async move {
+            let departure = purchase.departure.expect("the ledger has the last word");
+            if was_refused {
+                departure.depart().await.expect("it is the ledger's account");
+            }
+            assert!(!binding.recognise(&*ledger, vec!["another".into()]).await.unwrap());
+            let stay = departure.depart().await.expect_err("it stays");
+            Err::<Receipt, _>(Error::Stayed(stay).of_purchase())
+        }
+    });
+    let purchase = keyed();
+    let (id, sent) = (purchase.id, Arc::clone(&purchase.sent));
+    let _waiting = purchase.waiters.wait(Standing::default());
+    let call = layer(Arc::clone(&ledger), binding, refusals(), terms(SOON));
+    match call.layer(queue).oneshot(purchase).await {
+        Err(Stop::Problem(problem)) => {
+            assert_eq!(problem.kind().code, "ledger_unavailable");
+            assert_eq!(problem.charge(), Charged::No);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(sent.get().is_some(), was_refused);
+    let row = ledger.purchase(id).await.unwrap().expect("it is there");
+    assert_eq!(row.state, State::Voided);
+}
+
+#[tokio::test]
+async fn queued_purchase_is_not_sent_to_another_account() {
+    purchase_while_another_account_is_found(false).await;
+    purchase_while_another_account_is_found(true).await;
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
