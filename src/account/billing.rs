@@ -69,8 +69,16 @@ pub struct Books(Arc<Shared>);
 
 type Gateway = BoxCloneSyncService<Ask, Reply, Error>;
 
+/// The gateway that is asked now.
+#[derive(Clone)]
+struct Current {
+    gateway: Gateway,
+    /// How many gateways with other keys or another address there were before.
+    generation: u64,
+}
+
 struct Shared {
-    gateway: Mutex<Gateway>,
+    current: Mutex<Current>,
     /// Another account may answer: what was asked before says nothing.
     moved: Arc<Notify>,
     /// Holds whether the latest question was answered.
@@ -97,8 +105,9 @@ impl Books {
         S::Future: Send,
         E: FnOnce(&Billing) + Send + 'static,
     {
+        let gateway = BoxCloneSyncService::new(gateway);
         Self(Arc::new(Shared {
-            gateway: Mutex::new(BoxCloneSyncService::new(gateway)),
+            current: Mutex::new(Current { gateway, generation: 0 }),
             moved: Arc::default(),
             asked: Cache::builder().max_capacity(1).time_to_live(AT_MOST_EVERY).build(),
             is_stale: AtomicBool::new(false),
@@ -112,8 +121,8 @@ impl Books {
     }
 
     /// Asks through another gateway from now on. Where its keys or its address are others
-    /// (`is_another`), it is asked at once, however lately the former one was, and whatever limit it tells
-    /// is news.
+    /// (`is_another`), it is asked at once, however lately the former one was; later answers of the former
+    /// one are ignored, and whatever limit the new one tells is news.
     pub fn ask_through<S>(
         &self,
         gateway: S,
@@ -123,8 +132,11 @@ impl Books {
         S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
         S::Future: Send,
     {
-        *lock(&self.0.gateway) = BoxCloneSyncService::new(gateway);
+        let mut current = lock(&self.0.current);
+        current.gateway = BoxCloneSyncService::new(gateway);
+        current.generation += u64::from(is_another);
         *lock(&self.0.is_ours) = Box::new(is_ours);
+        drop(current);
         if is_another {
             self.0.limit.send_replace(None);
             self.0.moved.notify_one();
@@ -249,12 +261,18 @@ impl Shared {
         is_read
     }
 
-    /// The gateway's reply, and whether it could be read.
+    /// The gateway's reply, and whether it could be read. If the gateway was exchanged for another one
+    /// meanwhile, its reply counts as none.
     async fn ask(&self, asked: Ask) -> (Result<Reply, Error>, bool) {
         let heard = (self.ears)();
         let asked_at = clock::wall();
-        let gateway = lock(&self.gateway).clone();
+        let Current { gateway, generation } = lock(&self.current).clone();
         let reply = gateway.oneshot(asked).await;
+        // Held until the reply has taken effect: the gateway is not exchanged in between.
+        let current = lock(&self.current);
+        if current.generation != generation {
+            return (reply, false);
+        }
         let listing = reply.as_ref().ok().map(billing::read);
         let is_read = matches!(listing, Some(Ok(_)));
         if let Some(Ok(listing)) = listing {
@@ -273,6 +291,7 @@ impl Shared {
             });
         }
         self.is_stale.store(!is_read, Ordering::Relaxed);
+        drop(current);
         (reply, is_read)
     }
 

@@ -44,11 +44,12 @@ impl App {
         if is_another {
             self.gateway.window.forget_limit();
         }
-        self.books.ask_through(
-            self.polls.clone(),
-            account::is_ours(&self.gateway.keys),
-            is_another,
-        );
+        let is_ours = account::is_ours(&self.gateway.keys);
+        self.books.ask_through(self.polls.clone(), is_ours, is_another);
+        if is_another {
+            // An answer of the former gateway may have decided since this gate was built.
+            self.counter.binding.ask_again();
+        }
     }
 
     /// Whether the keys or the gateway's address are others than those of `old`.

@@ -98,7 +98,7 @@ async fn same_limit_of_another_account_is_told() {
     billing::ask(books.gateway()).await.unwrap();
     let mut limit = books.limit();
     let before = *limit.borrow_and_update();
-    let gateway = lock(&books.0.gateway).clone();
+    let gateway = lock(&books.0.current).gateway.clone();
     books.ask_through(gateway, |_| false, true);
     assert_eq!(*limit.borrow_and_update(), None);
     billing::ask(books.gateway()).await.unwrap();
@@ -186,4 +186,55 @@ async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
     assert_eq!((count.load(Ordering::SeqCst), others.load(Ordering::SeqCst)), (1, 2));
     drop(books);
     timeout(Duration::from_secs(600), following).await.expect("there is one follower").unwrap();
+}
+
+/// Books whose first question is answered only after the gateway was exchanged.
+async fn exchanged_while_asked(is_another: bool) -> (Books, Arc<Mutex<Vec<u64>>>) {
+    let answer = Arc::new(Notify::new());
+    let answered = Arc::clone(&answer);
+    let late = service_fn(move |_: Ask| {
+        let answered = Arc::clone(&answered);
+        async move {
+            answered.notified().await;
+            let body = listing(1, "");
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+        }
+    });
+    let balances = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&balances);
+    let ears = move || {
+        let hears = Arc::clone(&hears);
+        move |billing: &Billing| hears.lock().unwrap().push(billing.balance_cents)
+    };
+    let books = Books::new(late, ears, |_| false);
+    let asking = books.gateway().oneshot(question());
+    let exchange = async {
+        let next = service_fn(|_: Ask| async {
+            let body = listing(2, "");
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+        });
+        books.ask_through(next, |_| false, is_another);
+        answer.notify_one();
+    };
+    let (reply, ()) = tokio::join!(asking, exchange);
+    assert!(reply.is_ok(), "it is still a reply for the one that asked");
+    (books, balances)
+}
+
+#[tokio::test]
+async fn late_answer_of_former_gateway_has_no_effect() {
+    let (books, balances) = exchanged_while_asked(true).await;
+    assert!(balances.lock().unwrap().is_empty());
+    assert!(books.known().is_none() && books.limit().borrow().is_none());
+    assert!(matches!(*books.heard().borrow(), Heard::NotYet));
+    billing::ask(books.gateway()).await.unwrap();
+    assert_eq!(*balances.lock().unwrap(), [2]);
+    assert!(matches!(*books.heard().borrow(), Heard::Listing(_)));
+}
+
+#[tokio::test]
+async fn late_answer_counts_if_only_other_settings_changed() {
+    let (books, balances) = exchanged_while_asked(false).await;
+    assert_eq!(*balances.lock().unwrap(), [1]);
+    assert!(books.known().is_some());
 }
