@@ -35,6 +35,8 @@ pub struct Look {
     pub before: Option<Checkpoint>,
     /// What the gateway says now.
     pub now: Snapshot,
+    /// The ids of the account's keys.
+    pub keys: Vec<String>,
     /// When the evidence was read: wall-clock time since the Unix epoch.
     pub read_at: Duration,
 }
@@ -84,7 +86,7 @@ async fn look_by(
     if keys.is_empty() {
         return Err(Blocked::NoKeys);
     }
-    if !ledger.recognise(keys, Recognise::Look).await? {
+    if !ledger.recognise(keys.clone(), Recognise::Look).await? {
         return Err(Blocked::OtherAccount);
     }
     let before = ledger.last_check().await?;
@@ -93,20 +95,25 @@ async fn look_by(
         None => (u64::MAX, Duration::MAX),
     };
     let evidence = ledger.evidence(settled, refundable).await?;
-    Ok(Look { evidence, before, now: snapshot(&listing.billing, at), read_at: wall() })
+    Ok(Look { evidence, before, now: snapshot(&listing.billing, at), keys, read_at: wall() })
 }
 
-/// Settles what is known, and notes a checkpoint if nothing more can be told from the earlier one; whether
-/// it did. `keep` says for how long a purchase that was charged keeps its key.
+/// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be told
+/// from the earlier one; whether it did. `keep` says for how long a purchase that was charged keeps its key.
 ///
 /// # Errors
-/// The ledger's: what was settled until then stays so.
+/// The ledger's: what was settled until then stays so. If the ledger is another account's by now, nothing
+/// is written.
 pub async fn write_down(
     ledger: &dyn Ledger,
     look: &Look,
     verdict: Option<&Verdict>,
     keep: impl Fn(Service) -> Duration,
-) -> Result<bool, Unavailable> {
+) -> Result<bool, Blocked> {
+    // Until now it may have been nobody's: then it is this account's, as its checkpoint is.
+    if !ledger.recognise(look.keys.clone(), Recognise::Note).await? {
+        return Err(Blocked::OtherAccount);
+    }
     for settled in verdict.iter().flat_map(|verdict| &verdict.settled) {
         let Some(entry) = look.evidence.iter().find(|entry| entry.row.id == settled.id) else {
             continue;

@@ -122,7 +122,7 @@ async fn compare(config: &Config, dry_run: bool) -> io::Result<Result<Outcome, S
     let noted = books::write_down(&*ledger, &look, verdict.as_ref(), keep).await;
     Ok(match noted {
         Ok(is_noted) => Ok(Outcome { look, verdict, is_noted: Some(is_noted) }),
-        Err(unavailable) => Err(unavailable.to_string()),
+        Err(blocked) => Err(blocked.to_string()),
     })
 }
 

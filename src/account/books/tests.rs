@@ -207,6 +207,30 @@ async fn other_account_is_not_compared() {
     assert!(matches!(look(&[]).await, Err(Blocked::NoKeys)));
 }
 
+#[tokio::test]
+async fn reconciliation_notes_the_account_that_it_compared() {
+    let ledger = ledger();
+    let keep = |_| Duration::from_secs(60);
+    let is_same =
+        async |key: &str| ledger.recognise(vec![key.to_owned()], Recognise::Look).await.unwrap();
+    let look = look(&*ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    assert!(is_same("k2").await, "a dry run notes nothing");
+    assert!(write_down(&*ledger, &look, None, keep).await.unwrap());
+    assert!(is_same("k1").await && !is_same("k2").await);
+}
+
+#[tokio::test]
+async fn reconciliation_notes_no_checkpoint_of_another_account() {
+    let ledger = ledger();
+    let look = look(&*ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    // A server notes its account meanwhile.
+    Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["k2"])).await;
+    let keep = |_| Duration::from_secs(60);
+    let written = write_down(&*ledger, &look, None, keep).await;
+    assert!(matches!(written, Err(Blocked::OtherAccount)), "{written:?}");
+    assert_eq!(ledger.checks(9).await.unwrap().len(), 1, "the server's");
+}
+
 /// Something that happens in a world.
 enum Event {
     Begins(usize),
