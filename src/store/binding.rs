@@ -143,8 +143,15 @@ impl Binding {
     }
 
     /// The gateway's keys or its address changed: purchases wait a moment for the next listing, as for the
-    /// first one. An account that is known to be another one stays so.
+    /// first one. An account that is known to be another one stays so. The ledger is not given to an account
+    /// that nobody meant when the server started.
     pub fn ask_again(&self) {
+        if self.0.is_new.swap(false, Ordering::Relaxed) {
+            error!(
+                "--new-account: ledger not given to the gateway's account: its keys or its address \
+                 changed before it listed its keys; start again with --new-account if it is still meant"
+            );
+        }
         self.0.standing.send_if_modified(|standing| {
             let is_known = *standing == Standing::Ours;
             if is_known {
@@ -208,6 +215,24 @@ mod tests {
         assert!(binding.may_sell().await.is_err());
         assert!(recognise("first account").await.unwrap());
         binding.may_sell().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn new_account_is_not_that_of_keys_that_came_later() {
+        let ledger = Memory::new(Arc::new(clock::wall));
+        let recognise = async |binding: &Binding, id: &str| {
+            binding.recognise(&ledger, vec![id.to_owned()]).await
+        };
+        let earlier = Binding::real();
+        assert!(recognise(&earlier, "first account").await.unwrap());
+
+        let binding = Binding::real();
+        binding.renew();
+        binding.is_not_told();
+        binding.ask_again();
+        assert!(!recognise(&binding, "wrong account").await.unwrap());
+        assert!(binding.is_other());
+        assert!(recognise(&binding, "first account").await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
