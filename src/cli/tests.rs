@@ -205,7 +205,8 @@ fn key_that_goes_where_a_found_file_says_is_warned_of() {
     };
     assert!(warned(load(found.path(), &[key])));
     let here = folder(&[("proxy.toml", "[gateway]\nbase_url = \"http://127.0.0.1:9\"\n")]);
-    assert_eq!(load(here.path(), &[key]).expect("right").warnings, Vec::<String>::new());
+    let warnings = load(here.path(), &[key]).expect("right").warnings;
+    assert!(!warnings.iter().any(|warning| warning.contains("the key of the environment")));
     // Whoever names the file, the address or the key beside it has said what is meant.
     let file = found.path().join("proxy.toml");
     assert!(!warned(load_from(Some(&file), Path::new(""), variables(&[key]))));
