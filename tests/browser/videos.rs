@@ -125,6 +125,8 @@ fn a_failed_video_is_said_with_its_reason_and_what_it_cost() {
     page.wait_for_text("The video could not be made (“failed”).");
     page.wait_for_text("The service says: The video could not be made");
     page.wait_for_text("$3.00 were charged when it was ordered.");
+    // How long it took is the last thing that the card learns.
+    page.wait_for_text("after 0:0");
     page.find(("button", "Remove")).click();
     page.find(("button", "Really remove? It is not paid back")).click();
     page.wait_for_text("Nothing ordered yet.");
