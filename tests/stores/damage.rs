@@ -16,6 +16,15 @@ use crate::desk::*;
 
 type Purchases = Vec<(PurchaseId, State, Usd)>;
 
+/// What each purchase cost or holds. A released one cost nothing, so no sum vouches for its price.
+fn costs(purchases: Purchases) -> Purchases {
+    let cost = |(id, state, price)| match state {
+        State::Voided => (id, state, Usd::ZERO),
+        State::Reserved | State::Sent | State::Posted | State::Unknown => (id, state, price),
+    };
+    purchases.into_iter().map(cost).collect()
+}
+
 #[tokio::test]
 async fn a_file_that_was_cut_is_refused_wherever_it_was_cut() {
     let (desk, copy) = sold().await;
@@ -34,7 +43,7 @@ async fn a_file_that_was_cut_is_refused_wherever_it_was_cut() {
 async fn a_flipped_bit_is_refused_or_changes_no_money() {
     let (desk, copy) = sold().await;
     let whole = fs::read(&copy).unwrap();
-    let before = purchases(&copy, desk.clock()).await.unwrap();
+    let before = costs(purchases(&copy, desk.clock()).await.unwrap());
     let whole_again = fs::read(&copy).unwrap();
     assert_eq!(whole.len(), whole_again.len());
     let (mut refused, mut opened) = (0, 0);
@@ -45,7 +54,7 @@ async fn a_flipped_bit_is_refused_or_changes_no_money() {
         fs::write(&copy, &bent).unwrap();
         match purchases(&copy, desk.clock()).await {
             Ok(after) => {
-                assert_eq!(after, before, "bit {} of byte {place}", turn % 8);
+                assert_eq!(costs(after), before, "bit {} of byte {place}", turn % 8);
                 opened += 1;
             }
             Err(_) => refused += 1,
