@@ -40,6 +40,8 @@ pub(super) fn redact(data: &[u8]) -> bool {
     }
     let is_json = |text: &[u8]| serde_json::from_slice::<IgnoredAny>(text).is_ok();
     assert!(!is_json(data) || is_json(&out), "{:?}", String::from_utf8_lossy(&out));
-    assert_eq!(std::str::from_utf8(data).is_ok(), std::str::from_utf8(&out).is_ok());
+    // What was overwritten may have been the one place that was no UTF-8.
+    let is_text = |text: &[u8]| std::str::from_utf8(text).is_ok();
+    assert!(!is_text(data) || is_text(&out), "{:?}", String::from_utf8_lossy(&out));
     out != text
 }
