@@ -16,7 +16,7 @@ use crate::store::Caller;
 /// Reports that are read or wait for their turn, of different callers.
 const MAX_REPORTS: usize = 16;
 /// How long a caller gets the same answer to the same question.
-const FRESH: Duration = Duration::from_secs(2);
+const FRESH: Duration = Duration::from_millis(200);
 /// When to come back if there are too many.
 const COME_BACK: Duration = Duration::from_secs(2);
 /// Callers whose latest answer is kept, besides those who wait for one.
