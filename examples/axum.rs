@@ -2,8 +2,7 @@
 //! `cargo run --example axum`, then <http://127.0.0.1:3000>.
 
 use std::error::Error;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use axum::Router;

@@ -2,8 +2,7 @@
 //! <http://127.0.0.1:3001>.
 
 use std::error::Error;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 
 use http::Request;
 use hyper::body::Incoming;

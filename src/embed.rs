@@ -1,40 +1,28 @@
 //! The gate as a service for a server of one's own: axum, hyper, or any other that speaks tower.
 
 use std::convert::Infallible;
-use std::fmt;
-use std::future::Ready;
-use std::future::ready;
-use std::io;
+use std::future::{Ready, ready};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Context;
-use std::task::Poll;
-use std::thread;
+use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{fmt, io, thread};
 
 use bytes::Bytes;
 use futures_util::future::Either;
-use http::Request;
-use http::Response;
-use tokio::runtime;
-use tokio::runtime::Handle;
-use tokio::time::interval;
-use tokio::time::timeout;
+use http::{Request, Response};
+use tokio::runtime::{self, Handle};
+use tokio::time::{interval, timeout};
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
 use crate::access::Access;
-use crate::answer;
-use crate::answer::BoxError;
-use crate::app;
-use crate::app::App;
-use crate::app::Ends;
-use crate::app::TIDY_EVERY;
+use crate::answer::{self, BoxError};
+use crate::app::{self, App, Ends, TIDY_EVERY};
 use crate::cli;
 use crate::pipeline::Public;
-use crate::problem::DRAINING;
-use crate::problem::Problem;
+use crate::problem::{DRAINING, Problem};
 
 /// When a gate that stops is worth another try: another one may have taken its place.
 const RETURN_AFTER: Duration = Duration::from_secs(5);

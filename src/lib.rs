@@ -53,7 +53,4 @@ pub mod upstream;
 pub mod validate;
 
 pub use downstream::caller::Peer;
-pub use embed::Body;
-pub use embed::Config;
-pub use embed::StartError;
-pub use embed::Tollgate;
+pub use embed::{Body, Config, StartError, Tollgate};

@@ -1,12 +1,10 @@
 //! The `tollgate` program: see `tollgate --help`.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use tokio::runtime;
-use tollgate::cli;
-use tollgate::cli::{Cli, Command, Exit};
+use tollgate::cli::{self, Cli, Command, Exit};
 use tollgate::routes::openapi;
 
 fn main() -> ExitCode {

@@ -20,25 +20,22 @@ use tower::{Service, ServiceBuilder};
 use crate::access::Access;
 use crate::answer::{Answer, BoxError};
 use crate::config::Network;
-use crate::downstream;
-use crate::downstream::Call;
 use crate::downstream::body::Memory;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
 use crate::downstream::refusal_log::RefusalLog;
 use crate::downstream::route::{Further, Route};
+use crate::downstream::{self, Call};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
-use crate::purchase;
 use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
-use crate::purchase::{Purchase, Receipt, Terms};
+use crate::purchase::{self, Purchase, Receipt, Terms};
 use crate::store::{Binding, Ledger, Refusals};
-use crate::upstream;
 use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
-use crate::upstream::{Ask, Attempt, Error, Reply};
+use crate::upstream::{self, Ask, Attempt, Error, Reply};
 
 /// What the gate knows before a request comes; shared by every core.
 #[derive(Clone, Debug)]

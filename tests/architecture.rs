@@ -174,6 +174,8 @@ fn a_mention_is_read_from_code_and_not_from_comments_or_tests() {
     let text = "//! See crate::a.\nuse crate::b::X; // not crate::c\nfn f() -> crate::d::Y {}\n#[cfg(test)]\nuse crate::e;";
     let mentioned = mentions(&code_of(text), "crate::");
     assert_eq!(mentioned, BTreeSet::from(["b".to_owned(), "d".to_owned()]));
+    let group = mentions("use crate::b::{\n    X, y::Z,\n};\nuse crate::b::W;", "crate::b::");
+    assert_eq!(group, BTreeSet::from(["W", "X", "y"].map(str::to_owned)));
     assert_eq!(code_of("let url = \"http://x\";"), "let url = \"http://x\";\n");
 }
 
@@ -242,12 +244,18 @@ fn is_untyped(word: &str, line: &str) -> bool {
     }
 }
 
-/// Every name that follows `prefix`.
+/// Every name that follows `prefix`, also in braces.
 fn mentions(code: &str, prefix: &str) -> BTreeSet<String> {
-    code.split(prefix)
-        .skip(1)
-        .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
-        .collect()
+    let names = code.split(prefix).skip(1).flat_map(|rest| match rest.strip_prefix('{') {
+        Some(group) => group.split('}').next().unwrap_or_default().split(',').collect(),
+        None => vec![rest],
+    });
+    let name = |text: &str| text.trim_start().chars().take_while(|c| is_name(*c)).collect();
+    names.map(name).filter(|name: &String| !name.is_empty()).collect()
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {

@@ -1,8 +1,7 @@
 //! Where a login service's keys come from: an address, or a file.
 
 use std::fs::File;
-use std::io;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
@@ -12,8 +11,7 @@ use tokio::task::spawn_blocking;
 use url::Url;
 
 use super::key_set::{LARGEST, Unreadable};
-use crate::upstream::document;
-use crate::upstream::document::{Document, Unfetched};
+use crate::upstream::document::{self, Document, Unfetched};
 
 /// How long an address may take in all.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);

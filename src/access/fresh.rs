@@ -12,8 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::fetch::{DEADLINE, Fault, Fetched, Source};
 use super::key_set::KeySet;
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 
 /// How long keys hold after they were last confirmed.
 pub(super) const LONGEST_STALE: Duration = Duration::from_secs(24 * 3_600);

@@ -8,25 +8,21 @@ mod claims;
 mod numeric_date;
 mod token;
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
-use jsonwebtoken::DecodingKey;
-use jsonwebtoken::crypto;
+use jsonwebtoken::{DecodingKey, crypto};
 use moka::future::Cache;
 
 use self::claims::Claims;
 use self::token::Token;
-use super::fetch;
-use super::fetch::{Address, InFile, Source};
+use super::fetch::{self, Address, InFile, Source};
 use super::fresh::{Keys, PAUSE};
 use super::key_set::{Found, KeySet};
 use super::{Denied, Standing};
 use crate::clock;
-use crate::config;
-use crate::config::Jwks;
+use crate::config::{self, Jwks};
 use crate::store::Caller;
 
 /// A checked token is not checked again for this long.

@@ -13,13 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 use zeroize::Zeroizing;
 
-use super::keyed;
-use super::keyed::SecretFault;
-use super::token;
-use super::token::Secret;
+use super::keyed::{self, SecretFault};
+use super::token::{self, Secret};
 use super::{Denied, Standing};
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::store::{Caller, Identity, LOOK_EVERY, Member, Members, Role, Session, Unavailable};
 
 /// For how long the last list holds when the store cannot be asked; after that, nobody is let in.

@@ -1,8 +1,7 @@
 //! Makes members' tokens and cookies, and hashes them: what the ledger keeps of them opens nothing.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

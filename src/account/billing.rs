@@ -16,8 +16,7 @@ use tracing::{info, warn};
 
 use crate::clock;
 use crate::contract::wire::KEY_PREFIX;
-use crate::upstream::billing;
-use crate::upstream::billing::{Billing, KeyRow, Listing, RateLimit};
+use crate::upstream::billing::{self, Billing, KeyRow, Listing, RateLimit};
 use crate::upstream::{Ask, Error, Reply, What};
 
 /// The gateway is asked at most this often.

@@ -1,30 +1,20 @@
 //! Compares the ledger with the gateway's books at one moment, and notes checkpoints.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tracing::info;
 
-use super::billing::Heard;
-use super::billing::Known;
-use super::reconcile::REFUNDS_WITHIN;
-use super::reconcile::Verdict;
+use super::billing::{Heard, Known};
+use super::reconcile::{REFUNDS_WITHIN, Verdict};
 use crate::clock;
 use crate::contract::money::Usd;
-use crate::store::Binding;
-use crate::store::Checkpoint;
-use crate::store::Ending;
-use crate::store::Evidence;
-use crate::store::Ledger;
-use crate::store::Recognise;
-use crate::store::Service;
-use crate::store::Snapshot;
-use crate::store::Unavailable;
-use crate::upstream::billing::Billing;
-use crate::upstream::billing::Listing;
+use crate::store::{
+    Binding, Checkpoint, Ending, Evidence, Ledger, Recognise, Service, Snapshot, Unavailable,
+};
+use crate::upstream::billing::{Billing, Listing};
 
 /// Both books.
 #[derive(Clone, Debug)]

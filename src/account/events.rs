@@ -23,8 +23,7 @@ use crate::jobs::seats::Seat;
 use crate::jobs::{Jobs, Watching};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::store::Caller;
-use crate::validate;
-use crate::validate::{Checked, JobIds};
+use crate::validate::{self, Checked, JobIds};
 use flow::Flow;
 
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

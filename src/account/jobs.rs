@@ -5,8 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::clock;
 use crate::jobs::{Job, Jobs, Word};
 use crate::problem::{JOB_NOT_FOUND, Problem};

@@ -8,8 +8,7 @@ use serde::Serialize;
 
 use super::billing::Books;
 use crate::access::Standing;
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};

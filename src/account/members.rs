@@ -3,13 +3,7 @@
 use std::sync::Arc;
 
 use crate::contract::money::Usd;
-use crate::store::Caller;
-use crate::store::Ledger;
-use crate::store::Member;
-use crate::store::Members;
-use crate::store::Scope;
-use crate::store::Spent;
-use crate::store::Unavailable;
+use crate::store::{Caller, Ledger, Member, Members, Scope, Spent, Unavailable};
 
 /// A member, and what it has spent, set aside or lost track of.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,13 +22,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::contract::money::Usd;
-use crate::store::Checkpoint;
-use crate::store::Evidence;
-use crate::store::PurchaseId;
 pub use crate::store::SETTLES_WITHIN;
-use crate::store::Service;
-use crate::store::Snapshot;
-use crate::store::State;
+use crate::store::{Checkpoint, Evidence, PurchaseId, Service, Snapshot, State};
 use case::Case;
 
 /// How long after its failure, or after its order where no failure was heard of, a video may still be

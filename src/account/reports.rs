@@ -8,8 +8,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::answer::{Answer, Body};
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::problem::{OVERLOADED, Problem};
 use crate::store::Caller;
 

@@ -6,10 +6,8 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::answer;
-use crate::answer::Answer;
-use crate::clock;
-use crate::clock::Date;
+use crate::answer::{self, Answer};
+use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Caller, Ledger, Spending};

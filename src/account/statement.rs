@@ -4,23 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep_until;
 use tower::Service;
 use tower::util::BoxCloneSyncService;
 
-use crate::clock;
-use crate::clock::Instant;
-use crate::problem::INTERNAL;
-use crate::problem::Problem;
-use crate::upstream::Ask;
-use crate::upstream::Error;
-use crate::upstream::Reply;
-use crate::upstream::billing;
-use crate::upstream::billing::Billing;
-use crate::upstream::billing::KeyRow;
-use crate::upstream::billing::Listing;
+use crate::clock::{self, Instant};
+use crate::problem::{INTERNAL, Problem};
+use crate::upstream::billing::{self, Billing, KeyRow, Listing};
+use crate::upstream::{Ask, Error, Reply};
 
 /// Every question takes a place in the account's window from those who buy.
 const AT_MOST_EVERY: Duration = Duration::from_secs(2);
@@ -95,8 +87,7 @@ fn told(Listing { keys, billing }: Listing) -> Told {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use bytes::Bytes;
     use http::StatusCode;

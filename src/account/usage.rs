@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::clock::Date;
 use crate::contract::money::Usd;
-use crate::store::Row;
-use crate::store::State;
+use crate::store::{Row, State};
 
 /// What purchases are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +79,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::PurchaseId;
-    use crate::store::Service;
+    use crate::store::{PurchaseId, Service};
 
     fn row(caller: &str, model: &str, day: u64, mills: u64, state: State) -> Row {
         Row {

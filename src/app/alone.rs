@@ -7,17 +7,15 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 use url::Url;
 
-use crate::config;
-use crate::config::Key;
+use crate::config::{self, Key};
 use crate::metrics::Metrics;
 use crate::pipeline;
 use crate::redact::Redactor;
 use crate::store::WindowLog;
-use crate::upstream;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
-use crate::upstream::{Ask, Reply};
+use crate::upstream::{self, Ask, Reply};
 
 /// The window of a command that asks the gateway itself, which goes on with what `log` remembers.
 pub async fn window_alone(log: Arc<dyn WindowLog>, settings: &config::Gateway) -> Arc<Window> {

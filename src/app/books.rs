@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::OptionFuture;
 
-use super::account;
-use super::{App, Gateway};
+use super::{App, Gateway, account};
 use crate::account::books::Keeper;
 use crate::account::statement::Statement;
 use crate::config::{Key, Target};

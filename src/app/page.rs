@@ -1,8 +1,7 @@
 //! Builds what everybody may see: the page, and what the price list says besides prices.
 
 use super::{Lasting, terms};
-use crate::config;
-use crate::config::{Config, Target};
+use crate::config::{self, Config, Target};
 use crate::routes::catalog::{Facts, Replay, Words};
 use crate::routes::page::{Page, PageSettings};
 use crate::sandbox;

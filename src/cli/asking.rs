@@ -1,22 +1,15 @@
 //! How a command asks the gateway: through the running server, or itself where there is none. Either way
 //! each request has its place in the account's window.
 
-use std::net::IpAddr;
-use std::net::Ipv4Addr;
-use std::net::Ipv6Addr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
-use http::StatusCode;
 use http::header::HOST;
-use http::request;
-use http_body_util::BodyExt;
-use http_body_util::Empty;
-use http_body_util::Limited;
+use http::{Request, StatusCode, request};
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -27,11 +20,8 @@ use super::online::plain;
 use crate::account::statement::Told;
 use crate::answer::BoxError;
 use crate::clock;
-use crate::config;
-use crate::config::Config;
-use crate::store::sqlite::Holder;
-use crate::store::sqlite::OpenError;
-use crate::store::sqlite::Sqlite;
+use crate::config::{self, Config};
+use crate::store::sqlite::{Holder, OpenError, Sqlite};
 use crate::upstream::billing::Listing;
 
 /// More is no answer of a tollgate.

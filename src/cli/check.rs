@@ -1,25 +1,15 @@
 //! `tollgate check`: says every fault and where, or what the settings amount to.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
-use super::Exit;
-use super::Loaded;
-use super::open_files;
-use super::open_files::Capacity;
-use super::refuse;
+use super::open_files::{self, Capacity};
 use super::secret::secret;
+use super::{Exit, Loaded, refuse};
 use crate::access::keyed::SecretFault;
 use crate::access::roll::Count;
 use crate::clock;
-use crate::config::Budget;
-use crate::config::Config;
-use crate::config::Fault;
-use crate::config::Mode;
-use crate::config::Spend;
-use crate::config::Store;
-use crate::config::Target;
+use crate::config::{Budget, Config, Fault, Mode, Spend, Store, Target};
 use crate::store::Members;
 use crate::store::sqlite::Sqlite;
 

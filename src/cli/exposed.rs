@@ -1,15 +1,9 @@
 //! Finds what must stay private and lies in the folder that everybody is served from.
 
-use std::path::Component;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use super::secret;
-use crate::config::Config;
-use crate::config::Environment;
-use crate::config::Fault;
-use crate::config::Place;
-use crate::config::Store;
+use crate::config::{Config, Environment, Fault, Place, Store};
 
 /// The files of tollgate's own that `page.dir` would serve: the settings, the ledger with the replies and
 /// the secret beside it, files of keys. `folder` is where relative paths count from.

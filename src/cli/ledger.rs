@@ -1,11 +1,9 @@
 //! Finds the ledger's file for the commands that work beside a running server.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
-use crate::config::Config;
-use crate::config::Store;
+use crate::config::{Config, Store};
 
 /// Says which file was written: a wrong working folder, or a variable that is missing, is seen by it.
 pub(super) fn name(path: &Path, err: &mut impl Write) -> io::Result<()> {

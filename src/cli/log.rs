@@ -1,10 +1,8 @@
 //! Sets up what goes to standard error: events of tollgate itself, and of libraries only warnings,
 //! because their finer events can hold headers.
 
-use std::io;
-use std::io::IsTerminal;
-use std::panic;
-use std::thread;
+use std::io::{self, IsTerminal};
+use std::{panic, thread};
 
 use tracing::error;
 use tracing_subscriber::filter::{LevelFilter, Targets};

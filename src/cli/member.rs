@@ -6,33 +6,20 @@ mod list;
 mod portion;
 
 use std::collections::HashSet;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use tokio::time::sleep;
 
 pub use change::Change;
 
-use super::Exit;
 use super::asking::refresh_members;
-use super::ledger;
-use crate::access::token;
-use crate::access::token::Token;
+use super::{Exit, ledger};
+use crate::access::token::{self, Token};
 use crate::clock;
-use crate::config::Config;
-use crate::config::Mode;
-use crate::config::Store;
-use crate::store;
-use crate::store::Identity;
-use crate::store::LOOK_EVERY;
-use crate::store::Member;
-use crate::store::MemberFault;
-use crate::store::Members;
-use crate::store::Own;
-use crate::store::sqlite::Holder;
-use crate::store::sqlite::MemberChange;
-use crate::store::sqlite::Sqlite;
+use crate::config::{Config, Mode, Store};
+use crate::store::sqlite::{Holder, MemberChange, Sqlite};
+use crate::store::{self, Identity, LOOK_EVERY, Member, MemberFault, Members, Own};
 use change::Update;
 use keying::Keying;
 use portion::Portion;

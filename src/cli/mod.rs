@@ -20,39 +20,27 @@ mod signals;
 mod usage;
 
 use std::ffi::OsString;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
 
 pub use check::check;
 pub use harden::harden;
-pub use member::Change;
-pub use member::member;
+pub use member::{Change, member};
 pub use online::online;
-pub use purchase::PurchaseAction;
-pub use purchase::purchase;
+pub use purchase::{PurchaseAction, purchase};
 pub use reconcile::reconcile;
 pub use sandbox::sandbox;
 pub(crate) use secret::secret;
 pub use serve::serve;
-pub use settings::Loaded;
-pub use settings::load;
-pub use settings::load_from;
-pub use settings::load_without_key;
-pub use settings::read_text;
-pub use usage::By;
-pub use usage::Format;
-pub use usage::Since;
-pub use usage::usage;
+pub use settings::{Loaded, load, load_from, load_without_key, read_text};
+pub use usage::{By, Format, Since, usage};
 
 use crate::access::token;
-use crate::config::Fault;
-use crate::config::blot;
+use crate::config::{Fault, blot};
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]

@@ -1,29 +1,16 @@
 //! `tollgate check --online`: asks the gateway with each key, and prints what the account has.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
-use super::Exit;
-use super::Loaded;
-use super::asking;
-use super::asking::Beside;
-use super::asking::Way;
-use super::check;
-use super::ledger;
+use super::asking::{self, Beside, Way};
+use super::{Exit, Loaded, check, ledger};
 use crate::app;
-use crate::config::Config;
-use crate::config::Fault;
-use crate::config::Key;
-use crate::config::Store;
-use crate::config::Target;
+use crate::config::{Config, Fault, Key, Store, Target};
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::upstream::Error;
-use crate::upstream::billing;
-use crate::upstream::billing::Counter;
-use crate::upstream::billing::KeyRow;
-use crate::upstream::billing::Listing;
+use crate::upstream::billing::{self, Counter, KeyRow, Listing};
 
 /// [`check`], and if all is well the balance, the rate limit, the usage and the keys as the gateway
 /// lists them. A key is only ever named by its place and by the prefix that the gateway makes public.

@@ -1,32 +1,23 @@
 //! `tollgate purchase`: shows single purchases, and ends one unknown outcome by hand, also beside a running
 //! server.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Subcommand;
-use clap::ValueEnum;
+use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::Exit;
-use super::ledger;
 use super::online::plain;
 use super::reconcile::keep;
+use super::{Exit, ledger};
 use crate::account::books::charged;
 use crate::app;
-use crate::clock;
-use crate::clock::iso8601;
+use crate::clock::{self, iso8601};
 use crate::config::Config;
-use crate::store::Audit;
-use crate::store::Ending;
-use crate::store::Ledger;
-use crate::store::PurchaseId;
-use crate::store::Row;
-use crate::store::State;
 use crate::store::sqlite::Sqlite;
+use crate::store::{Audit, Ending, Ledger, PurchaseId, Row, State};
 
 /// What to do with purchases.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]

@@ -4,35 +4,22 @@
 mod json;
 
 use std::collections::HashMap;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::Exit;
-use super::asking;
-use super::asking::Way;
-use super::ledger;
-use crate::account::books;
-use crate::account::books::Look;
-use crate::account::reconcile;
-use crate::account::reconcile::Difference;
-use crate::account::reconcile::Drift;
-use crate::account::reconcile::Verdict;
+use super::asking::{self, Way};
+use super::{Exit, ledger};
+use crate::account::books::{self, Look};
+use crate::account::reconcile::{self, Difference, Drift, Verdict};
 use crate::app;
-use crate::clock;
-use crate::clock::iso8601;
-use crate::config::Config;
-use crate::config::Target;
+use crate::clock::{self, iso8601};
+use crate::config::{Config, Target};
 use crate::purchase::Terms;
-use crate::store::Checkpoint;
-use crate::store::Evidence;
-use crate::store::PurchaseId;
-use crate::store::Row;
-use crate::store::Service;
 use crate::store::sqlite::Sqlite;
+use crate::store::{Checkpoint, Evidence, PurchaseId, Row, Service};
 use crate::upstream::billing;
 
 /// `--format`

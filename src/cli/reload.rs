@@ -6,9 +6,8 @@ use std::path::PathBuf;
 
 use tracing::{error, info, warn};
 
-use super::open_files;
 use super::serve::Core;
-use super::{load, refuse};
+use super::{load, open_files, refuse};
 use crate::app::{App, Lasting};
 use crate::config::{Config, Target};
 
@@ -109,8 +108,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::app;
-    use crate::app::Ends;
+    use crate::app::{self, Ends};
 
     #[tokio::test]
     async fn reload_takes_no_slot_and_leaves_no_task() {

@@ -1,7 +1,6 @@
 //! `tollgate sandbox`: the make-believe gateway alone, for work on another program.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;

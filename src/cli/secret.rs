@@ -1,25 +1,16 @@
 //! Finds the secret that keys the hashes of tokens and cookies, or makes it beside the ledger.
 
-use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io;
-use std::io::Read;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
 use crate::access::keyed::SecretFault;
-use crate::access::token;
-use crate::access::token::Secret;
-use crate::config::Config;
-use crate::config::SecretText;
-use crate::config::Store;
+use crate::access::token::{self, Secret};
+use crate::config::{Config, SecretText, Store};
 use crate::store::sqlite::Sqlite;
 
 /// Its name beside the ledger.

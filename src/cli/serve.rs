@@ -1,7 +1,6 @@
 //! `tollgate serve`: one runtime per core for callers, one more for everything behind them.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
@@ -12,8 +11,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
-use tokio::runtime;
-use tokio::runtime::Runtime;
+use tokio::runtime::{self, Runtime};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -21,14 +19,12 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::open_files;
 use super::reload::Reload;
 use super::secret::secret;
 use super::signals::{Signals, wait_for_the_end, watch_the_end};
-use super::{Exit, Loaded, log};
+use super::{Exit, Loaded, log, open_files};
 use crate::access::keyed::SecretFault;
-use crate::app;
-use crate::app::{App, Current, Ends, Lasting, Starting};
+use crate::app::{self, App, Current, Ends, Lasting, Starting};
 use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};
 use crate::downstream::host::Hosts;

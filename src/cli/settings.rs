@@ -2,21 +2,13 @@
 
 use std::cell::Cell;
 use std::ffi::OsString;
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use zeroize::Zeroizing;
 
 use super::exposed::exposed;
-use crate::config::Config;
-use crate::config::Environment;
-use crate::config::Fault;
-use crate::config::Place;
-use crate::config::Source;
-use crate::config::Store;
-use crate::config::Target;
+use crate::config::{Config, Environment, Fault, Place, Source, Store, Target};
 
 /// The settings file that is read when none is named.
 const DEFAULT_FILE: &str = "proxy.toml";

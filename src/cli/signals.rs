@@ -1,8 +1,7 @@
 //! Signals: they are heard from the first listener on, whatever the ledger does.
 
-use std::io;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -1,25 +1,19 @@
 //! `tollgate usage`: what was spent, from the ledger, also while a server is writing it.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::Exit;
-use super::ledger;
+use super::{Exit, ledger};
 use crate::account::csv::cell;
-use crate::account::usage;
-use crate::account::usage::Sum;
-use crate::account::usage::Usage;
-use crate::clock;
-use crate::clock::Date;
+use crate::account::usage::{self, Sum, Usage};
+use crate::clock::{self, Date};
 use crate::config::Config;
-use crate::store::Ledger;
-use crate::store::Row;
 use crate::store::sqlite::Sqlite;
+use crate::store::{Ledger, Row};
 
 /// `--by`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,25 +4,14 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Gateway;
-use super::Jobs;
-use super::Key;
-use super::Passthrough;
-use super::Purchase;
-use super::Sandbox;
-use super::Source;
-use super::Store;
-use super::Target;
-use super::Window;
 use super::fault::Place;
-use super::origin;
 use super::raw::Value;
-use super::section::Parsed;
-use super::section::Section;
-use super::value;
-use crate::contract::catalog::Catalog;
-use crate::contract::catalog::ChatModel;
-use crate::contract::catalog::Tier;
+use super::section::{Parsed, Section};
+use super::{
+    Gateway, Jobs, Key, Passthrough, Purchase, Sandbox, Source, Store, Target, Window, origin,
+    value,
+};
+use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
 
 /// Fields of a chat request that always pass.

@@ -1,8 +1,7 @@
 //! What is wrong with the settings: where, and what was expected; never the value itself.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use crate::contract::wire::KEY_PREFIX;
 

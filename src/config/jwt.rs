@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::Source;
-use super::origin;
-use super::section::Parsed;
-use super::section::Section;
-use super::value;
+use super::section::{Parsed, Section};
+use super::{Source, origin, value};
 
 /// How far clocks may be apart unless the settings say otherwise.
 const LEEWAY: Duration = Duration::from_secs(60);

@@ -2,12 +2,9 @@
 
 use std::path::Path;
 
-use super::Key;
-use super::Source;
-use super::fault::Fault;
-use super::fault::Place;
-use crate::contract::wire::KEY_PREFIX;
-use crate::contract::wire::MOST_KEYS;
+use super::fault::{Fault, Place};
+use super::{Key, Source};
+use crate::contract::wire::{KEY_PREFIX, MOST_KEYS};
 
 const KEY: &str = "GATEWAY_API_KEY";
 const KEY_FILE: &str = "GATEWAY_API_KEY_FILE";

@@ -27,15 +27,10 @@ use std::time::Duration;
 
 use url::Url;
 
-pub use fault::Fault;
-pub use fault::Place;
-pub use fault::blot;
-pub use jwt::ClaimName;
-pub use jwt::Jwks;
-pub use jwt::Jwt;
+pub use fault::{Fault, Place, blot};
+pub use jwt::{ClaimName, Jwks, Jwt};
 pub use key::Key;
-pub use read::Environment;
-pub use read::Source;
+pub use read::{Environment, Source};
 pub use secret::SecretText;
 
 use crate::contract::catalog::Catalog;

@@ -1,7 +1,6 @@
 //! Names the setting that a user probably meant.
 
-use super::fault::Fault;
-use super::fault::Place;
+use super::fault::{Fault, Place};
 
 /// Names that people give a key where none may stand.
 const KEY_NAMES: &[&str] = &["key", "keys", "api_key", "api_keys", "secret", "token"];

@@ -1,12 +1,6 @@
 //! Settings that are understood and whose feature this version does not have: refused at start, never ignored.
 
-use super::Budget;
-use super::Config;
-use super::Mode;
-use super::Spend;
-use super::Store;
-use super::Target;
-use super::Tls;
+use super::{Budget, Config, Mode, Spend, Store, Target, Tls};
 
 type Row = (&'static str, fn(&Config) -> bool, &'static str);
 

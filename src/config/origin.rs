@@ -1,10 +1,8 @@
 //! Reads names and addresses of the web: hosts, origins, the gateway's address, paths of endpoints.
 
-use std::net::IpAddr;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use url::Host;
-use url::Url;
+use url::{Host, Url};
 
 use super::section::Parsed;
 use crate::contract::wire;

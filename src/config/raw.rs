@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use toml::Spanned;
-use toml::de::DeTable;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use super::Source;
-use super::fault::Fault;
-use super::fault::Place;
+use super::fault::{Fault, Place};
 use crate::contract::wire::KEY_PREFIX;
 
 /// What every variable of ours begins with.

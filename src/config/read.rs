@@ -5,16 +5,10 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use super::Config;
-use super::Spend;
-use super::buying;
-use super::fault::Fault;
-use super::fault::Place;
-use super::keys;
+use super::fault::{Fault, Place};
 use super::raw::Raw;
-use super::secret;
 use super::section::Report;
-use super::serving;
+use super::{Config, Spend, buying, keys, secret, serving};
 
 /// What settings are read from: all of it text, so that reading is pure.
 pub struct Source<'a> {

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::Source;
-use super::fault::Fault;
-use super::fault::Place;
+use super::fault::{Fault, Place};
 use crate::contract::wire::KEY_PREFIX;
 
 const SECRET: &str = "TOLLGATE_SECRET";

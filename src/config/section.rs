@@ -2,12 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::fault::Fault;
-use super::fault::Place;
-use super::raw::Node;
-use super::raw::Raw;
-use super::raw::Table;
-use super::raw::Value;
+use super::fault::{Fault, Place};
+use super::raw::{Node, Raw, Table, Value};
 
 /// A value, or what was expected instead.
 pub(super) type Parsed<T> = Result<T, Cow<'static, str>>;

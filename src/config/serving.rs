@@ -6,24 +6,12 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::Access;
-use super::Admin;
-use super::Budget;
-use super::Limits;
-use super::Log;
-use super::LogFormat;
-use super::Mode;
-use super::Page;
-use super::Server;
-use super::Source;
-use super::Spend;
-use super::Tls;
-use super::jwt;
-use super::origin;
 use super::raw::Value;
-use super::section::Parsed;
-use super::section::Section;
-use super::value;
+use super::section::{Parsed, Section};
+use super::{
+    Access, Admin, Budget, Limits, Log, LogFormat, Mode, Page, Server, Source, Spend, Tls, jwt,
+    origin, value,
+};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

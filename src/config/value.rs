@@ -1,7 +1,6 @@
 //! Reads single values: times, sizes, numbers, money, addresses, networks, names.
 
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 

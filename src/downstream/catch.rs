@@ -17,8 +17,7 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::RequestId;
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::problem::{INTERNAL, Problem};
 
 /// See the file's documentation.

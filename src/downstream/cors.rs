@@ -18,8 +18,7 @@ use tower_http::cors;
 
 use super::after::{After, Finish};
 use super::refusal_log::RefusalLog;
-use super::unlisted;
-use super::unlisted::Trace;
+use super::unlisted::{self, Trace};
 use crate::answer::Answer;
 
 const MAX_AGE: Duration = Duration::from_secs(7_200);

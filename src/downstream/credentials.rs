@@ -4,8 +4,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method};
 
 use crate::access::Shown;
-use crate::access::cookie;
-use crate::access::cookie::{Carried, Way};
+use crate::access::cookie::{self, Carried, Way};
 use crate::problem::Problem;
 
 /// What the head shows; a bearer token that is there decides, whatever else is. Over

@@ -15,8 +15,7 @@ use tower_http::csrf;
 use super::RequestId;
 use super::after::{After, Finish};
 use super::refusal_log::{RefusalLog, Refused};
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
 
 /// See the file's documentation.

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::{Either, Ready, ready};
-use http::HeaderMap;
-use http::Request;
 use http::header::HOST;
+use http::{HeaderMap, Request};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 

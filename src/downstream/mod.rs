@@ -27,8 +27,7 @@ pub use call::{Call, RequestId};
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderValue};
 
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::config::blot;
 use crate::problem::Problem;
 

@@ -14,13 +14,11 @@ use tower::{Layer, Service};
 use tracing::field::Empty;
 use tracing::{Span, debug, info_span, warn};
 
-use super::RequestId;
 use super::after::{After, Finish};
 use super::call::X_REQUEST_ID;
-use super::rate;
 use super::refusal_log::{RefusalLog, Refused};
-use super::route;
-use super::route::Further;
+use super::route::{self, Further};
+use super::{RequestId, rate};
 use crate::answer::Answer;
 use crate::clock;
 use crate::metrics::Metrics;

@@ -10,8 +10,7 @@ use http::HeaderValue;
 use tracing::{info, warn};
 
 use super::shown;
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 
 /// Lines in a [`PERIOD`], besides one that counts the rest.
 const MAX_LINES: usize = 10;

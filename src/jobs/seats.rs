@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::problem::{OVERLOADED, Problem, RATE_LIMITED};
 use crate::store::Caller;
 

@@ -1,15 +1,13 @@
 //! What all who watch one job share: its latest word, and that somebody watches.
 
-use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep_until;
 
 use super::pace::Pace;
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::problem::Problem;
 use crate::store::{Job, JobState, Word};
 

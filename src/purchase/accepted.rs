@@ -14,8 +14,7 @@ use super::{Purchase, Receipt};
 use crate::clock;
 use crate::contract::video::VideoAccepted;
 use crate::problem::Problem;
-use crate::store;
-use crate::store::{Job, KeyId, PurchaseId};
+use crate::store::{self, Job, KeyId, PurchaseId};
 
 /// Is told of every job that was accepted.
 pub type Tell = Arc<dyn Fn(Job) + Send + Sync>;

@@ -20,10 +20,9 @@ use crate::clock;
 use crate::problem::{
     BUDGET_EXHAUSTED, Charged, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, Problem,
 };
-use crate::store;
 use crate::store::{
-    Binding, Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refusals, Refused,
-    RefusedAs, Reservation, Twin,
+    self, Binding, Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refusals,
+    Refused, RefusedAs, Reservation, Twin,
 };
 use crate::upstream::{Departure, Stay};
 use crate::validate::Paid;

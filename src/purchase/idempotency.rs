@@ -20,8 +20,7 @@ use tower::{Layer, Service};
 use tracing::error;
 
 use super::{Claim, Delivery, Purchase, Receipt, Stop, Terms, Waiters};
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };

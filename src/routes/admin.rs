@@ -13,8 +13,7 @@ use tower::Service;
 
 use crate::access::Access;
 use crate::account::statement::Statement;
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::metrics::Metrics;
 use crate::problem::{
     DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,

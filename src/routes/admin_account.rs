@@ -3,8 +3,7 @@
 use bytes::Bytes;
 
 use super::Parts;
-use crate::account::admin;
-use crate::account::admin::Admin;
+use crate::account::admin::{self, Admin};
 use crate::answer::Answer;
 use crate::downstream::Call;
 use crate::problem::Problem;

@@ -1,17 +1,14 @@
 //! `GET /bff/catalog`: the one price list, for the page and for any form.
 
 use bytes::Bytes;
-use http::header::CACHE_CONTROL;
-use http::header::LINK;
+use http::header::{CACHE_CONTROL, LINK};
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
-use crate::answer;
-use crate::answer::Answer;
-use crate::contract::catalog as contract;
+use crate::answer::{self, Answer};
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
 use crate::contract::money::Usd;
-use crate::contract::{chat, video};
+use crate::contract::{catalog as contract, chat, video};
 
 /// Where programs find the whole API (RFC 8631).
 const DESCRIBED_BY: &str = "</bff/openapi.json>; rel=\"service-desc\"";

@@ -9,8 +9,7 @@ use crate::answer::Answer;
 use crate::downstream::Call;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
-use crate::validate;
-use crate::validate::ChatRules;
+use crate::validate::{self, ChatRules};
 
 /// Checks the chat, buys it, and passes the gateway's reply on.
 pub(super) async fn buy(

@@ -10,8 +10,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::Body as _;
 
-use crate::answer::Answer;
-use crate::answer::Body;
+use crate::answer::{Answer, Body};
 
 /// A file that is ready to be sent, in every coding that makes it smaller.
 #[derive(Debug)]

@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use http::header::HeaderName;
 
-use crate::account::events;
-use crate::account::events::Listener;
+use crate::account::events::{self, Listener};
 use crate::account::jobs;
 use crate::answer::Answer;
 use crate::downstream::Call;

@@ -37,16 +37,14 @@ use crate::account::me::Me;
 use crate::account::media::Videos;
 use crate::account::reports::Reports;
 use crate::account::spend::Spend;
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::downstream::Call;
 use crate::downstream::route::Endpoint;
 use crate::jobs::Jobs;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
 use crate::redact::Redactor;
-use crate::validate;
-use crate::validate::ChatRules;
+use crate::validate::{self, ChatRules};
 
 /// What the endpoints are made of.
 pub struct Parts {

@@ -22,8 +22,7 @@ use utoipa::openapi::{
     Ref, Required, SecurityRequirement,
 };
 
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::contract::catalog::Catalog;
 use crate::problem::Kind;
 use operations::{Operation, Reply};

@@ -14,10 +14,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::assets;
 use super::file::Ready;
 use super::site::Site;
-use crate::answer::Answer;
-use crate::answer::bytes_of;
-use crate::problem;
-use crate::problem::Problem;
+use crate::answer::{Answer, bytes_of};
+use crate::problem::{self, Problem};
 
 /// What the built-in page is told at start.
 #[derive(Clone, Debug, Default)]

@@ -2,8 +2,7 @@
 
 use http::StatusCode;
 
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::problem::{ALL, Charged, Kind, NOT_FOUND, Problem};
 
 /// The page of the code at the end of `path`.

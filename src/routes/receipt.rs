@@ -8,8 +8,7 @@ use http::header::CACHE_CONTROL;
 use http::{HeaderValue, StatusCode};
 use http_body::{Frame, SizeHint};
 
-use crate::answer;
-use crate::answer::{Answer, Body, BoxError};
+use crate::answer::{self, Answer, Body, BoxError};
 use crate::problem::REPLAYED;
 use crate::purchase::{Delivery, Receipt};
 use crate::validate::Ignored;

@@ -1,8 +1,7 @@
 //! Fronts a static site: files of one folder, and nothing that lies outside it or is hidden in it.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use http::header::{HOST, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
@@ -11,10 +10,8 @@ use percent_encoding::percent_decode_str;
 use tower_http::services::ServeDir;
 
 use super::page::navigates;
-use crate::answer::Answer;
-use crate::answer::Body;
-use crate::problem;
-use crate::problem::Problem;
+use crate::answer::{Answer, Body};
+use crate::problem::{self, Problem};
 
 /// A folder whose files are served, with the ranges, tags and conditions of tower-http's `ServeDir`.
 #[derive(Clone, Debug)]

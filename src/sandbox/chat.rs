@@ -4,11 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 
-use super::Gateway;
 use super::account::Sale;
 use super::mood::Mood;
-use super::reply;
 use super::wire::{self, Reply, Stop};
+use super::{Gateway, reply};
 
 /// Takes an order, charges for it and answers.
 pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {

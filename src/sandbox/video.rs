@@ -7,16 +7,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::contract::catalog::{Aspect, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Image, VideoModel};
 use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, PROMPT_LIMIT};
 
-use super::Gateway;
 use super::account::Sale;
-use super::clips;
 use super::mood::Mood;
 use super::wire::{self, Reply};
+use super::{Gateway, clips};
 
 /// How long a model's job takes, in percent of the setting; the others take all of it.
 const PACE: &[(&str, u32)] = &[

@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use super::Answer;
-use super::JobState;
-use super::PurchaseId;
-use super::Row;
-use super::Unavailable;
+use super::{Answer, JobState, PurchaseId, Row, Unavailable};
 
 /// How long after its end a purchase may still be missing from the gateway's counters: from when the
 /// wait for its reply ended. Guess: the contract names no deadline. Releasing a purchase frees its key,

@@ -4,21 +4,15 @@
 //! A listing that could not be had decides nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tracing::error;
-use tracing::info;
-use tracing::warn;
+use tracing::{error, info, warn};
 
-use super::Audit;
-use super::Recognise;
-use super::Unavailable;
-use crate::problem::LEDGER_UNAVAILABLE;
-use crate::problem::Problem;
+use super::{Audit, Recognise, Unavailable};
+use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 
 /// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
 /// same.

@@ -6,38 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::AccountLimit;
-use super::Answer;
-use super::Audit;
-use super::CallerSpending;
-use super::Checkpoint;
-use super::Ending;
-use super::Evidence;
-use super::Identity;
-use super::Job;
-use super::JobBook;
-use super::KeptReply;
-use super::Ledger;
-use super::Member;
-use super::MemberFault;
-use super::Members;
-use super::Own;
-use super::Place;
-use super::PurchaseId;
-use super::Recognise;
-use super::Refused;
-use super::Reservation;
-use super::Role;
-use super::Row;
-use super::Scope;
-use super::Session;
-use super::Snapshot;
-use super::Spending;
-use super::Spent;
-use super::TakenPlace;
-use super::Unavailable;
-use super::WindowLog;
-use super::Word;
+use super::{
+    AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Identity, Job,
+    JobBook, KeptReply, Ledger, Member, MemberFault, Members, Own, Place, PurchaseId, Recognise,
+    Refused, Reservation, Role, Row, Scope, Session, Snapshot, Spending, Spent, TakenPlace,
+    Unavailable, WindowLog, Word,
+};
 
 /// Answers every verb with [`Unavailable`] and this reason.
 #[derive(Clone, Debug)]

@@ -1,14 +1,7 @@
 //! Decides whether budgets cover a toll, and how a purchase's end changes what counts as spent.
 
-use super::Ending;
-use super::Limit;
-use super::Limits;
-use super::OverBudget;
-use super::Refused;
-use super::Spent;
-use super::State;
-use super::Unavailable;
 use super::period::Today;
+use super::{Ending, Limit, Limits, OverBudget, Refused, Spent, State, Unavailable};
 use crate::contract::money::Usd;
 
 /// What every backend can count up to: SQLite's integers are signed.

@@ -6,9 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::Job;
-use super::Own;
-use super::Unavailable;
+use super::{Job, Own, Unavailable};
 use crate::clock;
 use crate::contract::money::Usd;
 

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Answer;
-use super::Identity;
-use super::Unavailable;
+use super::{Answer, Identity, Unavailable};
 use crate::contract::money::Usd;
 
 /// How often a server looks at the [`edition`](Members::edition): what another process changes holds

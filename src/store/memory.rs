@@ -10,35 +10,16 @@ mod window;
 
 use std::fmt;
 use std::future::ready;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Answer;
-use super::Audit;
-use super::CallerSpending;
-use super::Checkpoint;
-use super::Clock;
-use super::Ending;
-use super::Evidence;
-use super::Job;
-use super::JobBook;
-use super::KeptReply;
-use super::Ledger;
-use super::PurchaseId;
-use super::Recognise;
-use super::Refused;
-use super::Reservation;
-use super::Room;
-use super::Row;
-use super::Scope;
-use super::Snapshot;
-use super::Spending;
-use super::Spent;
-use super::Unavailable;
-use super::Word;
+use super::{
+    Answer, Audit, CallerSpending, Checkpoint, Clock, Ending, Evidence, Job, JobBook, KeptReply,
+    Ledger, PurchaseId, Recognise, Refused, Reservation, Room, Row, Scope, Snapshot, Spending,
+    Spent, Unavailable, Word,
+};
 use books::Books;
 use jobs::Jobs;
 use members::Roll;

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock;
-use crate::clock::Date;
+use crate::clock::{self, Date};
 
 /// How many days a counted day may lie ahead of the clock and still be believed: time zones, leap
 /// seconds and a clock that was set back explain no more.

@@ -1,14 +1,11 @@
 //! Remembers when callers were last refused for free, so that the retry of a refused request is not
 //! taken for the retry of an earlier one that was answered.
 
-use std::collections::HashMap;
-use std::collections::VecDeque;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::Caller;
-use super::Identity;
+use super::{Caller, Identity};
 
 /// How many refusals are remembered.
 const MAX_REFUSALS: usize = 10_000;

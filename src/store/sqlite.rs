@@ -20,46 +20,26 @@ mod unread;
 mod window;
 mod writer;
 
-use std::fmt;
 use std::future::ready;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc;
-use std::thread;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{fmt, thread};
 
 use bytes::Bytes;
-use tracing::error;
-use tracing::warn;
+use tracing::{error, warn};
 
-use super::Answer;
-use super::CallerSpending;
-use super::Clock;
-use super::Ending;
-use super::Job;
-use super::JobBook;
-use super::KeptReply;
-use super::Ledger;
-use super::PurchaseId;
-use super::Refused;
-use super::Reservation;
-use super::Row;
-use super::Scope;
-use super::Spending;
-use super::Spent;
-use super::Unavailable;
-use super::Word;
+use super::{
+    Answer, CallerSpending, Clock, Ending, Job, JobBook, KeptReply, Ledger, PurchaseId, Refused,
+    Reservation, Row, Scope, Spending, Spent, Unavailable, Word,
+};
 use begin::Admission;
 use books::Books;
 use fault::Fault;
 use identity::Identity;
 use open::FileId;
 use report::Reader;
-use step::Asked;
-use step::Noted;
-use step::Step;
-use step::Weight;
+use step::{Asked, Noted, Step, Weight};
 use window::LatestLimit;
 
 pub use begin::Opening;

@@ -1,7 +1,6 @@
 //! Asks for the account's own books: its keys, its balance, its rate limit, what was spent.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt};
 
 use super::{Ask, Error, Reply, Unread, What};

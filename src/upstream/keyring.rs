@@ -15,8 +15,7 @@ use tower::{Layer, Service};
 use tracing::warn;
 
 use super::{Ask, Attempt, Error, Reply};
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 
 const FIRST_PARK: Duration = Duration::from_secs(1);
 const LONGEST_PARK: Duration = Duration::from_secs(60);

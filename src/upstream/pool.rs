@@ -10,8 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep_until;
 
 use super::connection::Connection;
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 
 /// How long a connection may be idle. A gateway closes idle connections when it likes, and a purchase
 /// that meets such a close looks as if it had been charged.

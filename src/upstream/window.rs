@@ -26,8 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::billing::RateLimit;
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::config;
 use crate::store::{AccountLimit, WindowLog};
 use queue::{Limit, Queue, Rank};

@@ -13,11 +13,9 @@ use super::rule::{Faults, Rule};
 use super::text::{has_nul, is_blank, listed, nearest, shown};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::Catalog;
-use crate::contract::chat::Message;
-use crate::contract::chat::ROLES;
+use crate::contract::chat::{Message, ROLES};
 use crate::contract::wire;
-use crate::problem::INTERNAL;
-use crate::problem::Problem;
+use crate::problem::{INTERNAL, Problem};
 
 /// What a chat is judged by.
 #[derive(Clone, Debug)]

@@ -4,8 +4,7 @@ use std::fmt::Display;
 
 use super::json::Unknown;
 use super::text::{nearest, shown};
-use crate::problem::Fault;
-use crate::problem::Problem;
+use crate::problem::{Fault, Problem};
 
 /// The most faults that one problem lists: enough to mend a payload, too few to flood a reader.
 pub(super) const MOST_FAULTS: usize = 64;

@@ -10,19 +10,12 @@ use super::json::{self, Entry, Field, Members, Shape, Unknown, Whole};
 use super::rule::{Faults, Rule};
 use super::text::{has_nul, is_blank, listed, nearest, shown};
 use super::{Checked, Order, Paid};
-use crate::contract::catalog::Aspect;
-use crate::contract::catalog::Catalog;
-use crate::contract::catalog::DEFAULT_DURATION;
-use crate::contract::catalog::DEFAULT_VIDEO_MODEL;
-use crate::contract::catalog::Durations;
-use crate::contract::catalog::Image;
-use crate::contract::catalog::VideoModel;
-use crate::contract::video::ASPECT_RATIOS;
-use crate::contract::video::PROMPT_LIMIT;
-use crate::contract::video::VideoRequest;
+use crate::contract::catalog::{
+    Aspect, Catalog, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Durations, Image, VideoModel,
+};
+use crate::contract::video::{ASPECT_RATIOS, PROMPT_LIMIT, VideoRequest};
 use crate::contract::wire;
-use crate::problem::INTERNAL;
-use crate::problem::Problem;
+use crate::problem::{INTERNAL, Problem};
 
 /// A video that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

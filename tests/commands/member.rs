@@ -2,10 +2,9 @@
 
 mod many;
 
-use std::fs;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use tollgate::access::token::{self, Secret};
 use tollgate::clock;

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::clock;
-use tollgate::clock::Instant;
+use tollgate::clock::{self, Instant};
 
 const BOOKS: &str = r#"{"keys":[{"id":"key_1","name":"production","keyPrefix":"svc_sk_CANARY_01","createdAt":null,"lastUsedAt":null,"revokedAt":null,"usageCount":7}],"billing":{"balanceCents":4210,"rateLimit":{"requests":60,"windowSeconds":60},"usage":{"chat":{"count":3,"costCents":1},"totalSpentCents":790}}}"#;
 const CHAT: &str = r#"{"choices":[{"message":{"role":"assistant","content":"hello"}}]}"#;

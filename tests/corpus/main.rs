@@ -6,9 +6,8 @@ mod mutate;
 mod targets;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::panic;
 use std::path::{Path, PathBuf};
+use std::{fs, panic};
 
 use mutate::Mutator;
 use targets::{TARGETS, Target};

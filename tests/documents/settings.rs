@@ -3,12 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tollgate::config::Config;
-use tollgate::config::Environment;
-use tollgate::config::Fault;
-use tollgate::config::Source;
-use tollgate::config::Store;
-use tollgate::config::Target;
+use tollgate::config::{Config, Environment, Fault, Source, Store, Target};
 
 /// Commented settings that show an example, as their default is absence.
 const EXAMPLES: &[&str] = &[

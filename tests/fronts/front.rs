@@ -1,12 +1,11 @@
 //! A web server before the gate, as a child process with the recipe of the documents.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
-use std::{iter, thread};
+use std::{fs, iter, thread};
 
 use tempfile::TempDir;
 

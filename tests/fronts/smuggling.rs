@@ -3,8 +3,7 @@
 
 use std::net::SocketAddr;
 
-use crate::corpus;
-use crate::corpus::NEXT;
+use crate::corpus::{self, NEXT};
 use crate::front::{Front, Kind};
 use crate::hidden;
 use crate::support::client::Client;

@@ -1,10 +1,9 @@
 //! What costs an attacker little must cost the gate little: streams, names, words for a terminal, clocks.
 
-use std::fs;
 use std::io::Read;
 use std::net::Ipv4Addr;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;

@@ -1,14 +1,12 @@
 //! How long a connection may take for a head, how long it may be silent, and what becomes of too
 //! many of them.
 
-use std::fs;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use tempfile::TempDir;
 use tollgate::clock;

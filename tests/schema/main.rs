@@ -1,13 +1,12 @@
 //! The OpenAPI document against the running server: requests made from it, and made to break it.
 #![cfg(test)]
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use tempfile::TempDir;
 use tokio::runtime::Runtime;

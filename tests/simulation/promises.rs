@@ -6,8 +6,7 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::problem::Charged;
-use tollgate::store;
-use tollgate::store::{PurchaseId, Scope};
+use tollgate::store::{self, PurchaseId, Scope};
 
 use crate::books::Entry;
 use crate::clients::{Asked, Client, Heard, Identity, Told, Wish, name};

@@ -9,8 +9,7 @@ use tollgate::contract::catalog::Catalog;
 use tollgate::contract::money::Usd;
 use tollgate::purchase::Terms;
 use tollgate::store::{Caller, Limits};
-use tollgate::validate;
-use tollgate::validate::{ChatRules, Checked, Order};
+use tollgate::validate::{self, ChatRules, Checked, Order};
 
 use crate::dice::Dice;
 

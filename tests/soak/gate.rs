@@ -1,7 +1,6 @@
 //! The real binary before a sandbox in this process, what it takes of the machine, and its books.
 
-use std::fs;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};

@@ -9,8 +9,7 @@ use std::time::Duration;
 use tollgate::clock;
 
 use crate::gate::Gate;
-use crate::talk;
-use crate::talk::Answer;
+use crate::talk::{self, Answer};
 
 const CALLERS: u32 = 8;
 /// Between two acts of one caller, so that all of them ask for less than 200 things a second.

@@ -5,8 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 
 use crate::account::billing::{Books, Known, shown};
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::store::{Ledger, Row, Snapshot, Unavailable};

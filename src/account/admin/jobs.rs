@@ -3,10 +3,8 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::answer;
-use crate::answer::Answer;
-use crate::clock;
-use crate::clock::iso8601;
+use crate::answer::{self, Answer};
+use crate::clock::{self, iso8601};
 use crate::store::{Job, JobBook, Unavailable};
 
 /// Jobs that are listed, the latest first.

@@ -3,10 +3,8 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::account::members;
-use crate::account::members::Listed;
-use crate::answer;
-use crate::answer::Answer;
+use crate::account::members::{self, Listed};
+use crate::answer::{self, Answer};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::store::{Ledger, Members, Unavailable};

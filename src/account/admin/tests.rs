@@ -9,14 +9,12 @@ use http_body_util::BodyExt;
 use tower::service_fn;
 
 use super::*;
-use crate::clock;
-use crate::clock::Date;
+use crate::clock::{self, Date};
 use crate::contract::money::Usd;
-use crate::store::Audit;
 use crate::store::memory::Memory;
 use crate::store::{
-    Claim, Ending, Job, JobState, Limits, Member, Own, PurchaseId, Reservation, Service, Snapshot,
-    Word,
+    Audit, Claim, Ending, Job, JobState, Limits, Member, Own, PurchaseId, Reservation, Service,
+    Snapshot, Word,
 };
 use crate::upstream::billing::Billing;
 use crate::upstream::{Ask, Error, Reply};

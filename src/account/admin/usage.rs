@@ -8,10 +8,8 @@ use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::account::csv::cell;
-use crate::answer;
-use crate::answer::Answer;
-use crate::clock;
-use crate::clock::Date;
+use crate::answer::{self, Answer};
+use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::store::{CallerSpending, Ledger, Unavailable};
 use crate::validate::{EverybodyQuery, Shape};

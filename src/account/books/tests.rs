@@ -1,29 +1,16 @@
 //! When both books are looked into, and when a checkpoint is noted.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::super::reconcile;
-use super::super::reconcile::tests::world::Bought;
-use super::super::reconcile::tests::world::Dice;
-use super::super::reconcile::tests::world::World;
+use super::super::reconcile::tests::world::{Bought, Dice, World};
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::Audit;
-use crate::store::Claim;
-use crate::store::Ending;
-use crate::store::Job;
-use crate::store::JobBook;
-use crate::store::JobState;
-use crate::store::KeptReply;
-use crate::store::Limits;
-use crate::store::PurchaseId;
-use crate::store::Reservation;
-use crate::store::SETTLES_WITHIN;
-use crate::store::Service as Kind;
-use crate::store::State;
-use crate::store::Word;
 use crate::store::memory::Memory;
+use crate::store::{
+    Audit, Claim, Ending, Job, JobBook, JobState, KeptReply, Limits, PurchaseId, Reservation,
+    SETTLES_WITHIN, Service as Kind, State, Word,
+};
 
 const NOON: Duration = Duration::from_secs(1_763_640_000);
 

@@ -10,12 +10,10 @@ use tokio::time::{sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::frame;
-use super::told;
-use super::told::Mark;
+use super::told::{self, Mark};
 use crate::access::Standing;
 use crate::account::jobs::Status;
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::jobs::Watching;
 use crate::jobs::seats::Seat;
 

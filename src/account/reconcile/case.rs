@@ -3,24 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::CENT;
-use super::Count;
-use super::Doubt;
-use super::Draft;
-use super::Proof;
-use super::REFUNDS_WITHIN;
-use super::SETTLES_WITHIN;
-use super::Settled;
-use super::micros;
 use super::sums::Sums;
-use super::usd;
+use super::{
+    CENT, Count, Doubt, Draft, Proof, REFUNDS_WITHIN, SETTLES_WITHIN, Settled, micros, usd,
+};
 use crate::contract::catalog::UNSTATED_CHAT;
-use crate::store::Checkpoint;
-use crate::store::Evidence;
-use crate::store::JobState;
-use crate::store::Service;
-use crate::store::Snapshot;
-use crate::store::State;
+use crate::store::{Checkpoint, Evidence, JobState, Service, Snapshot, State};
 
 /// The dearest chat of the price list, in micro-dollars: what somebody else's chat costs at most.
 const DEAREST_CHAT: i128 = 6_000;

@@ -4,10 +4,8 @@ pub(in crate::account) mod world;
 
 use super::*;
 use crate::contract::catalog::UNSTATED_CHAT;
-use crate::store::JobState;
-use crate::store::Row;
-use world::Dice;
-use world::World;
+use crate::store::{JobState, Row};
+use world::{Dice, World};
 
 const START: Duration = Duration::from_secs(1_000_000);
 /// When the gateway is asked again.

@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use super::Count;
-use super::Doubt;
-use super::Proof;
-use super::SETTLES_WITHIN;
+use super::{Count, Doubt, Proof, SETTLES_WITHIN};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 

@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-use clap::Args;
-use clap::Subcommand;
-use clap::ValueEnum;
+use clap::{Args, Subcommand, ValueEnum};
 
-use super::portion;
-use super::portion::Portion;
+use super::portion::{self, Portion};
 use crate::access::token::TOKEN_PREFIX;
 use crate::cli::Format;
 use crate::contract::wire::KEY_PREFIX;
-use crate::store;
-use crate::store::is_member_name;
+use crate::store::{self, is_member_name};
 
 /// `tollgate member …`
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]

@@ -1,15 +1,12 @@
 //! The secret that a member's token is made with: found, or made, once it is known that it is needed.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 
 use crate::access::keyed::SecretFault;
 use crate::access::token::Secret;
-use crate::cli::Exit;
-use crate::cli::secret;
+use crate::cli::{Exit, secret};
 use crate::config::Config;
-use crate::store::Identity;
-use crate::store::Member;
+use crate::store::{Identity, Member};
 
 use super::Refusal;
 

@@ -8,12 +8,9 @@ use serde::Serialize;
 
 use super::Refusal;
 use crate::account::csv::cell;
-use crate::account::members;
-use crate::account::members::Listed;
+use crate::account::members::{self, Listed};
 use crate::cli::Format;
-use crate::clock;
-use crate::clock::Date;
-use crate::clock::iso8601;
+use crate::clock::{self, Date, iso8601};
 use crate::contract::money::Usd;
 use crate::store::sqlite::Sqlite;
 

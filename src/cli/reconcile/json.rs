@@ -1,17 +1,12 @@
 //! `tollgate reconcile --format json`.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::Outcome;
-use super::by_id;
-use super::checkpoint;
-use super::drift;
+use super::{Outcome, by_id, checkpoint, drift};
 use crate::clock::iso8601;
-use crate::store::PurchaseId;
-use crate::store::State;
+use crate::store::{PurchaseId, State};
 
 /// Money as decimal strings of six places.
 #[derive(Serialize)]

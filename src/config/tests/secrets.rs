@@ -1,8 +1,7 @@
 //! No key is repeated, wherever it stands.
 
-use super::read;
-use super::read_with;
 use super::*;
+use super::{read, read_with};
 
 const CANARY: &str = "svc_sk_CANARY_0123456789-";
 const LONG: &str = "a secret of 0123456789abcdef0123456789";

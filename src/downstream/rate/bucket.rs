@@ -18,8 +18,7 @@ use tower_governor::governor::{GovernorConfigBuilder, SharedRateLimiter};
 use tower_governor::key_extractor::KeyExtractor;
 
 use crate::answer::Answer;
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::store::Caller;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

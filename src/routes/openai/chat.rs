@@ -11,9 +11,7 @@ use crate::downstream::Call;
 use crate::problem::{Charged, OUTCOME_UNKNOWN, Problem};
 use crate::purchase::{Purchase, Receipt};
 use crate::redact::Redactor;
-use crate::routes::Parts;
-use crate::routes::claim;
-use crate::routes::receipt;
+use crate::routes::{Parts, claim, receipt};
 use crate::validate;
 
 /// Where the gateway's reply has its text (2.4).

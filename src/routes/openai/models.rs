@@ -4,8 +4,7 @@ use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
 use crate::problem::{NOT_FOUND, Problem};

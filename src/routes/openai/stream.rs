@@ -21,8 +21,7 @@ use super::{Purchases, refusal};
 use crate::answer::{Answer, Body, BoxError};
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
-use crate::routes::receipt;
-use crate::routes::receipt::Noticed;
+use crate::routes::receipt::{self, Noticed};
 
 /// A purchase that is not sent for longer than this (it queues, or repeats another) has its stream begun.
 const LONGEST_HOLD: Duration = Duration::from_secs(10);

@@ -1,14 +1,13 @@
 //! `POST /v1/videos`, `GET /v1/videos`, `GET /v1/videos/{id}` and its `/content`
 
 use bytes::Bytes;
-use http::header::HeaderName;
-use http::{HeaderValue, StatusCode, header};
+use http::header::{self, HeaderName};
+use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
 use super::{Purchases, form, refusal, text_at};
-use crate::answer;
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::clock;
 use crate::contract::video::VideoAccepted;
 use crate::downstream::Call;
@@ -20,9 +19,7 @@ use crate::problem::{
 };
 use crate::purchase::{Purchase, Receipt};
 use crate::redact::Redactor;
-use crate::routes::Parts;
-use crate::routes::claim;
-use crate::routes::receipt;
+use crate::routes::{Parts, claim, receipt};
 use crate::validate;
 
 const PREFIX: &str = "/v1/videos/";

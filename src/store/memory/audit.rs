@@ -4,17 +4,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::books::Books;
-use crate::store::Checkpoint;
-use crate::store::Evidence;
-use crate::store::Job;
-use crate::store::JobState;
-use crate::store::PurchaseId;
-use crate::store::Recognise;
-use crate::store::Row;
-use crate::store::SETTLES_WITHIN;
-use crate::store::Service;
-use crate::store::Snapshot;
-use crate::store::State;
+use crate::store::{
+    Checkpoint, Evidence, Job, JobState, PurchaseId, Recognise, Row, SETTLES_WITHIN, Service,
+    Snapshot, State,
+};
 
 /// Checkpoints that are remembered.
 const MAX_CHECKS: usize = 1_000;

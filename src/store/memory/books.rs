@@ -8,25 +8,11 @@ use std::time::Duration;
 use super::audit::Notes;
 use super::replies::Replies;
 use crate::contract::money::Usd;
-use crate::store::Claim;
-use crate::store::Earlier;
-use crate::store::Ending;
-use crate::store::Identity;
-use crate::store::Job;
-use crate::store::KeptReply;
-use crate::store::PurchaseId;
-use crate::store::Refused;
-use crate::store::Reservation;
-use crate::store::Room;
-use crate::store::Row;
-use crate::store::Scope;
-use crate::store::Spent;
-use crate::store::State;
-use crate::store::Twin;
-use crate::store::Unavailable;
-use crate::store::budget;
-use crate::store::period;
-use crate::store::period::Today;
+use crate::store::period::{self, Today};
+use crate::store::{
+    Claim, Earlier, Ending, Identity, Job, KeptReply, PurchaseId, Refused, Reservation, Room, Row,
+    Scope, Spent, State, Twin, Unavailable, budget,
+};
 
 pub(super) struct Books {
     room: Room,

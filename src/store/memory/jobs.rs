@@ -4,10 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::Job;
-use crate::store::JobState;
-use crate::store::PurchaseId;
-use crate::store::Word;
+use crate::store::{Job, JobState, PurchaseId, Word};
 
 /// Jobs that have ended and are still remembered; the first to end go first.
 const MOST_ENDED: usize = 10_000;

@@ -6,16 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Memory;
-use crate::store::Answer;
-use crate::store::Identity;
-use crate::store::Member;
-use crate::store::MemberFault;
-use crate::store::Members;
-use crate::store::Own;
-use crate::store::Role;
-use crate::store::Session;
-use crate::store::Unavailable;
 use crate::store::member::MOST_LOGINS;
+use crate::store::{
+    Answer, Identity, Member, MemberFault, Members, Own, Role, Session, Unavailable,
+};
 
 /// Members by name, and logins in the order in which they were opened.
 #[derive(Default)]

@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::store::KeptReply;
-use crate::store::Room;
+use crate::store::{KeptReply, Room};
 
 /// Replies by the number of their purchase.
 #[derive(Default)]

@@ -6,13 +6,8 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::Memory;
-use crate::store::AccountLimit;
-use crate::store::Answer;
-use crate::store::Place;
-use crate::store::TakenPlace;
-use crate::store::Unavailable;
-use crate::store::WindowLog;
 use crate::store::job::KEEP_PLACES;
+use crate::store::{AccountLimit, Answer, Place, TakenPlace, Unavailable, WindowLog};
 
 /// More than any account is allowed in a day.
 const MOST: usize = 100_000;

@@ -2,28 +2,17 @@
 
 use std::time::Duration;
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, params};
 
-use super::Sqlite;
 use super::books::Books;
-use super::column;
-use super::column::nanos;
+use super::column::{self, nanos};
 use super::fault::Fault;
-use super::report;
 use super::step::Weight;
-use crate::store::Answer;
-use crate::store::Audit;
-use crate::store::Checkpoint;
-use crate::store::Evidence;
-use crate::store::JobState;
-use crate::store::PurchaseId;
-use crate::store::Recognise;
-use crate::store::Row;
-use crate::store::SETTLES_WITHIN;
-use crate::store::Snapshot;
-use crate::store::Unavailable;
+use super::{Sqlite, report};
+use crate::store::{
+    Answer, Audit, Checkpoint, Evidence, JobState, PurchaseId, Recognise, Row, SETTLES_WITHIN,
+    Snapshot, Unavailable,
+};
 
 /// Checkpoints that are remembered.
 const MAX_CHECKS: i64 = 1_000;

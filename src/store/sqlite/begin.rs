@@ -6,41 +6,26 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 use tracing::info;
 
-use super::OpenError;
-use super::Sqlite;
 use super::books::Books;
 use super::fault::Fault;
 use super::identity::Identity;
-use super::lock;
-use super::lock::Holder;
-use super::lock::Lock;
-use super::members;
-use super::open;
-use super::open::FileId;
-use super::open::Purpose;
+use super::lock::{self, Holder, Lock};
+use super::open::{self, FileId, Purpose};
 use super::report::Reader;
 use super::schema::Kind;
-use super::true_name;
-use super::window;
-use super::window::LatestLimit;
-use super::writer::Access;
-use super::writer::Writer;
+use super::window::{self, LatestLimit};
+use super::writer::{Access, Writer};
+use super::{OpenError, Sqlite, members, true_name};
 use crate::clock;
-use crate::store::Clock;
-use crate::store::Money;
-use crate::store::Room;
-use crate::store::Unavailable;
+use crate::store::{Clock, Money, Room, Unavailable};
 
 /// Steps of SQLite between two looks whether to give up.
 const STEPS: i32 = 10_000;

@@ -3,33 +3,19 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, params};
 
-use super::claim;
-use super::column;
-use super::column::nanos;
+use super::column::{self, nanos};
 use super::counters::Counters;
 use super::fault::Fault;
-use super::jobs;
-use super::replies;
-use super::replies::Kept;
+use super::replies::{self, Kept};
+use super::{claim, jobs};
 use crate::contract::money::Usd;
-use crate::store::Claim;
-use crate::store::Ending;
-use crate::store::Money;
-use crate::store::PurchaseId;
-use crate::store::Refused;
-use crate::store::Reservation;
-use crate::store::Room;
-use crate::store::Scope;
-use crate::store::Spent;
-use crate::store::State;
-use crate::store::Unavailable;
-use crate::store::budget;
-use crate::store::period;
-use crate::store::period::Today;
+use crate::store::period::{self, Today};
+use crate::store::{
+    Claim, Ending, Money, PurchaseId, Refused, Reservation, Room, Scope, Spent, State, Unavailable,
+    budget,
+};
 
 /// An open ledger, and what is known of it without asking.
 pub(super) struct Books {

@@ -2,21 +2,12 @@
 
 use std::time::Duration;
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::Row;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::column;
-use super::column::nanos;
+use super::column::{self, nanos};
 use super::fault::Fault;
 use super::replies;
-use crate::store::Claim;
-use crate::store::Earlier;
-use crate::store::Identity;
-use crate::store::Refused;
-use crate::store::State;
-use crate::store::Twin;
+use crate::store::{Claim, Earlier, Identity, Refused, State, Twin};
 
 /// Nothing in the way, save perhaps a purchase that has to let go of the key first; or a refusal.
 pub(super) fn judge(

@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use rusqlite::Result;
-use rusqlite::Row;
 use rusqlite::types::Type;
+use rusqlite::{Result, Row};
 use uuid::Uuid;
 
 use crate::contract::money::Usd;
-use crate::store::PurchaseId;
-use crate::store::Service;
-use crate::store::State;
+use crate::store::{PurchaseId, Service, State};
 
 /// A moment in nanoseconds, which reaches to the year 2262; later ones are cut to that.
 pub(super) fn nanos(moment: Duration) -> i64 {

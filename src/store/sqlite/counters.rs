@@ -1,16 +1,12 @@
 //! Counts what is spent, per scope and period, in the same transaction as the purchases.
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::column;
 use super::fault::Fault;
 use crate::contract::money::Usd;
-use crate::store::Scope;
-use crate::store::Spent;
-use crate::store::budget;
 use crate::store::period::Today;
+use crate::store::{Scope, Spent, budget};
 
 const TOTAL: &str = "total";
 

@@ -11,9 +11,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Fault;
 use super::schema::Kind;

@@ -3,21 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::Row;
-use rusqlite::ToSql;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use uuid::Uuid;
 
-use super::column;
-use super::column::nanos;
+use super::column::{self, nanos};
 use super::fault::Fault;
-use crate::store::Job;
-use crate::store::JobState;
-use crate::store::KeyId;
-use crate::store::PurchaseId;
-use crate::store::Word;
+use crate::store::{Job, JobState, KeyId, PurchaseId, Word};
 
 /// One that is known stays as it is.
 pub(super) fn accept(connection: &Connection, job: &Job) -> Result<(), Fault> {

@@ -6,27 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::Sqlite;
 use super::books::Books;
-use super::column;
-use super::column::nanos;
+use super::column::{self, nanos};
 use super::fault::Fault;
 use super::step::Weight;
 use crate::contract::money::Usd;
-use crate::store::Answer;
-use crate::store::Identity;
-use crate::store::Member;
-use crate::store::MemberFault;
-use crate::store::Members;
-use crate::store::Own;
-use crate::store::Role;
-use crate::store::Session;
-use crate::store::Unavailable;
 use crate::store::member::MOST_LOGINS;
+use crate::store::{
+    Answer, Identity, Member, MemberFault, Members, Own, Role, Session, Unavailable,
+};
 
 /// What a step answers: a refusal leaves nothing to undo.
 type Judged = Result<Result<(), MemberFault>, Fault>;

@@ -1,23 +1,18 @@
 //! Opens a ledger's file, or says why it had better not be used: nothing in it is guessed.
 
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
-use rusqlite::Connection;
-use rusqlite::OpenFlags;
+use rusqlite::{Connection, OpenFlags};
 
 use super::fault::Fault;
-use super::lock;
-use super::lock::Holder;
-use super::schema;
-use super::schema::Kind;
-use crate::store::Room;
-use crate::store::Unavailable;
+use super::lock::{self, Holder};
+use super::schema::{self, Kind};
+use crate::store::{Room, Unavailable};
 
 /// How long another process may hold the file before a step gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);

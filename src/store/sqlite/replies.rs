@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::books::Books;
 use super::column::nanos;
 use super::fault::Fault;
-use crate::store::KeptReply;
-use crate::store::PurchaseId;
+use crate::store::{KeptReply, PurchaseId};
 
 /// How much room they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,30 +1,17 @@
 //! Reads purchases for reports on a thread of its own, so that no sale waits for it.
 
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc;
-use std::thread;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{io, thread};
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
 use super::column;
-use super::open;
-use super::open::Purpose;
-use crate::store::Answer;
-use crate::store::CallerSpending;
-use crate::store::PurchaseId;
-use crate::store::Room;
-use crate::store::Row;
-use crate::store::Spending;
-use crate::store::Unavailable;
+use super::open::{self, Purpose};
+use crate::store::{Answer, CallerSpending, PurchaseId, Room, Row, Spending, Unavailable};
 
 pub(super) fn rows(
     reader: &Reader,

@@ -221,13 +221,8 @@ mod tests {
 
     use super::*;
     use crate::contract::money::Usd;
-    use crate::store::Audit;
-    use crate::store::Ledger;
-    use crate::store::Members;
-    use crate::store::Scope;
-    use crate::store::Snapshot;
-    use crate::store::State;
     use crate::store::sqlite::Sqlite;
+    use crate::store::{Audit, Ledger, Members, Scope, Snapshot, State};
 
     /// Two purchases of a server that knew no members, with their counters.
     const SOLD: &str = "

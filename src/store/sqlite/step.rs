@@ -4,8 +4,7 @@ use tokio::sync::oneshot;
 
 use super::books::Books;
 use super::fault::Fault;
-use crate::store::PurchaseId;
-use crate::store::Unavailable;
+use crate::store::{PurchaseId, Unavailable};
 
 /// Whether a commit has to wait for the disk.
 #[derive(Clone, Copy, Debug)]

@@ -1,18 +1,11 @@
 //! Keeps what the gateway answered and nobody can read in files beside the ledger, for a day and within
 //! bounds: the oldest go first.
 
-use std::fs;
-use std::fs::DirBuilder;
-use std::fs::DirEntry;
-use std::fs::OpenOptions;
-use std::io;
-use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::time::SystemTime;
+use std::fs::{self, DirBuilder, DirEntry, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use tracing::warn;
 

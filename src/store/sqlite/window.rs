@@ -1,28 +1,17 @@
 //! Keeps what was sent to the gateway where a restart finds it.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::OptionalExtension;
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::Sqlite;
 use super::books::Books;
-use super::column;
-use super::column::nanos;
+use super::column::{self, nanos};
 use super::fault::Fault;
-use super::step::Noted;
-use super::step::Step;
-use super::step::Weight;
-use crate::store::AccountLimit;
-use crate::store::Answer;
-use crate::store::Place;
-use crate::store::TakenPlace;
-use crate::store::Unavailable;
-use crate::store::WindowLog;
+use super::step::{Noted, Step, Weight};
 use crate::store::job::KEEP_PLACES;
+use crate::store::{AccountLimit, Answer, Place, TakenPlace, Unavailable, WindowLog};
 
 /// One place in so many drops what is too old.
 const TIDY_EVERY: u8 = 64;

@@ -4,12 +4,10 @@
 //! after a power cut too, where it concerned a dear purchase.
 
 use std::collections::VecDeque;
-use std::iter;
-use std::slice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{iter, slice};
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
@@ -19,8 +17,7 @@ use super::books::Books;
 use super::fault::Fault;
 use super::lock::Lock;
 use super::open;
-use super::step::Step;
-use super::step::Weight;
+use super::step::{Step, Weight};
 use crate::clock;
 use crate::store::Unavailable;
 

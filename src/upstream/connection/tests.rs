@@ -2,8 +2,7 @@
 //! the same thread: the runtime learns of what it does only when it is polled again.
 
 use std::io::{Read, Write};
-use std::net::TcpListener as StdListener;
-use std::net::TcpStream as StdStream;
+use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::time::Duration;
 
 use http_body_util::BodyExt;

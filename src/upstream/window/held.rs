@@ -10,8 +10,7 @@ use tracing::error;
 
 use super::Window;
 use super::queue::{Rank, Ticket};
-use crate::clock;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::store::Place;
 use crate::upstream::{Attempt, Error, Stay, What};
 

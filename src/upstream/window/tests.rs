@@ -12,10 +12,8 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::*;
 use crate::store::Broken;
 use crate::store::memory::Memory;
-use crate::upstream::keyring;
-use crate::upstream::keyring::Ring;
-use crate::upstream::{Ask, Error, Reply};
-use crate::upstream::{Attempt, Departure, Stay, What};
+use crate::upstream::keyring::{self, Ring};
+use crate::upstream::{Ask, Attempt, Departure, Error, Reply, Stay, What};
 
 mod limits;
 mod polls;

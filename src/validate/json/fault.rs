@@ -2,8 +2,7 @@
 
 use serde_json::error::Category;
 
-use crate::problem::MALFORMED_JSON;
-use crate::problem::Problem;
+use crate::problem::{MALFORMED_JSON, Problem};
 
 /// The reader's own words for a fault of syntax, and ours, which say what was expected.
 #[rustfmt::skip]

@@ -7,10 +7,9 @@ use serde::de::{MapAccess, SeqAccess};
 use super::Ignored;
 use super::message::Conversation;
 use crate::problem::Problem;
-use crate::validate::chat as native;
 use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown, Value};
 use crate::validate::rule::Faults;
-use crate::validate::{ChatRules, Checked, Order};
+use crate::validate::{ChatRules, Checked, Order, chat as native};
 
 /// A chat in OpenAI's dialect that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,14 +7,12 @@ use serde::de::MapAccess;
 use super::Ignored;
 use crate::contract::catalog::Catalog;
 use crate::contract::video::ASPECT_RATIOS;
-use crate::problem::Fault;
-use crate::problem::Problem;
+use crate::problem::{Fault, Problem};
 use crate::validate::json::{self, Entry, Field, Kind, Members, Shape, Unknown, Whole};
 use crate::validate::rule::{Faults, Rule};
 use crate::validate::text::shown;
-use crate::validate::video as native;
 use crate::validate::video::Picture;
-use crate::validate::{Checked, Order};
+use crate::validate::{Checked, Order, video as native};
 
 /// A video in OpenAI's dialect that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tollgate::contract::catalog::Catalog;
 use tollgate::problem::Problem;
-use tollgate::validate;
-use tollgate::validate::{ChatRules, Checked, Order};
+use tollgate::validate::{self, ChatRules, Checked, Order};
 
 use super::oracle;
 

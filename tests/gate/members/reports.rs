@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rusqlite::{Connection, params};
-use tollgate::clock;
-use tollgate::clock::Date;
+use tollgate::clock::{self, Date};
 
 use super::MEMBERS;
 use crate::support::members::SECRET;

@@ -2,16 +2,16 @@
 //! and the money adds up.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
+use tollgate::clock;
+use tollgate::contract::money::Usd;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{Ledger, Row, Scope, State};
-use tollgate::{clock, contract::money::Usd};
 
 use crate::support::client::Answer;
 use crate::support::heard::Heard;

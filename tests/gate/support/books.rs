@@ -5,9 +5,8 @@ use std::sync::Mutex;
 
 use super::client::Answer;
 use super::heard::{likeness, price};
-use super::lock;
-use super::login;
 use super::upstream::Charge;
+use super::{lock, login};
 
 /// One gate's books, in micro-dollars. Whatever joins the money's invariants comes in here.
 #[derive(Debug, Default)]

@@ -1,12 +1,11 @@
 //! A running tollgate before a scripted gateway; when it ends, the invariants are checked.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use tempfile::TempDir;
 use tollgate::access::Access;

@@ -4,10 +4,9 @@ use std::io::{self, Write};
 use std::sync::{LazyLock, Mutex};
 
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
 
 use super::lock;
 

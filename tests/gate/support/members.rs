@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
-use tollgate::access::token;
-use tollgate::access::token::Secret;
+use tollgate::access::token::{self, Secret};
 use tollgate::store::{Answer, Member, MemberFault, Members, Own, Role};
 
 use super::{Gate, lock, until};

@@ -1,17 +1,15 @@
 //! A gateway that does what a script says, writes down every byte that it receives, and counts what
 //! it charged.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use socket2::{Domain, SockRef, Socket, Type};
-use tollgate::clock;
-use tollgate::clock::Instant;
+use tollgate::clock::{self, Instant};
 
 use super::canary::Canary;
 use super::heard::{Heard, likeness, parse_head, read_head, values};

@@ -1,11 +1,10 @@
 //! What only a process can leak by: its log, its environment, its panics, a proxy of the system.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::{fs, thread};
 
 use nix::unistd::geteuid;
 use tempfile::TempDir;

@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 
 use crate::access::fetch::{Fault, Fetched, Fetching, Source};
 use crate::access::jwt::Jwt;
-use crate::config;
-use crate::config::Jwks;
+use crate::config::{self, Jwks};
 use crate::upstream::document::Unfetched;
 
 pub(crate) const ISSUER: &str = "https://login.example.com/";

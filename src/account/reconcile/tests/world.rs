@@ -7,14 +7,7 @@ use std::time::Duration;
 
 use crate::contract::catalog::UNSTATED_CHAT;
 use crate::contract::money::Usd;
-use crate::store::Checkpoint;
-use crate::store::Evidence;
-use crate::store::JobState;
-use crate::store::PurchaseId;
-use crate::store::Row;
-use crate::store::Service;
-use crate::store::Snapshot;
-use crate::store::State;
+use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, Row, Service, Snapshot, State};
 
 /// One second less than what a charge may take to show.
 pub(crate) const LAG: u64 = 299;

@@ -3,13 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Books;
-use super::Entry;
+use super::{Books, Entry};
 use crate::contract::money::Usd;
-use crate::store::CallerSpending;
-use crate::store::Row;
-use crate::store::Spending;
-use crate::store::State;
+use crate::store::{CallerSpending, Row, Spending, State};
 
 impl Books {
     pub(in crate::store::memory) fn spending(

@@ -4,19 +4,10 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::AccountLimit;
-use crate::store::Claim;
-use crate::store::Ending;
-use crate::store::Limits;
-use crate::store::PurchaseId;
-use crate::store::Reservation;
-use crate::store::Room;
-use crate::store::Service;
 use crate::store::sqlite::schema;
-use crate::store::sqlite::step::Asked;
-use crate::store::sqlite::step::Noted;
-use crate::store::sqlite::window;
-use crate::store::sqlite::window::LatestLimit;
+use crate::store::sqlite::step::{Asked, Noted};
+use crate::store::sqlite::window::{self, LatestLimit};
+use crate::store::{AccountLimit, Claim, Ending, Limits, PurchaseId, Reservation, Room, Service};
 
 const NOW: Duration = Duration::from_secs(1_763_640_000);
 
