@@ -312,6 +312,33 @@ pub(super) const NATIVE: &[Operation] = &[
         ..BASE
     },
     Operation {
+        path: "/bff/purchases.js",
+        is_for_callers: false,
+        id: "purchases",
+        tag: "embedding",
+        summary: "How a purchase is kept and settled, loaded by the elements",
+        replies: &[ok("The module.", &[("text/javascript", "Text")])],
+        ..BASE
+    },
+    Operation {
+        path: "/bff/dom.js",
+        is_for_callers: false,
+        id: "dom",
+        tag: "embedding",
+        summary: "How elements are made, loaded by the elements",
+        replies: &[ok("The module.", &[("text/javascript", "Text")])],
+        ..BASE
+    },
+    Operation {
+        path: "/bff/format.js",
+        is_for_callers: false,
+        id: "format",
+        tag: "embedding",
+        summary: "How amounts and times are written, loaded by the elements",
+        replies: &[ok("The module.", &[("text/javascript", "Text")])],
+        ..BASE
+    },
+    Operation {
         path: "/healthz",
         is_for_callers: false,
         id: "healthz",
