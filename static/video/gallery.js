@@ -64,11 +64,7 @@ export function arrange() {
   const sorted = [...entries.values()].sort((one, other) => one.rank - other.rank || other.at - one.at);
   const matching = sorted.filter(wanted);
   const visible = new Set(matching.slice(0, most));
-  const list = byId('jobs');
-  // What stands where it should is left alone: a clip that is moved stops playing.
-  sorted.forEach(({ item }, place) => {
-    if (list.children[place] !== item) list.insertBefore(item, list.children[place] ?? null);
-  });
+  order(byId('jobs'), sorted.map(({ item }) => item));
   for (const entry of sorted) entry.item.hidden = !visible.has(entry);
   byId('jobs-empty').hidden = entries.size > 0;
   byId('jobs-tools').hidden = entries.size < MANY;
@@ -76,6 +72,25 @@ export function arrange() {
   byId('jobs-more').hidden = matching.length <= most;
   byId('jobs-more').textContent = `Show ${Math.min(PART, matching.length - most)} more`;
   say('jobs-count', entries.size === 0 ? '' : matching.length === entries.size ? `${entries.size}` : `${matching.length} of ${entries.size}`);
+}
+
+/**
+ * Brings the list into this order. What stands where it should is left alone, since a clip that is moved stops playing. So is the item
+ * with the focus: moved, it would lose it, and a button that was pressed once of twice would be as before.
+ */
+function order(list, items) {
+  const still = items.find((item) => item.contains(document.activeElement)) ?? items[0];
+  if (!still) return;
+  if (still.parentNode !== list) list.prepend(still);
+  const place = items.indexOf(still);
+  items.slice(place).reduce((before, item) => {
+    if (before !== item && before.nextElementSibling !== item) before.after(item);
+    return item;
+  });
+  items.slice(0, place + 1).reduceRight((after, item) => {
+    if (after !== item && after.previousElementSibling !== item) after.before(item);
+    return item;
+  });
 }
 
 const shownItems = () => [...byId('jobs').children].filter((item) => !item.hidden);

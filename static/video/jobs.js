@@ -64,14 +64,18 @@ export async function takeUp(rows) {
   await refresh();
 }
 
-/** Forgets a job; what it cost stays spent. One that the server may list is marked, or it would come back. */
+/**
+ * Forgets a job; what it cost stays spent. One that the server may list is marked, or it would come back. It is shown until that is kept:
+ * a reload cuts off what is still being written, and the job would come back.
+ */
 export async function remove(id) {
   const job = known.get(id);
+  if (!job) return;
   changes += 1;
   known.delete(id);
-  tell(job, { removed: true });
   watchOpen();
   await (isNobody() ? shelf.delete(id) : shelf.put({ id, removed: true }));
+  tell(job, { removed: true });
 }
 
 /** Watches a job no more, or again. It goes on all the same: nothing can cancel it. */
