@@ -29,7 +29,7 @@ export const shop = createClient({ fetch: fetchHere, attempts: 3, patience: 10 }
 
 const once = createClient({ fetch: fetchHere, attempts: 1 });
 
-/** Reads a JSON document, once: whoever shows it has a button to try again. Throws a `TollgateError`. */
+/** Reads a JSON document, once: the view that shows it has a button to try again. Throws a `TollgateError`. */
 export const read = (path) => once.ask(path);
 
 /** Sends what buys nothing, such as a login. Throws as `read` does. */

@@ -57,7 +57,7 @@ const placeOf = (name) => `choice:${SHARED.includes(name) ? name : own(name)}`;
 
 const listeners = [];
 
-/** Calls `changed(shelf)` whenever this tab has changed something. */
+/** Calls `changed(shelf)` whenever this tab has written something; not when it has deleted something. */
 export function whenChanged(changed) {
   listeners.push(changed);
 }
@@ -126,7 +126,7 @@ function shelf(name) {
       held.delete(key);
       unsaved.delete(key);
       await transact(name, 'readwrite', (rows) => rows.delete(key)).catch(unkept);
-      tell(name, true);
+      channel.postMessage(name);
     },
     async all() {
       const kept = await transact(name, 'readonly', (rows) => rows.getAll()).catch(() => null);

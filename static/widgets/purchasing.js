@@ -216,7 +216,7 @@ export class Purchasing extends HTMLElement {
     await this.wasLeft(record);
   }
 
-  /** Another element holds it: once that releases it unsettled, it is taken up by whoever is signed in then. */
+  /** Another element holds it. If that releases it unsettled, it is taken up, if the caller is still the same. */
   async #follow(key) {
     if (!(await this.holds(key))) return;
     if (this.#store.one(key)) await this.takeUp();
@@ -269,7 +269,7 @@ export class Purchasing extends HTMLElement {
     }
   }
 
-  /** It needs not be asked for again, once it was shown in a page; until then, its answer is kept for another element. */
+  /** An answer that was shown is dropped. If this element is in no page, the answer is kept for another one. */
   settled(record) {
     if (this.isConnected) void this.drop(record);
     else this.#unseen.push(record);

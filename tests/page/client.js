@@ -16,6 +16,8 @@ async (modules) => {
     new Response(JSON.stringify({ code, charged, title: code, detail: `It is ${code}`, errors: [{ pointer: '/model' }] }), { status, headers });
   const html = (status, headers = {}) => () => new Response('<h1>Bad Gateway</h1>', { status, headers });
   const keeps = (seconds, ledger = 'one') => () => Response.json({ replay: { ledger, chat_seconds: seconds } });
+  const open = () => Response.json({ access: 'open', replay: { ledger: 'one', chat_seconds: 100 } });
+  const offline = () => { throw new TollgateError({ code: 'offline', charged: 'no' }); };
   const after = (seconds) => ({ 'retry-after': String(seconds) });
 
   /**
@@ -186,6 +188,12 @@ async (modules) => {
     ['nor what a person sent at risk', known({ ledger: null }), [CHANGED], 1, { code: 'forgotten', charged: 'unknown', ledgers: 'one' }],
     ['a key of one\'s own that was never sent follows the ledger', first, [CHANGED, bought()], 2, { ledgers: 'one,two' }, { ledgers: ['one', 'two'] }],
     ['none is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: 0 }],
+    ['an unsent key goes to the ledger that the refusal names', chat, [told(412, 'ledger_changed', 'no', { 'tollgate-ledger': 'two' }), bought()], 2, { ledgers: 'one,two' }],
+    ['a wait beyond the client\'s patience is said', chat, [told(429, 'rate_limited', 'no', after(2))], 1, { retryAfter: 2 }, { patience: 1 }],
+    ['patience does not limit what was lost', chat, [lost, bought()], 2, {}, { patience: 0 }],
+    ['in open mode everybody is the same caller', chat, [lost, bought()], 2, {}, { ledgers: [open], callers: ['ann', 'bob'], token: 't' }],
+    ['a fetch that knows better is believed', chat, [offline], 1, { code: 'offline', charged: 'no' }],
+    ['but not about an earlier attempt', chat, [lost, offline], 2, { code: 'offline', charged: 'unknown' }],
   ];
   const plain = async ([name, errand, script, count, wanted, options]) => {
     // The store has words of its own for what it cannot keep, and the kept key its own name.
@@ -293,6 +301,22 @@ async (modules) => {
     const [one, two] = told;
     return told.length === 2 && one.caller === 'member ann' && one.ledger === 'one' && one.at === two.at ? [] : [`what is noted: ${JSON.stringify(told)}`];
   };
+  // Nothing is sent before what is noted of it is kept.
+  const keptFirst = async () => {
+    const course = [];
+    const script = [() => { course.push('sent'); return bought()(); }];
+    const onSend = () => new Promise((done) => { setTimeout(() => { course.push('kept'); done(); }, 50); });
+    await play(script, (client) => client.chat(REQUEST, { onSend }));
+    return course.join() === 'kept,sent' ? [] : [`the course of a purchase: ${course}`];
+  };
+  // A POST that has no key is sent once; an answer without a body is nothing.
+  const askedOnce = async () => {
+    const ask = (client) => client.ask('/bff/login', { body: {} }).then((answer) => ({ answer }));
+    const cut = await play([lost], ask);
+    const empty = await play([() => new Response(null, { status: 204 })], ask);
+    const isRight = cut.sent.length === 1 && cut.error?.code === 'connection_lost' && empty.sent[0].method === 'POST' && empty.answer?.answer === null;
+    return isRight ? [] : [`a POST: ${cut.sent.length} requests, ${cut.error}, ${JSON.stringify(empty.answer)}, ${empty.error}`];
+  };
   // A client that lives long forgets what has ended long ago, and nothing that may still be charged.
   const lastingly = async () => {
     const put = Map.prototype.set;
@@ -325,6 +349,6 @@ async (modules) => {
     return sent.length === 0 && error === reason ? [] : [`an abort of a token: ${error}`];
   };
   if (modules) return (await Promise.all(CASES.map(plain))).flat();
-  const faults = await Promise.all([lastingly(), ...SEVERAL.map(several), atOnce(), atOnce('token'), atOnce('look'), atOnce('token', { sentBefore: false }), noted(), stoppedByAnother(), stoppedWaitingForItsToken(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
+  const faults = await Promise.all([lastingly(), ...SEVERAL.map(several), atOnce(), atOnce('token'), atOnce('look'), atOnce('token', { sentBefore: false }), noted(), keptFirst(), askedOnce(), stoppedByAnother(), stoppedWaitingForItsToken(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
   return faults.flat();
 }
