@@ -7,9 +7,9 @@ import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
 
 /**
  * The views, in the order of their links. A view is a row here, a `<section id="view-NAME">` in index.html with a
- * heading `NAME-heading`, and a module that is loaded when it is first needed: `start(catalog)` fills the view in,
- * and `shown()`, if there is one, is called each time it comes into sight. `offered(me)` hides what is not for
- * this caller; `me` is what `GET /bff/me` says, null as long as nothing is known.
+ * heading `NAME-heading`, and a module that is loaded when it is first needed, with the style sheet `look`, if there is
+ * one: `start(catalog)` fills the view in, and `shown()`, if there is one, is called each time it comes into sight.
+ * `offered(me)` hides what is not for this caller; `me` is what `GET /bff/me` says, null as long as nothing is known.
  */
 const VIEWS = {
   chat: { title: 'Chat', load: () => import('./chat/chat.js') },

@@ -1,7 +1,7 @@
 /** The chat view: the composer with its price. What becomes of a message is in talk.js. */
 
-import { offerChatModels, price } from '../core/format.js';
 import { byId, element } from '../core/dom.js';
+import { offerChatModels, price } from '../core/format.js';
 import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
 
 let catalog;

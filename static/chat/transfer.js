@@ -1,7 +1,7 @@
 /** Takes conversations out of the browser and in again: JSON that can be imported, Markdown to read. */
 
-import { price } from '../core/format.js';
 import { announce, notice } from '../core/dom.js';
+import { price } from '../core/format.js';
 import { conversations } from '../core/store.js';
 
 const FORMAT = 'tollgate-conversations';

@@ -1,9 +1,9 @@
 /** Draws the turns of a conversation: what was asked, what came of it, and what can be done with either. */
 
-import { price } from '../core/format.js';
 import { button, copy, element } from '../core/dom.js';
-import { render } from './markdown.js';
+import { price } from '../core/format.js';
 import { problemCard } from '../core/problems.js';
+import { render } from './markdown.js';
 
 /** Longer questions are folded at first. */
 const LONG = 1200;

@@ -1,12 +1,12 @@
 /** The usage view: the caller's own spending by day and by model, as pictures with the table behind them. */
 
-import { nameOfBudget, price } from '../core/format.js';
+import { saveFile } from '../chat/transfer.js';
 import { announce, button, byId, element } from '../core/dom.js';
-import { byDay, furnish, lastDays, ranking, roomFor, SERVICES, table } from './pictures.js';
+import { nameOfBudget, price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
 import { read } from '../core/site.js';
 import { whenChanged } from '../core/store.js';
-import { saveFile } from '../chat/transfer.js';
+import { byDay, furnish, lastDays, ranking, roomFor, SERVICES, table } from './pictures.js';
 
 let shownAs = null, stale = true;
 

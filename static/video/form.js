@@ -1,7 +1,7 @@
 /** The form of a video: it shows what the picked model takes, says what is missing, and survives a reload. */
 
-import { offerVideoModels, price } from '../core/format.js';
 import { byId, element } from '../core/dom.js';
+import { offerVideoModels, price } from '../core/format.js';
 import { choice } from '../core/store.js';
 
 /** A draft beyond this many characters is not kept; the service takes far fewer. */

@@ -1,10 +1,10 @@
 /** Knows every video that was ordered, in all tabs and across reloads, and hears what becomes of the open ones. */
 
-import { read } from '../core/site.js';
 import { sentence } from '../core/problems.js';
-import { understand } from './status.js';
+import { read } from '../core/site.js';
 import { isNobody, jobs as shelf, whenChangedElsewhere } from '../core/store.js';
-import { follow, lead } from './stream.js';
+import { understand } from './status.js';
+import { follow, isPassing, lead } from './stream.js';
 
 /**
  * A job: `{id, payload, tollMicros, at, open, left, body, trouble, took}`. `open`: it is being watched; `left`: the
@@ -136,9 +136,9 @@ async function heard(id, body) {
 async function stumbled(id, problem) {
   const job = known.get(id);
   if (!job?.open) return;
-  const isPassing = problem.status >= 500 || [401, 408, 409, 424, 429].includes(problem.status);
-  const trouble = isPassing ? `${sentence(problem)} The video goes on; looking again soon.` : sentence(problem);
-  await keep({ ...job, trouble, open: isPassing }, {});
+  const goesOn = isPassing(problem);
+  const trouble = goesOn ? `${sentence(problem)} The video goes on; looking again soon.` : sentence(problem);
+  await keep({ ...job, trouble, open: goesOn }, {});
   watchOpen();
 }
 

@@ -12,8 +12,11 @@ const FIRST = 2, LONGEST = 15, GROWTH = 1.4;
 const AGAIN = 60, AGAIN_AT_MOST = 480;
 /** So many connections in a row that brought nothing: something on the way does not let streams through. */
 const BARREN = 3;
-/** What a reply says of the moment, not of the job. */
+/** Refusals of the moment, not of the job. */
 const PASSING = [401, 408, 409, 424, 429];
+
+/** Whether a later look can bring something else: only a definite refusal says something of the job itself. */
+export const isPassing = ({ status }) => !(status >= 400 && status < 500) || PASSING.includes(status);
 
 /** Between two looks at the clock; a gap of this many says that the computer slept. */
 const TICK = 15_000, SLEPT = 10;
@@ -127,8 +130,7 @@ async function lookAtAll() {
       listener.connection(null);
       listener.told(id, body);
     } catch (problem) {
-      const isTheJobs = problem.status >= 400 && problem.status < 500 && !PASSING.includes(problem.status);
-      if (isTheJobs) {
+      if (!isPassing(problem)) {
         listener.failed(id, problem);
         continue;
       }

@@ -1,14 +1,14 @@
 /** The video view: a form that follows the picked model's rules, a purchase that is confirmed first, and what became of each. */
 
-import { alertOfEnd, startAlerts } from './alerts.js';
-import { card } from './card.js';
 import { announce, byId, say, unrepeated } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
+import { sentence } from '../core/problems.js';
+import { alertOfEnd, startAlerts } from './alerts.js';
+import { card } from './card.js';
+import { fillIn, isComplete, payload, picked, startForm } from './form.js';
 import { arrange, place, startGallery, unplace } from './gallery.js';
 import { all, standing, startJobs } from './jobs.js';
 import { lookElsewhere, openTwins, order, startOrders } from './orders.js';
-import { sentence } from '../core/problems.js';
-import { fillIn, isComplete, payload, picked, startForm } from './form.js';
 
 /** For so long after an order, an equal one is remarked on: it may be a mistake. */
 const RECENT = 24 * 60 * 60 * 1000;
