@@ -6,6 +6,7 @@ pub mod assets;
 pub mod catalog;
 mod chat;
 mod claim;
+mod compress;
 mod embed;
 pub mod file;
 mod further;
