@@ -7,7 +7,6 @@ mod begin;
 mod books;
 mod current;
 mod page;
-mod remembered;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +25,6 @@ use url::Url;
 pub use alone::{asking, window_alone};
 pub use begin::{Ends, Starting, begin, own_addresses, prepare};
 pub use current::Current;
-pub use remembered::{Remembered, memory, sqlite};
 
 use crate::access::jwt::Jwt;
 use crate::access::roll::Roll;
@@ -52,7 +50,7 @@ use crate::redact::Redactor;
 use crate::routes::{Parts, Routes, catalog, openapi};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
-use crate::store::{Binding, KeyId, Ledger, Limits, Members, Refusals, WindowLog};
+use crate::store::{Binding, KeyId, Limits, Refusals, Store};
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
 use crate::upstream::media::Media;
@@ -73,16 +71,12 @@ pub struct Lasting {
     pub metrics: Arc<Metrics>,
     /// Knows the gateway's keys, those before a change of settings included.
     pub redactor: Redactor,
-    /// Where every purchase is written down.
-    pub ledger: Arc<dyn Ledger>,
+    /// Purchases, jobs, members, and what was sent to the gateway.
+    pub store: Store,
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
-    /// Names what it remembers: see [`Remembered`].
-    pub ledger_name: Arc<str>,
     /// Who may call.
     pub access: Arc<Access>,
-    /// The list of them, where members may.
-    pub members: Arc<dyn Members>,
     /// The purchases that are under way.
     pub running: Running,
     /// Who was refused for free, and when.
@@ -179,7 +173,7 @@ impl App {
             access: Arc::clone(&lasting.access),
             admit: account::admit(&limiter),
             catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
-            ledger_name: HeaderValue::try_from(&*lasting.ledger_name).map_err(io::Error::other)?,
+            ledger_name: HeaderValue::try_from(&*lasting.store.name()).map_err(io::Error::other)?,
             openapi: openapi::document(&config.catalog),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
@@ -214,7 +208,7 @@ impl App {
         };
         lasting.hosts.store(Arc::clone(&gate.hosts));
         let counter = Counter {
-            ledger: Arc::clone(&lasting.ledger),
+            ledger: lasting.store.clone(),
             binding: lasting.binding.clone(),
             running: lasting.running.clone(),
             refusals: Arc::clone(&lasting.refusals),
@@ -250,7 +244,7 @@ impl App {
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (limiter, refusals) = (Arc::clone(&self.gate.limiter), Arc::clone(&self.gate.refusals));
-        let ledger = Arc::clone(&self.counter.ledger);
+        let ledger = self.counter.ledger.clone();
         async move {
             limiter.tidy();
             refusals.tidy(clock::now());
@@ -295,14 +289,10 @@ impl Gateway {
     }
 }
 
-/// The account's window, which goes on with what `log` remembers. After `shutdown` nothing queues for
+/// The account's window, which goes on with what `store` remembers. After `shutdown` nothing queues for
 /// it.
-pub async fn window(
-    log: Arc<dyn WindowLog>,
-    config: &Config,
-    shutdown: CancellationToken,
-) -> Arc<Window> {
-    let window = Window::new(log, config.gateway.window, shutdown);
+pub async fn window(store: Store, config: &Config, shutdown: CancellationToken) -> Arc<Window> {
+    let window = Window::new(store, config.gateway.window, shutdown);
     window.restore().await;
     window
 }
@@ -314,13 +304,13 @@ pub async fn window(
 /// That of `secret`; a file of keys that cannot be used.
 pub fn access(
     mode: &Mode,
-    members: Arc<dyn Members>,
+    store: Store,
     secret: impl FnOnce() -> io::Result<Secret>,
     metrics: Arc<Metrics>,
 ) -> io::Result<Arc<Access>> {
     let door = match mode {
         Mode::Open => Door::Open,
-        Mode::Members => Door::Members(Roll::new(members, secret()?)),
+        Mode::Members => Door::Members(Roll::new(store, secret()?)),
         Mode::Jwt(settings) => Door::Jwt(Jwt::new(settings)?),
     };
     Ok(Arc::new(Access::new(door, metrics)))

@@ -11,15 +11,15 @@ use crate::config::{self, Key};
 use crate::metrics::Metrics;
 use crate::pipeline;
 use crate::redact::Redactor;
-use crate::store::WindowLog;
+use crate::store::Store;
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
 use crate::upstream::{self, Ask, Reply};
 
-/// The window of a command that asks the gateway itself, which goes on with what `log` remembers.
-pub async fn window_alone(log: Arc<dyn WindowLog>, settings: &config::Gateway) -> Arc<Window> {
-    let window = Window::new(log, settings.window, CancellationToken::new());
+/// The window of a command that asks the gateway itself, which goes on with what `store` remembers.
+pub async fn window_alone(store: Store, settings: &config::Gateway) -> Arc<Window> {
+    let window = Window::new(store, settings.window, CancellationToken::new());
     window.restore().await;
     window.assume();
     window

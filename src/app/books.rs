@@ -21,7 +21,7 @@ impl App {
         let learning = account::learn_limit(self.books.limit(), window);
         let is_live = matches!(self.config.gateway.target, Target::Live { .. });
         let Counter { ledger, binding, .. } = &self.counter;
-        let keeper = is_live.then(|| Keeper::new(Arc::clone(ledger), binding.clone()));
+        let keeper = is_live.then(|| Keeper::new(ledger.clone(), binding.clone()));
         let keeping = keeper.map(|keeper| keeper.follow(self.books.heard()));
         // The limit that the first answer tells holds at once, however long the ledger takes.
         let keeping = OptionFuture::from(keeping);

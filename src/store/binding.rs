@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use super::{Audit, Recognise, Unavailable};
+use super::{Recognise, Store, Unavailable};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 
 /// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
@@ -68,11 +68,7 @@ impl Binding {
     ///
     /// # Errors
     /// The ledger's; then whatever is known stays.
-    pub async fn recognise(
-        &self,
-        ledger: &(impl Audit + ?Sized),
-        keys: Vec<String>,
-    ) -> Result<bool, Unavailable> {
+    pub async fn recognise(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
         if keys.is_empty() {
             self.is_not_told();
             return Ok(false);
@@ -100,22 +96,14 @@ impl Binding {
 
     /// Sales to another account stop before the ledger notes that there is one: whatever was sold to it
     /// precedes the note, even if the note fails.
-    async fn note(
-        &self,
-        ledger: &(impl Audit + ?Sized),
-        keys: Vec<String>,
-    ) -> Result<bool, Unavailable> {
+    async fn note(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
         if !ledger.recognise(keys.clone(), Recognise::Look).await? {
             self.stand(Standing::Other);
         }
         ledger.recognise(keys, Recognise::Note).await
     }
 
-    async fn adopt(
-        &self,
-        ledger: &(impl Audit + ?Sized),
-        keys: Vec<String>,
-    ) -> Result<bool, Unavailable> {
+    async fn adopt(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
         match ledger.recognise(keys.clone(), Recognise::Look).await? {
             true => info!("--new-account: gateway account is the ledger's already"),
             false => warn!("--new-account: ledger given to the gateway's account"),
@@ -186,11 +174,10 @@ impl Binding {
 mod tests {
     use super::*;
     use crate::clock;
-    use crate::store::memory::Memory;
 
     #[tokio::test(start_paused = true)]
     async fn purchase_after_a_change_of_keys_waits_for_the_listing_of_the_new_ones() {
-        let ledger = Memory::new(Arc::new(clock::wall));
+        let ledger = Store::in_memory(Arc::new(clock::wall));
         let binding = Binding::real();
         let recognise = async |id: &str| binding.recognise(&ledger, vec![id.to_owned()]).await;
         assert!(recognise("first account").await.unwrap());
@@ -213,7 +200,7 @@ mod tests {
 
     #[tokio::test]
     async fn new_account_is_not_that_of_keys_that_came_later() {
-        let ledger = Memory::new(Arc::new(clock::wall));
+        let ledger = Store::in_memory(Arc::new(clock::wall));
         let recognise = async |binding: &Binding, id: &str| {
             binding.recognise(&ledger, vec![id.to_owned()]).await
         };

@@ -19,6 +19,7 @@ mod broken;
 mod budget;
 mod caller;
 mod entry;
+mod handle;
 mod job;
 mod member;
 pub mod memory;
@@ -42,6 +43,7 @@ pub use entry::{
     OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State,
     Twin,
 };
+pub use handle::Store;
 pub use job::{AccountLimit, Job, JobState, KeyId, Place, TakenPlace, Word};
 pub use member::{LOOK_EVERY, Member, MemberFault, Members, Own, Role, Session, is_member_name};
 pub use refusals::{Refusals, RefusedAs};
@@ -159,7 +161,7 @@ pub trait JobBook: Send + Sync + 'static {
     -> Answer<'_, Result<Vec<Duration>, Unavailable>>;
 }
 
-/// Everything that a server remembers.
-pub trait Store: Ledger + WindowLog + JobBook + Members {}
+/// All of it in one place.
+pub trait Verbs: Ledger + WindowLog + JobBook + Members {}
 
-impl<T: Ledger + WindowLog + JobBook + Members> Store for T {}
+impl<T: Ledger + WindowLog + JobBook + Members> Verbs for T {}

@@ -12,7 +12,7 @@ use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
     Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits, Members,
-    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Store, Twin,
+    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin, Verbs,
     WindowLog,
 };
 
@@ -46,7 +46,7 @@ impl Desk {
         Self::over(Arc::new(store.expect("a new ledger")), time, Some(folder))
     }
 
-    fn over<T: Store>(store: Arc<T>, time: Arc<Mutex<Duration>>, folder: Option<TempDir>) -> Self {
+    fn over<T: Verbs>(store: Arc<T>, time: Arc<Mutex<Duration>>, folder: Option<TempDir>) -> Self {
         Self {
             ledger: store.clone(),
             book: store.clone(),
@@ -80,7 +80,7 @@ impl Desk {
         self.take(Arc::new(Broken("stopped".into())));
     }
 
-    fn take<T: Store>(&mut self, store: Arc<T>) {
+    fn take<T: Verbs>(&mut self, store: Arc<T>) {
         (self.ledger, self.book) = (store.clone(), store.clone());
         (self.places, self.members) = (store.clone(), store);
     }

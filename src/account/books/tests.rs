@@ -6,10 +6,9 @@ use super::super::reconcile;
 use super::super::reconcile::tests::world::{Bought, Dice, World};
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::memory::Memory;
 use crate::store::{
-    Audit, Claim, Ending, Job, JobBook, JobState, KeptReply, Limits, PurchaseId, Reservation,
-    SETTLES_WITHIN, Service as Kind, State, Word,
+    Claim, Ending, Job, JobState, KeptReply, Limits, PurchaseId, Reservation, SETTLES_WITHIN,
+    Service as Kind, State, Word,
 };
 
 const NOON: Duration = Duration::from_secs(1_763_640_000);
@@ -38,11 +37,11 @@ fn known(keys: &[&str]) -> Known {
     Known { listing, as_of: NOON, asked: NOON }
 }
 
-fn ledger() -> Arc<Memory> {
-    Arc::new(Memory::new(Arc::new(|| NOON)))
+fn ledger() -> Store {
+    Store::in_memory(Arc::new(|| NOON))
 }
 
-async fn reserve(ledger: &Memory, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
+async fn reserve(ledger: &Store, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
     let mut key = [0; 32];
     key[..16].copy_from_slice(id.0.as_bytes());
     let reservation = Reservation {
@@ -58,7 +57,7 @@ async fn reserve(ledger: &Memory, (service, toll): (Kind, Usd), model: &str, id:
     ledger.sent(id).await.unwrap();
 }
 
-async fn lose(ledger: &Memory) {
+async fn lose(ledger: &Store) {
     let id = PurchaseId::new();
     reserve(ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
     ledger.settle(id, Ending::Unknown).await.unwrap();
@@ -125,7 +124,7 @@ async fn keys_rotated_one_by_one_keep_the_account() {
     let mut keys = vec!["k0", "k1", "k2", "k3", "k4"];
     let recognise = async |keys: &[&str]| {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        binding.recognise(&*ledger, keys).await.unwrap()
+        binding.recognise(&ledger, keys).await.unwrap()
     };
     assert!(recognise(&keys).await);
     for (place, new) in ["n0", "n1", "n2", "n3", "n4"].into_iter().enumerate() {
@@ -162,10 +161,10 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
     // Back with the first account's key, whose counters did not move.
     let listing = listing(&["a"], figures());
     let later = || NOON + 2 * SETTLES_WITHIN;
-    let look = look_by(&*ledger, async { Ok(listing) }, later).await.unwrap();
+    let look = look_by(&ledger, async { Ok(listing) }, later).await.unwrap();
     assert_eq!(look.before, None, "there is nothing to compare it with");
     assert_eq!(look.evidence.len(), 1);
-    write_down(&*ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
+    write_down(&ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
     let row = ledger.purchase(look.evidence[0].row.id).await.unwrap().expect("it is there");
     assert_eq!(row.state, State::Unknown);
 }
@@ -185,7 +184,7 @@ async fn other_account_is_not_compared() {
     let ledger = ledger();
     let look = async |keys: &[&str]| {
         let listing = listing(keys, figures());
-        look(&*ledger, async { Ok(listing) }).await
+        look(&ledger, async { Ok(listing) }).await
     };
     assert!(look(&["k1"]).await.is_ok());
     ledger.recognise(vec!["k1".to_owned()], Recognise::Note).await.unwrap();
@@ -200,20 +199,20 @@ async fn reconciliation_notes_the_account_that_it_compared() {
     let keep = |_| Duration::from_secs(60);
     let is_same =
         async |key: &str| ledger.recognise(vec![key.to_owned()], Recognise::Look).await.unwrap();
-    let look = look(&*ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     assert!(is_same("k2").await, "a dry run notes nothing");
-    assert!(write_down(&*ledger, &look, None, keep).await.unwrap());
+    assert!(write_down(&ledger, &look, None, keep).await.unwrap());
     assert!(is_same("k1").await && !is_same("k2").await);
 }
 
 #[tokio::test]
 async fn reconciliation_notes_no_checkpoint_of_another_account() {
     let ledger = ledger();
-    let look = look(&*ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     // A server notes its account meanwhile.
     Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["k2"])).await;
     let keep = |_| Duration::from_secs(60);
-    let written = write_down(&*ledger, &look, None, keep).await;
+    let written = write_down(&ledger, &look, None, keep).await;
     assert!(matches!(written, Err(Blocked::OtherAccount)), "{written:?}");
     assert_eq!(ledger.checks(9).await.unwrap().len(), 1, "the server's");
 }
@@ -226,7 +225,7 @@ enum Event {
     Reconciles,
 }
 
-async fn end(ledger: &Memory, bought: &Bought) {
+async fn end(ledger: &Store, bought: &Bought) {
     let Bought { id, price, .. } = *bought;
     let (keep, job) = (Duration::from_secs(60), bought.job.map(|_| Box::new(job(bought))));
     let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
@@ -258,7 +257,7 @@ async fn live(seed: u64) -> usize {
     let world = World::random(&mut dice, 9, false);
     let time = Arc::new(Mutex::new(world.wall(0)));
     let clock = Arc::clone(&time);
-    let ledger = Memory::new(Arc::new(move || *clock.lock().unwrap()));
+    let ledger = Store::in_memory(Arc::new(move || *clock.lock().unwrap()));
     let mut events = Vec::new();
     for (place, bought) in world.bought.iter().enumerate() {
         events.push((bought.begun, 0, Event::Begins(place)));
