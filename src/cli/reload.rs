@@ -39,10 +39,6 @@ impl Reload {
             refuse(&faults, &mut text).ok();
             String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
         })?;
-        let not_yet = loaded.config.not_yet();
-        if !not_yet.is_empty() {
-            return Err(not_yet.join("; "));
-        }
         open_files::raise_and_fit(&mut loaded.config.server);
         for (setting, effect) in changed(old.config(), &loaded.config) {
             match effect {
