@@ -48,6 +48,8 @@ pub struct Known {
     pub as_of: Duration,
     /// When it was asked, likewise.
     pub asked: Duration,
+    /// Which gateway said so: how many with other keys or another address there were before.
+    pub generation: u64,
 }
 
 /// What came of the latest question.
@@ -279,7 +281,7 @@ impl Shared {
             self.hand_on(listing.billing.rate_limit);
             self.tell_revoked(&listing.keys);
             let (listing, as_of) = (Arc::new(listing), clock::wall());
-            let known = Known { listing, as_of, asked: asked_at };
+            let known = Known { listing, as_of, asked: asked_at, generation };
             self.heard.send_replace(Heard::Listing(known.clone()));
             *lock(&self.latest) = Some(known);
         } else {

@@ -158,6 +158,7 @@ impl Keeper {
     /// Whatever fails is a line in the log, and is tried again with the next listing.
     async fn judge(&self, known: &Known) {
         let Self { ledger, binding, is_noted } = self;
+        let binding = binding.of_gateway(known.generation);
         match binding.recognise(ledger, known.listing.key_ids()).await {
             Ok(true) => {}
             Ok(false) => return,

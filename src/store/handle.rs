@@ -12,10 +12,10 @@ use uuid::Uuid;
 use super::memory::Memory;
 use super::sqlite::{Holder, MemberChange, OpenError, Opening, Sqlite};
 use super::{
-    AccountLimit, Answer, Broken, CallerSpending, Checkpoint, Clock, Ending, Evidence, Identity,
-    Job, JobBook, KeptReply, Ledger, Member, MemberFault, Members, Money, Own, Place, PurchaseId,
-    Recognise, Refused, Reservation, Role, Row, Scope, Session, Snapshot, Spending, Spent,
-    TakenPlace, Unavailable, Verbs, WindowLog, Word,
+    Account, AccountLimit, Answer, Broken, CallerSpending, Checkpoint, Clock, Ending, Evidence,
+    Identity, Job, JobBook, KeptReply, Ledger, Member, MemberFault, Members, Money, Own, Place,
+    PurchaseId, Recognise, Refused, Reservation, Role, Row, Scope, Session, Snapshot, Spending,
+    Spent, TakenPlace, Unavailable, Verbs, WindowLog, Word,
 };
 
 /// Everything that a server remembers: purchases, jobs, members, and what was sent to the gateway.
@@ -141,8 +141,8 @@ impl Store {
     }
 
     /// Marks a reserved purchase as about to be sent; on return, a crash makes it unknown.
-    pub fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
-        self.ledger.sent(id)
+    pub fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>> {
+        self.ledger.sent(id, account)
     }
 
     /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one that has ended already changes

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use audit::{Audit, Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
+pub use audit::{Account, Audit, Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
 pub use binding::Binding;
 pub use broken::Broken;
 pub use caller::Caller;
@@ -63,8 +63,8 @@ pub trait Ledger: Audit {
     /// what stands in the way. All of it is one step.
     fn reserve<'a>(&'a self, reservation: &'a Reservation) -> Answer<'a, Result<(), Refused>>;
 
-    /// Marks a reserved purchase as about to be sent; on return, a crash makes it unknown.
-    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>>;
+    /// Marks a reserved purchase as about to be sent to this account; on return, a crash makes it unknown.
+    fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>>;
 
     /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one that has ended already changes
     /// nothing, save that an `unknown` one may become `posted` or `voided`.

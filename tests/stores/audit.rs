@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Checkpoint, Ending, Evidence, Job, JobState, PurchaseId, Recognise, Reservation, Service,
-    Snapshot, State, Word,
+    Account, Checkpoint, Ending, Evidence, Job, JobState, PurchaseId, Recognise, Reservation,
+    Service, Snapshot, State, Word,
 };
 
 use crate::desk::*;
@@ -18,6 +18,7 @@ on_every_backend!(
     snapshots_come_newest_first,
     evidence_is_what_the_counters_may_hold,
     charge_without_a_reply_is_assumed,
+    unrecognised_account_stays_with_its_purchase,
     one_purchase_is_found_by_its_id,
     one_key_in_common_is_the_same_account,
     adopted_account_uses_no_earlier_checkpoint,
@@ -138,6 +139,18 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
     let jobs: Vec<_> = desk.evidence(0, START).await.iter().map(|entry| entry.job).collect();
     let states = [JobState::Finished, JobState::Failed, JobState::Open].map(Some);
     assert_eq!((&jobs[..3], &jobs[3..]), (&states[..], &[None; 4][..]));
+}
+
+async fn unrecognised_account_stays_with_its_purchase(desk: Desk) {
+    let (listed, unlisted) = (desk.send(&asked("ann", TOLL)).await, asked("ann", TOLL));
+    desk.reserve(&unlisted).await.expect("set aside");
+    let sent = async |account| bounded(desk.ledger.sent(unlisted.id, account)).await.unwrap();
+    sent(Account::Unrecognised).await;
+    sent(Account::Recognised).await;
+    desk.settle(unlisted.id, Ending::Unknown).await;
+    let found = desk.evidence(0, Duration::MAX).await;
+    let found: Vec<_> = found.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect();
+    assert_eq!(found, [(listed, true), (unlisted.id, false)]);
 }
 
 async fn charge_without_a_reply_is_assumed(desk: Desk) {

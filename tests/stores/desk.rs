@@ -11,9 +11,9 @@ use tollgate::contract::money::Usd;
 use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits, Members,
-    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin, Verbs,
-    WindowLog,
+    Account, Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits,
+    Members, PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin,
+    Verbs, WindowLog,
 };
 
 /// 2025-11-20, noon.
@@ -104,7 +104,7 @@ impl Desk {
     /// Reserves and sends.
     pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
         self.reserve(asked).await.expect("set aside");
-        bounded(self.ledger.sent(asked.id)).await.expect("marked");
+        bounded(self.ledger.sent(asked.id, Account::Recognised)).await.expect("marked");
         asked.id
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tollgate::store::sqlite::{OpenError, Sqlite};
-use tollgate::store::{Clock, Ending, Ledger, Refused};
+use tollgate::store::{Account, Clock, Ending, Ledger, Refused};
 
 use crate::desk::*;
 
@@ -29,7 +29,7 @@ async fn sell(ledger: &Sqlite, count: usize) {
     for _ in 0..count {
         let asked = asked("ann", TOLL);
         bounded(ledger.reserve(&asked)).await.unwrap();
-        bounded(ledger.sent(asked.id)).await.unwrap();
+        bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
         bounded(ledger.settle(asked.id, Ending::Voided)).await.unwrap();
     }
 }
@@ -236,7 +236,7 @@ async fn log_that_a_long_reader_made_grow_is_cut_when_it_has_gone() {
     while size() <= LIMIT {
         let asked = asked("ann", TOLL);
         bounded(ledger.reserve(&asked)).await.unwrap();
-        bounded(ledger.sent(asked.id)).await.unwrap();
+        bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
         bounded(ledger.settle(asked.id, posted(TOLL, &body))).await.unwrap();
     }
     reader.execute_batch("COMMIT").unwrap();

@@ -13,8 +13,8 @@ use super::{claim, jobs};
 use crate::contract::money::Usd;
 use crate::store::period::{self, Today};
 use crate::store::{
-    Claim, Ending, Money, PurchaseId, Refused, Reservation, Room, Scope, Spent, State, Unavailable,
-    budget,
+    Account, Claim, Ending, Money, PurchaseId, Refused, Reservation, Room, Scope, Spent, State,
+    Unavailable, budget,
 };
 
 /// An open ledger, and what is known of it without asking.
@@ -111,11 +111,12 @@ impl Books {
         Ok(Ok(()))
     }
 
-    pub(super) fn sent(&self, id: PurchaseId) -> Result<(), Fault> {
+    pub(super) fn sent(&self, id: PurchaseId, account: Account) -> Result<(), Fault> {
         let mut mark = self.connection.prepare_cached(
-            "UPDATE purchases SET state = 'sent' WHERE id = ? AND ended_at IS NULL",
+            "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
+             WHERE id = ? AND ended_at IS NULL",
         )?;
-        match mark.execute([id.0.as_bytes()])? {
+        match mark.execute(params![account == Account::Unrecognised, id.0.as_bytes()])? {
             0 => Err(Unavailable("nothing is set aside for the purchase".into()).into()),
             _ => Ok(()),
         }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tollgate::store::{
-    AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job, JobBook,
-    KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope, Snapshot,
-    Spending, Spent, Store, TakenPlace, Unavailable, WindowLog, Word,
+    Account, AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job,
+    JobBook, KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope,
+    Snapshot, Spending, Spent, Store, TakenPlace, Unavailable, WindowLog, Word,
 };
 
 use crate::support::lock;
@@ -61,8 +61,8 @@ impl Ledger for Brittle {
         around("reserve", self.0.reserve(wanted))
     }
 
-    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
-        around("sent", self.0.sent(id))
+    fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>> {
+        around("sent", self.0.sent(id, account))
     }
 
     fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>> {
