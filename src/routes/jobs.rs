@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use http::header::HeaderName;
 
-use crate::account::events::{self, Listener};
 use crate::account::jobs;
 use crate::answer::Answer;
 use crate::downstream::Call;
 use crate::jobs::Jobs;
+use crate::jobs::events::{self, Listener};
 use crate::problem::Problem;
 use crate::validate;
 

@@ -5,7 +5,6 @@
 
 mod flow;
 pub mod frame;
-mod told;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
