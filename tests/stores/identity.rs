@@ -187,6 +187,18 @@ async fn whole_file_is_checked_only_unless_it_is_as_the_last_server_closed_it() 
     assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
 }
 
+#[test]
+fn start_waits_for_who_writes_just_now() {
+    let Place { path, clock, _folder } = place();
+    drop(serve(&path, clock.clone()));
+    let writer = Connection::open(&path).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let starting = std::thread::spawn(move || Sqlite::serve(&path, clock).map(drop));
+    std::thread::sleep(Duration::from_millis(300));
+    writer.execute_batch("COMMIT").unwrap();
+    starting.join().unwrap().expect("it waits");
+}
+
 #[tokio::test]
 async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
     type Exchange = (&'static str, fn(&Path));
