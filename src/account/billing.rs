@@ -217,14 +217,26 @@ impl Books {
         let books: Weak<Shared> = Arc::downgrade(&self.0);
         let moved = Arc::clone(&self.0.moved);
         async move {
+            // What was asked before the ledger was open was held back.
+            if let Some(shared) = books.upgrade() {
+                shared.asked.invalidate(&()).await;
+            }
             let mut is_another = false;
             loop {
                 let Some(shared) = books.upgrade() else { return };
-                let is_read = match is_another {
-                    true => shared.look_again().await,
-                    false => shared.look().await,
+                let look = async move {
+                    match is_another {
+                        true => shared.look_again().await,
+                        false => shared.look().await,
+                    }
                 };
-                drop(shared);
+                let is_read = tokio::select! {
+                    is_read = look => is_read,
+                    () = moved.notified() => {
+                        is_another = true;
+                        continue;
+                    }
+                };
                 let pause = async {
                     sleep(if is_read { WHILE_USED } else { AT_MOST_EVERY }).await;
                     while !was_used() && books.strong_count() > 0 {
@@ -272,6 +284,11 @@ impl Shared {
         // Held until the reply has taken effect: the gateway is not exchanged in between.
         let current = lock(&self.current);
         if current.generation != generation {
+            return (reply, false);
+        }
+        if matches!(reply, Err(Error::Stayed(_) | Error::WindowFull { .. } | Error::Draining)) {
+            // The gateway was not asked, so it does not refuse to tell.
+            self.is_stale.store(true, Ordering::Relaxed);
             return (reply, false);
         }
         let listing = reply.as_ref().ok().map(billing::read);

@@ -70,6 +70,7 @@ pub enum Recognise {
     Look,
     /// Compare them, and note all of them if the account is the same. If they are another account's,
     /// earlier checkpoints are no longer used: that account may have been charged for purchases since.
+    /// The noted rate limit is forgotten, as that account may have told it.
     Note,
     /// If they are another account's, give the ledger to that account: earlier ids become history, and
     /// earlier checkpoints are no longer used.

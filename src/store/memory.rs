@@ -183,7 +183,11 @@ impl Audit for Memory {
         keys: Vec<String>,
         how: Recognise,
     ) -> Answer<'_, Result<bool, Unavailable>> {
-        Box::pin(ready(self.step(|books, _| Ok(books.recognise(keys, how)))))
+        let answer = self.step(|books, _| Ok(books.recognise(keys, how)));
+        if how == Recognise::Note && matches!(answer, Ok(false)) {
+            self.forget_limit();
+        }
+        Box::pin(ready(answer))
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Checkpoint, Ending, Evidence, Job, JobState, PurchaseId, Recognise, Reservation,
-    Service, Snapshot, State, Word,
+    Account, AccountLimit, Checkpoint, Ending, Evidence, Job, JobState, PurchaseId, Recognise,
+    Reservation, Service, Snapshot, State, Word,
 };
 
 use crate::desk::*;
@@ -23,6 +23,7 @@ on_every_backend!(
     one_key_in_common_is_the_same_account,
     adopted_account_uses_no_earlier_checkpoint,
     checkpoint_before_another_account_is_not_used,
+    rate_limit_of_another_account_is_forgotten,
 );
 
 fn snapshot(chats: u64, at: Duration) -> Snapshot {
@@ -199,6 +200,24 @@ async fn adopted_account_uses_no_earlier_checkpoint(desk: Desk) {
     // And back: a key that was noted once is noted again.
     assert!(desk.recognise(&["a"], Adopt).await);
     assert!(desk.recognise(&["a"], Look).await && !desk.recognise(&["y"], Look).await);
+}
+
+async fn rate_limit_of_another_account_is_forgotten(desk: Desk) {
+    use Recognise::{Adopt, Look, Note};
+    let limit = AccountLimit { requests: 1_000, window_seconds: 60 };
+    let noted = async || {
+        desk.places.note_limit(limit);
+        bounded(desk.places.noted_limit()).await.expect("read")
+    };
+    let left = async || bounded(desk.places.noted_limit()).await.expect("read");
+    assert!(desk.recognise(&["a"], Note).await);
+    for (keys, how) in [(["a"], Note), (["x"], Look), (["b"], Adopt)] {
+        assert_eq!(noted().await, Some(limit));
+        desk.recognise(&keys, how).await;
+        assert_eq!(left().await, Some(limit), "{how:?}");
+    }
+    assert!(!desk.recognise(&["x"], Note).await);
+    assert_eq!(left().await, None);
 }
 
 async fn checkpoint_before_another_account_is_not_used(desk: Desk) {

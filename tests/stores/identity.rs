@@ -113,6 +113,24 @@ async fn name_changes_when_a_backup_is_put_back_in_place() {
 }
 
 #[tokio::test]
+async fn name_changes_although_a_command_had_the_backup_before_the_server() {
+    let Place { path, clock, .. } = &place();
+    let backup = path.with_file_name("backup.db");
+    let ledger = serve(path, clock.clone());
+    let name = ledger.name().unwrap();
+    let asked = asked("ann", TOLL);
+    bounded(ledger.reserve(&asked)).await.unwrap();
+    with(path, &format!("VACUUM INTO '{}'", backup.display()));
+    // It is charged after the backup, which a server would take for one that was never sent.
+    bounded(ledger.sent(asked.id)).await.unwrap();
+    bounded(ledger.settle(asked.id, Ending::Unknown)).await.unwrap();
+    drop(ledger);
+    fs::write(path, fs::read(&backup).unwrap()).unwrap();
+    drop(Sqlite::instead(path, clock.clone()).unwrap());
+    assert_ne!(next_name(path, clock.clone()), name);
+}
+
+#[tokio::test]
 async fn name_changes_when_a_backup_of_an_earlier_run_is_put_back() {
     let Place { path, clock, .. } = &place();
     let name = next_name(path, clock.clone());
@@ -167,6 +185,18 @@ async fn whole_file_is_checked_only_unless_it_is_as_the_last_server_closed_it() 
     with(path, DAMAGE);
     let refused = Sqlite::serve(path, clock.clone()).unwrap_err();
     assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
+}
+
+#[test]
+fn start_waits_for_who_writes_just_now() {
+    let Place { path, clock, _folder } = place();
+    drop(serve(&path, clock.clone()));
+    let writer = Connection::open(&path).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let starting = std::thread::spawn(move || Sqlite::serve(&path, clock).map(drop));
+    std::thread::sleep(Duration::from_millis(300));
+    writer.execute_batch("COMMIT").unwrap();
+    starting.join().unwrap().expect("it waits");
 }
 
 #[tokio::test]

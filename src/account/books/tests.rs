@@ -108,6 +108,18 @@ async fn checkpoint_is_tried_again_with_each_listing() {
 }
 
 #[tokio::test]
+async fn checkpoint_is_noted_anew_once_the_account_is_back() {
+    let ledger = ledger();
+    let keeper = Keeper::new(ledger.clone(), Binding::real());
+    keeper.judge(&known(&["k1"])).await;
+    assert!(ledger.last_check().await.unwrap().is_some());
+    keeper.judge(&known(&["another's"])).await;
+    assert!(ledger.last_check().await.unwrap().is_none());
+    keeper.judge(&known(&["k1"])).await;
+    assert!(ledger.last_check().await.unwrap().is_some());
+}
+
+#[tokio::test]
 async fn unknown_outcomes_keep_their_checkpoint() {
     let ledger = ledger();
     lose(&ledger).await;

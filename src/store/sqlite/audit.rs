@@ -175,6 +175,8 @@ fn recognise(
             "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
         connection.execute(unuse, [])?;
         if how == Recognise::Note {
+            // What it told of its rate limit is not true of the ledger's account.
+            connection.execute("DELETE FROM rate_limit", [])?;
             return Ok(false);
         }
         let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::column::{self, nanos};
 use super::counters::Counters;
@@ -48,7 +48,9 @@ impl Books {
         &self,
         work: impl FnOnce(&Self) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let transaction = self.connection.unchecked_transaction()?;
+        // One that reads first would not wait for who writes just now.
+        let writing = TransactionBehavior::Immediate;
+        let transaction = Transaction::new_unchecked(&self.connection, writing)?;
         work(self)?;
         Ok(transaction.commit()?)
     }
