@@ -122,7 +122,7 @@ async fn name_changes_although_a_command_had_the_backup_before_the_server() {
     bounded(ledger.reserve(&asked)).await.unwrap();
     with(path, &format!("VACUUM INTO '{}'", backup.display()));
     // It is charged after the backup, which a server would take for one that was never sent.
-    bounded(ledger.sent(asked.id)).await.unwrap();
+    bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
     bounded(ledger.settle(asked.id, Ending::Unknown)).await.unwrap();
     drop(ledger);
     fs::write(path, fs::read(&backup).unwrap()).unwrap();
