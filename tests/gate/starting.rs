@@ -148,6 +148,35 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
 }
 
 #[test]
+fn first_answer_does_not_wait_for_the_check() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let folder = folder(&upstream);
+    fill(&folder.path().join("ledger.db"));
+    let mut killed = start(folder.path(), &upstream);
+    killed.address("page");
+    killed.kill();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let page = port.local_addr().unwrap();
+    drop(port);
+    let (key, listen) = (upstream.canaries()[0].key(), page.to_string());
+    let environment = [("GATEWAY_API_KEY", key), ("TOLLGATE_SERVER__LISTEN", listen.as_str())];
+    let server = Process::start(folder.path(), &environment);
+    until("its port is taken", || TcpStream::connect(page).is_ok());
+    let began = clock::now();
+    assert_eq!(ask(page, "GET", "/healthz", "").status, 200);
+    let answered = began.elapsed();
+    let (_, admin) = listening(&server);
+    let is_ready = || ask(admin, "GET", "/readyz", "").status == 200;
+    // A large ledger takes longer than `until` waits.
+    while !is_ready() {
+        assert!(began.elapsed() < Duration::from_secs(300), "{}", server.printed());
+    }
+    let ready = began.elapsed();
+    println!("{} purchases: answered after {answered:?}, ready after {ready:?}", rows());
+    assert!(answered * 2 < ready, "answered after {answered:?}, ready after {ready:?}");
+}
+
+#[test]
 fn signal_is_heard_while_the_ledger_is_checked() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let folder = folder(&upstream);
@@ -226,15 +255,16 @@ fn ledger_keeps_its_name_after_a_kill_and_gets_another_with_a_backup() {
 #[expect(clippy::disallowed_methods, reason = "a command is found by the PATH of this one")]
 fn second(upstream: &Upstream, ledger: &Path, mut command: Command) -> (Option<i32>, String) {
     let elsewhere = folder(upstream);
-    let ended = command
+    command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("GATEWAY_API_KEY", upstream.canaries()[0].key())
         .env("TOLLGATE_STORE__URL", format!("sqlite:{}", ledger.display()))
-        .current_dir(elsewhere.path())
-        .output()
-        .unwrap();
-    (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+        .current_dir(elsewhere.path());
+    // One that starts would never end by itself.
+    let mut second = Process::spawn(command);
+    let code = second.wait().code();
+    (code, second.printed())
 }
 
 #[test]

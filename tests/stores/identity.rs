@@ -231,6 +231,9 @@ async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
 async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
+    sell(&ledger, 1).await;
+    // What is in the log alone is not to be seen under the other path, which would look damaged.
+    with(path, "PRAGMA wal_checkpoint(TRUNCATE)");
     let folder = path.with_file_name("elsewhere");
     fs::create_dir(&folder).unwrap();
     let link = folder.join("link.db");
@@ -250,7 +253,7 @@ async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
     }
     fs::remove_file(&link).unwrap();
     let ledger = serve(path, clock.clone());
-    assert_eq!(bounded(ledger.rows(Duration::ZERO)).await.unwrap().len(), 1);
+    assert_eq!(bounded(ledger.rows(Duration::ZERO)).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
