@@ -4,6 +4,7 @@ mod api;
 pub mod assets;
 mod bff;
 pub mod catalog;
+mod compress;
 pub mod endpoints;
 pub mod file;
 mod openai;

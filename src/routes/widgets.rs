@@ -2,12 +2,11 @@
 
 use std::sync::LazyLock;
 
-use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 
-use super::file::Ready;
+use super::file::{Ready, embedded};
 use crate::answer::Answer;
 use crate::problem::{NOT_FOUND, Problem};
 
@@ -17,11 +16,10 @@ const REVALIDATE: &str = "no-cache";
 
 macro_rules! rows {
     ($($name:literal $media_type:ident)*) => {
-        [$((concat!("/bff/", $name), $media_type, include_bytes!(concat!("../../static/embed/", $name)).as_slice())),*]
+        [$((concat!("/bff/", $name), $media_type, embedded!(concat!("embed/", $name)))),*]
     };
 }
 
-/// Compressed once a process.
 static FILES: LazyLock<Vec<(&'static str, Ready)>> = LazyLock::new(|| {
     let rows = rows! {
         "client.js"     SCRIPT
@@ -29,8 +27,8 @@ static FILES: LazyLock<Vec<(&'static str, Ready)>> = LazyLock::new(|| {
         "elements.js"   SCRIPT
         "purchasing.js" SCRIPT
     };
-    let ready = |(path, media_type, bytes)| {
-        (path, Ready::new(Bytes::from_static(bytes), media_type, REVALIDATE, for_any_page()))
+    let ready = |(path, media_type, file)| {
+        (path, Ready::embedded(&file, media_type, REVALIDATE, for_any_page()))
     };
     rows.into_iter().map(ready).collect()
 });
