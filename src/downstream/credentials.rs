@@ -4,7 +4,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method};
 
 use crate::access::Shown;
-use crate::access::cookie::{self, Carried, Way};
+use crate::access::cookie::{self, Way};
 use crate::problem::Problem;
 
 /// What the head shows; a bearer token that is there decides, whatever else is. Over
@@ -14,11 +14,7 @@ pub(super) fn shown(headers: &HeaderMap, way: Way) -> Shown<'_> {
     match (lines.next(), lines.next()) {
         (Some(line), None) => bearer(line).map_or(Shown::Garbled, Shown::Token),
         (Some(_), Some(_)) => Shown::Garbled,
-        (None, _) => match way.carried(headers) {
-            Carried::Nothing => Shown::Nothing,
-            Carried::Value(value) => Shown::Login(value),
-            Carried::Several => Shown::Garbled,
-        },
+        (None, _) => way.carried(headers),
     }
 }
 

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 
-use crate::access::cookie::{Carried, unmeant};
-use crate::access::{Access, Admit};
+use crate::access::cookie::unmeant;
+use crate::access::{Access, Admit, Shown};
 use crate::answer::{Answer, Body};
 use crate::downstream::Call;
 use crate::problem::{FORBIDDEN, Problem};
@@ -26,17 +26,15 @@ pub(super) async fn open(
         ));
     }
     let asked = validate::log_in(&call.body)?;
-    if call.way.carried(&call.head.headers) != Carried::Nothing
+    let shown = call.way.carried(&call.head.headers);
+    if shown != Shown::Nothing
         && let Some(problem) = unmeant(&call.head.headers)
     {
         // It would end the login that the browser has.
         return Err(problem);
     }
-    let carried = match call.way.carried(&call.head.headers) {
-        Carried::Value(value) => Some(value),
-        // Which of them was this browser's login, if any, nobody can say.
-        Carried::Nothing | Carried::Several => None,
-    };
+    // If there are several, nobody can say which of them was this browser's login.
+    let carried = if let Shown::Login(value) = shown { Some(value) } else { None };
     let opened = access.log_in(&asked.get().token, carried, &call.caller, admit).await?;
     Ok(done(call.way.set(&opened.value, opened.lasts)))
 }
@@ -46,12 +44,12 @@ pub(super) async fn end(access: &Access, call: &Call<Bytes>) -> Result<Answer, P
     access.logins()?;
     let headers = &call.head.headers;
     let carried = call.way.carried(headers);
-    if carried != Carried::Nothing
+    if carried != Shown::Nothing
         && let Some(problem) = unmeant(headers)
     {
         return Err(problem);
     }
-    if let Carried::Value(value) = carried {
+    if let Shown::Login(value) = carried {
         access.log_out(value).await?;
     }
     Ok(done(call.way.clear()))
