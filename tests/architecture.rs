@@ -23,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("access",     &["clock", "config", "metrics", "problem", "store", "upstream"]),
     ("downstream", &["access", "answer", "clock", "config", "metrics", "problem", "store"]),
     ("purchase",   &["access", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
-    ("jobs",       &["answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
+    ("jobs",       &["access", "answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("account",    &["access", "answer", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
     ("routes",     &["access", "account", "answer", "clock", "contract", "downstream", "jobs", "metrics", "problem", "purchase", "redact", "validate"]),
     ("pipeline",   &["access", "answer", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "store", "upstream"]),

@@ -10,8 +10,7 @@ use crate::access::SecretFault;
 use crate::access::roll::Count;
 use crate::clock;
 use crate::config::{Budget, Config, Fault, Mode, Spend, Store, Target};
-use crate::store::Members;
-use crate::store::sqlite::Sqlite;
+use crate::store;
 
 /// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`.
 ///
@@ -50,14 +49,14 @@ pub async fn check(
 /// Whether `serve` would refuse the secret; nothing is made or noted for it.
 async fn secret_fault(config: &Config) -> Option<String> {
     let Store::Sqlite(path) = &config.store else { return None };
-    if config.access.mode != Mode::Members || !Sqlite::is_keyed(path) {
+    if config.access.mode != Mode::Members || !store::Store::is_keyed(path) {
         return None;
     }
     let found = match secret(config) {
         Ok(found) => found,
         Err(why) => return Some(why.to_string()),
     };
-    let ledger = Sqlite::read(path, Arc::new(clock::wall)).ok()?;
+    let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
     let noted = ledger.keyed_by().await.ok()??;
     (noted != found.print()).then(|| SecretFault::Another.to_string())
 }
@@ -71,7 +70,7 @@ async fn count(config: &Config) -> Option<Count> {
     match path.try_exists() {
         Ok(false) => Some(Count::default()),
         Ok(true) => {
-            let ledger = Sqlite::read(path, Arc::new(clock::wall)).ok()?;
+            let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
             Some(Count::of(&ledger.members().await.ok()?))
         }
         Err(_unreadable) => None,

@@ -58,7 +58,7 @@ impl Reload {
             cores.iter().map(|core| app.core(core.tasks.clone())).collect();
         let stacks = stacks.map_err(|error| error.to_string())?;
         // First: nothing goes to another account by the former one's rate limit.
-        app.take_over(old);
+        app.take_over(old, &self.lasting);
         for (core, stack) in cores.iter().zip(stacks) {
             core.stack.exchange(stack);
         }

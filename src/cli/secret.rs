@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::access::SecretFault;
 use crate::access::token::{self, Secret};
 use crate::config::{Config, SecretText, Store};
-use crate::store::sqlite::Sqlite;
+use crate::store;
 
 /// Its name beside the ledger.
 const FILE: &str = "tollgate.secret";
@@ -26,7 +26,7 @@ const LARGEST: u64 = 4_096;
 pub(crate) fn secret(config: &Config) -> io::Result<Secret> {
     if let Store::Sqlite(ledger) = &config.store
         && is_missing(config)
-        && Sqlite::is_keyed(ledger)
+        && store::Store::is_keyed(ledger)
     {
         return Err(io::Error::other(SecretFault::Lost));
     }

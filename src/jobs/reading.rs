@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use url::Url;
 
-use crate::store::JobState;
+use crate::clock;
+use crate::store::{JobState, Word};
 
 /// The words of `[jobs]`.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +69,7 @@ const STATE_FIELDS: &[&str] = &["status", "state"];
 /// The word that a status body has for the state; names in any case of letters.
 pub fn word(body: &[u8]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
-    let members = members(raw(&body)?)?;
+    let members = members(first_value(&body)?)?;
     STATE_FIELDS.iter().find_map(|name| {
         let mut named = members.iter().filter(|(own, _)| own.eq_ignore_ascii_case(name));
         named.find_map(|(_, value)| text(value))
@@ -80,7 +82,7 @@ pub fn text_at(body: &[u8], pointers: &[String]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
     pointers.iter().find_map(|pointer| {
         let mut steps = pointer.split('/').skip(1);
-        steps.try_fold(raw(&body)?, inner).and_then(text)
+        steps.try_fold(first_value(&body)?, inner).and_then(text)
     })
 }
 
@@ -97,12 +99,41 @@ fn members(outer: &RawValue) -> Option<BTreeMap<String, &RawValue>> {
 }
 
 /// The first value of the text, whatever comes after it.
-fn raw(body: &str) -> Option<&RawValue> {
+fn first_value(body: &str) -> Option<&RawValue> {
     Deserialize::deserialize(&mut serde_json::Deserializer::from_str(body)).ok()
 }
 
 fn text(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
+}
+
+/// How far a job is, as lists and events tell it.
+#[derive(Serialize)]
+pub struct Status<'a> {
+    request_id: &'a str,
+    /// `open`, `finished` or `failed`, by the words of `[jobs]`.
+    state: &'static str,
+    /// When the gateway said so; `null` before it said anything.
+    at: Option<String>,
+    /// The gateway's status body, unchanged.
+    status: Option<Box<RawValue>>,
+}
+
+impl<'a> Status<'a> {
+    /// A job of this id, with the latest word on it.
+    pub fn new(request_id: &'a str, word: Option<&Word>) -> Self {
+        Self {
+            request_id,
+            state: word.map_or("open", |word| word.state.name()),
+            at: word.map(|word| clock::iso8601(word.at)),
+            status: word.and_then(|word| raw(&word.body)),
+        }
+    }
+}
+
+/// The body as it came. It was found to be JSON when it did.
+fn raw(body: &Bytes) -> Option<Box<RawValue>> {
+    serde_json::from_str(&String::from_utf8_lossy(body)).ok()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::token::{self, Secret};
 use super::{Denied, Standing};
 use crate::clock::{self, Instant};
-use crate::store::{Caller, Identity, LOOK_EVERY, Member, Members, Role, Session, Unavailable};
+use crate::store::{Caller, Identity, LOOK_EVERY, Member, Role, Session, Store, Unavailable};
 
 /// For how long the last list holds when the store cannot be asked; after that, nobody is let in.
 const HOLDS_FOR: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ pub(super) const TRY_AGAIN: Duration = Duration::from_secs(5);
 const LOGIN_LASTS: Duration = Duration::from_secs(7 * 86_400);
 
 pub struct Roll {
-    store: Arc<dyn Members>,
+    store: Store,
     secret: Secret,
     latest: ArcSwapOption<Latest>,
     is_failing: AtomicBool,
@@ -82,7 +82,7 @@ impl Count {
 
 impl Roll {
     /// Nobody is let in until the list is read.
-    pub fn new(store: Arc<dyn Members>, secret: Secret) -> Self {
+    pub fn new(store: Store, secret: Secret) -> Self {
         Self {
             store,
             secret,
@@ -97,7 +97,7 @@ impl Roll {
     /// # Errors
     /// The tokens were made with another secret.
     pub(super) async fn open(&self) -> Result<(), SecretFault> {
-        recognise(&*self.store, &self.secret).await?;
+        recognise(&self.store, &self.secret).await?;
         self.look().await;
         Ok(())
     }
@@ -290,7 +290,7 @@ pub enum SecretFault {
 
 /// Sees to it that tokens are hashed with the secret that they were made with: with another one nobody would
 /// be let in, and nobody would know why. Notes which one it is, the first time.
-async fn recognise(members: &dyn Members, secret: &Secret) -> Result<(), SecretFault> {
+async fn recognise(members: &Store, secret: &Secret) -> Result<(), SecretFault> {
     match members.keyed_by().await {
         Ok(Some(print)) if print != secret.print() => Err(SecretFault::Another),
         Ok(Some(_)) | Err(_) => Ok(()),
