@@ -3,17 +3,11 @@
 //! Invariant: only this module makes a [`Checked`], and only what is `Checked` can be sent. What is
 //! sent is the checked value written anew, never the caller's own bytes.
 //!
-//! Where the contract is silent, these guesses hold (each is marked "Guess" where it is made):
-//! roles beyond `user` (`contract::chat::ROLES`); a prompt's length in code points
-//! (`contract::video::PROMPT_LIMIT`); what counts as blank (`text::NO_INK`); no U+0000 in texts
-//! (`text::has_nul`); a message has `role` and `content` only and is not blank (`chat::Saying`); no
-//! further fields in a request (`rule::Faults::unknown`); which numbers are integers
-//! (`json::Whole`); a ratio is passed on to every model (`video`); what a public address is
-//! (`image_url`); what a request id looks like (`status::LONGEST_REQUEST_ID`).
+//! Where the contract is silent, guesses hold: each is marked "Guess" where it is made, and listed in
+//! `docs/guesses.md`.
 
 mod chat;
 mod everybody;
-mod ignored;
 mod image_url;
 mod job_ids;
 mod json;
@@ -32,11 +26,11 @@ use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
 pub use everybody::{EverybodyQuery, Shape, everybody, too_many_rows};
-pub use ignored::Ignored;
 pub use image_url::image_url;
 pub use job_ids::{JobIds, MOST_JOBS, job_ids};
 pub use log_in::{LogIn, log_in};
 pub use passthrough::{no_query, passthrough};
+pub use rule::Ignored;
 pub use since::{SinceQuery, since};
 pub use status::{StatusQuery, request_id, status};
 pub use video::{VideoOrder, video, video_order};
@@ -48,32 +42,24 @@ use crate::contract::money::Usd;
 pub struct Checked<T>(T);
 
 impl<T> Checked<T> {
-    /// The value.
     pub fn get(&self) -> &T {
         &self.0
     }
 
-    /// The value itself.
     pub fn into_inner(self) -> T {
         self.0
     }
 }
 
-/// What can be bought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Paid {
-    /// One chat (2.4).
     Chat,
-    /// One video job (2.5).
     Video,
-    /// One call of an endpoint of `gateway.passthrough`.
     Other,
 }
 
-/// A purchase as it will be sent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Order {
-    /// What is bought.
     pub paid: Paid,
     /// The model that `body` names; the path, where it is of an endpoint of `gateway.passthrough`.
     pub model: Box<str>,

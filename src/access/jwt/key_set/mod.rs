@@ -10,10 +10,8 @@ use serde_json::value::RawValue;
 
 use super::object::{Malformed, Object};
 
-/// The largest document that is read, in bytes.
-pub(super) const LARGEST: usize = 256 * 1_024;
-/// The most keys that a set may have.
-const MOST_KEYS: usize = 100;
+pub(super) const MAX_DOCUMENT: usize = 256 * 1_024;
+const MAX_KEYS: usize = 100;
 /// What an RSA modulus may have, in bits: less is broken, more is a way to keep us busy.
 const MODULUS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
@@ -44,12 +42,10 @@ const NAMES: &[(&str, Algorithm)] = &[
     ("Ed25519", Algorithm::EdDSA),
 ];
 
-/// The algorithm of this name, exactly.
 pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
     NAMES.iter().find(|(own, _)| *own == name).map(|(_, algorithm)| *algorithm)
 }
 
-/// Keys of one document.
 #[derive(Debug)]
 pub(super) struct KeySet {
     keys: Vec<PublicKey>,
@@ -67,14 +63,11 @@ struct PublicKey {
 /// Why a document is no set of keys. None of its words are of the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
-    /// Not a JSON object with a list of objects as `keys`.
     #[error("it is no JSON Web Key Set, {{\"keys\": [ … ]}}")]
     Shape,
-    /// Larger than is read.
-    #[error("it is larger than {LARGEST} bytes")]
+    #[error("it is larger than {MAX_DOCUMENT} bytes")]
     TooLarge,
-    /// More keys than anybody needs.
-    #[error("it has more than {MOST_KEYS} keys")]
+    #[error("it has more than {MAX_KEYS} keys")]
     TooMany,
 }
 
@@ -92,14 +85,14 @@ impl KeySet {
     /// Reads a document. Keys of no use here (shared secrets, private keys, for encryption, of
     /// algorithms that do not count, broken ones) are left out.
     pub(super) fn read(document: &[u8]) -> Result<Self, Unreadable> {
-        if document.len() > LARGEST {
+        if document.len() > MAX_DOCUMENT {
             return Err(Unreadable::TooLarge);
         }
         let text = std::str::from_utf8(document).map_err(|_| Unreadable::Shape)?;
         let written: Vec<&RawValue> = Object::read(text)
             .and_then(|set| set.required("keys"))
             .map_err(|Malformed| Unreadable::Shape)?;
-        if written.len() > MOST_KEYS {
+        if written.len() > MAX_KEYS {
             return Err(Unreadable::TooMany);
         }
         let keys: Vec<_> =
@@ -108,17 +101,14 @@ impl KeySet {
         Ok(Self { keys, print: blake3::hash(document), left_out })
     }
 
-    /// How many keys can be used.
     pub(super) fn usable(&self) -> usize {
         self.keys.len()
     }
 
-    /// How many were left out.
     pub(super) fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// The same for the same document.
     pub(super) fn print(&self) -> blake3::Hash {
         self.print
     }

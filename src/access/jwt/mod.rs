@@ -5,32 +5,30 @@
 //! could not pass with any key.
 
 mod claims;
-mod numeric_date;
-mod token;
+mod fresh;
+mod key_set;
+mod object;
 
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use jsonwebtoken::{DecodingKey, crypto};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use moka::future::Cache;
 
-use self::claims::Claims;
-use self::token::Token;
-use super::fetch::{self, Address, InFile, Source};
-use super::fresh::{Keys, PAUSE};
-use super::key_set::{Found, KeySet};
 use super::{Denied, Standing};
 use crate::clock;
 use crate::config::{self, Jwks};
 use crate::store::Caller;
+use claims::Claims;
+use fresh::{Keys, PAUSE, Source};
+use key_set::{Found, KeySet, algorithm};
+use object::{Malformed, Object};
 
-/// A checked token is not checked again for this long.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
-/// The most tokens that are remembered.
-const MOST_REMEMBERED: u64 = 10_000;
-
-type Wall = Arc<dyn Fn() -> Duration + Send + Sync>;
+const MAX_REMEMBERED: u64 = 10_000;
 
 /// Checks tokens. Clones share keys and memory.
 #[derive(Clone)]
@@ -38,10 +36,8 @@ pub struct Jwt {
     rules: Arc<config::Jwt>,
     keys: Arc<Keys>,
     checked: Cache<[u8; 32], Checked>,
-    wall: Wall,
 }
 
-/// What a token turned out to be.
 #[derive(Clone)]
 struct Checked {
     caller: Caller,
@@ -58,16 +54,12 @@ impl Jwt {
     /// # Errors
     /// The file cannot be read, or holds no key that can be used.
     pub fn new(settings: &config::Jwt) -> io::Result<Self> {
-        let source: Box<dyn Source> = match &settings.jwks {
-            Jwks::Address(address) => Box::new(Address(address.clone())),
-            Jwks::File(path) => Box::new(InFile(path.clone())),
-        };
-        let jwt = Self::with(settings, source, Arc::new(clock::wall));
+        let jwt = Self::with(settings, fresh::source(&settings.jwks));
         if let Jwks::File(path) = &settings.jwks {
             let named = |fault: &dyn fmt::Display| {
                 io::Error::other(format!("access.jwt.jwks: {}: {fault}", path.display()))
             };
-            let document = fetch::read(path).map_err(|fault| named(&fault))?;
+            let document = fresh::read_file(path).map_err(|fault| named(&fault))?;
             jwt.keys.take(&document).map_err(|fault| named(&fault))?;
             if jwt.keys.current().is_none_or(|set| set.usable() == 0) {
                 return Err(named(&"it holds no key that can be used"));
@@ -76,15 +68,14 @@ impl Jwt {
         Ok(jwt)
     }
 
-    fn with(settings: &config::Jwt, source: Box<dyn Source>, wall: Wall) -> Self {
+    fn with(settings: &config::Jwt, source: Source) -> Self {
         Self {
             rules: Arc::new(settings.clone()),
             keys: Arc::new(Keys::new(source)),
             checked: Cache::builder()
-                .max_capacity(MOST_REMEMBERED)
+                .max_capacity(MAX_REMEMBERED)
                 .time_to_live(REMEMBERED_FOR)
                 .build(),
-            wall,
         }
     }
 
@@ -94,7 +85,6 @@ impl Jwt {
         self.keys.keep()
     }
 
-    /// Asks for the keys soon, as an operator wants who has changed them.
     pub fn look_again(&self) {
         self.keys.look_again();
     }
@@ -109,7 +99,7 @@ impl Jwt {
         token: &str,
         is_let: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<(Caller, Standing), Denied> {
-        if token.len() > token::LARGEST {
+        if token.len() > MAX_TOKEN {
             return Err(Denied::Invalid);
         }
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
@@ -125,7 +115,7 @@ impl Jwt {
     async fn remembered(&self, hash: &[u8; 32]) -> Option<Checked> {
         let set = self.keys.current()?;
         let checked = self.checked.get(hash).await?;
-        let holds = checked.print == set.print() && (self.wall)() < checked.until;
+        let holds = checked.print == set.print() && clock::wall() < checked.until;
         holds.then_some(checked)
     }
 
@@ -135,7 +125,7 @@ impl Jwt {
         is_let: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<Checked, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
-        let claims = Claims::read(&token.claims, &self.rules, (self.wall)());
+        let claims = Claims::read(&token.claims, &self.rules, clock::wall());
         let Claims { subject, role, own, until } = claims.map_err(|_| Denied::Invalid)?;
         let set = self.set_for(&token).await?;
         let Found::Key(key) = set.find(token.key.as_deref(), token.algorithm) else {
@@ -172,6 +162,51 @@ impl fmt::Debug for Jwt {
 fn is_signed(token: &Token<'_>, key: &DecodingKey) -> bool {
     let (signature, signed) = (token.signature, token.signed.as_bytes());
     crypto::verify(signature, signed, key, token.algorithm).unwrap_or(false)
+}
+
+const MAX_TOKEN: usize = 8 * 1_024;
+/// What a token may call itself: an access token (RFC 9068), or a token that says no more. Others, such as
+/// `logout+jwt`, are for other doors.
+const KINDS: &[&str] = &["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
+/// What changes how the rest is to be read; none of it is understood here.
+const REFUSED: &[&str] = &["crit", "zip", "enc", "b64", "cty"];
+
+struct Token<'a> {
+    algorithm: Algorithm,
+    key: Option<String>,
+    claims: String,
+    signed: &'a str,
+    signature: &'a str,
+}
+
+impl<'a> Token<'a> {
+    fn read(token: &'a str) -> Result<Self, Malformed> {
+        let (signed, signature) = token.rsplit_once('.').ok_or(Malformed)?;
+        let (header, claims) = signed.split_once('.').ok_or(Malformed)?;
+        if signature.is_empty() {
+            return Err(Malformed);
+        }
+        let (algorithm, key) = read_header(&json(header)?)?;
+        Ok(Self { algorithm, key, claims: json(claims)?, signed, signature })
+    }
+}
+
+/// Where the header leads to other keys (`jku`, `jwk`, `x5u`, `x5c`), nobody goes.
+fn read_header(text: &str) -> Result<(Algorithm, Option<String>), Malformed> {
+    let header = Object::read(text)?;
+    let kind = header.optional::<String>("typ")?;
+    let is_ours = kind.is_none_or(|kind| KINDS.iter().any(|own| kind.eq_ignore_ascii_case(own)));
+    if !is_ours || REFUSED.iter().any(|name| header.has(name)) {
+        return Err(Malformed);
+    }
+    let algorithm = algorithm(&header.required::<String>("alg")?).ok_or(Malformed)?;
+    Ok((algorithm, header.optional("kid")?))
+}
+
+/// The decoder takes no padding, no blanks, no dots and no bits that mean nothing.
+fn json(part: &str) -> Result<String, Malformed> {
+    let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| Malformed)?;
+    String::from_utf8(bytes).map_err(|_| Malformed)
 }
 
 #[cfg(test)]

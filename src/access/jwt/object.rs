@@ -8,7 +8,6 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The members of an object, their values as written.
 pub(super) struct Object<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
 /// It is not what was expected; what it is instead is nobody's business.
@@ -24,12 +23,10 @@ impl<'a> Object<'a> {
         Ok(object)
     }
 
-    /// Whether it has a member of this name, whatever its value.
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// A member that must be there.
     pub(super) fn required<T: Deserialize<'a>>(&self, name: &str) -> Result<T, Malformed> {
         self.optional(name)?.ok_or(Malformed)
     }
@@ -40,12 +37,10 @@ impl<'a> Object<'a> {
         serde_json::from_str(written).map(Some).map_err(|_| Malformed)
     }
 
-    /// A member's value as it is written.
     pub(super) fn written(&self, name: &str) -> Option<&'a str> {
         self.0.get(name).map(|value| value.get())
     }
 
-    /// The names of all members.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(AsRef::as_ref)
     }

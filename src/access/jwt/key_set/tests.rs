@@ -84,7 +84,7 @@ fn keys_of_no_use_are_left_out_and_the_others_stay() {
 #[test]
 fn what_is_no_set_is_refused_as_a_whole() {
     let many: Vec<_> = (0..101).map(|_| json!({})).collect();
-    let large = document(&[json!("a".repeat(LARGEST))]);
+    let large = document(&[json!("a".repeat(MAX_DOCUMENT))]);
     for (document, why) in [
         ("", Unreadable::Shape),
         ("<html></html>", Unreadable::Shape),

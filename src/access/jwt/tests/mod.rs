@@ -1,6 +1,5 @@
 //! What a token has to be, and what becomes of those that are not.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -165,16 +164,19 @@ async fn a_storm_of_unknown_keys_is_one_fetch_in_thirty_seconds() {
 #[tokio::test(start_paused = true)]
 async fn keys_outlive_their_service_for_a_day() {
     let told = every_key();
-    let (jwt, _) = checker(&settings(), &told);
+    let (jwt, clock) = checker(&settings(), &told);
     let token = RSA.token("RS256", &claims());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
     told.says(None);
     tokio::time::sleep(Duration::from_secs(24 * 3_600 - 10)).await;
+    clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
     tokio::time::sleep(Duration::from_secs(11)).await;
+    clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
     told.says(Some(document(&[RSA.jwk()])));
     tokio::time::sleep(Duration::from_secs(31)).await;
+    clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
 }
 
@@ -249,8 +251,8 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_asked_for_once_nobody_checks_tokens() {
-    let wall: Wall = Arc::new(|| Duration::from_secs(NOW));
-    let jwt = Jwt::with(&settings(), Box::new(every_key()), wall);
+    clock::set_wall(Some(Duration::from_secs(NOW)));
+    let jwt = Jwt::with(&settings(), every_key().source());
     let keeping = tokio::spawn(jwt.keep());
     assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Ok(ada()));
     drop(jwt);

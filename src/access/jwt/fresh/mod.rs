@@ -1,21 +1,36 @@
 //! Keeps a login service's keys fresh: asks for them from time to time, and when a token names one
 //! that is not known yet, but never often.
 
+use std::error::Error;
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::io::{self, Read};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use bytes::Bytes;
 use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{timeout, timeout_at};
 use tracing::{debug, info, warn};
 
-use super::fetch::{DEADLINE, Fault, Fetched, Source};
-use super::key_set::KeySet;
+use super::key_set::{KeySet, MAX_DOCUMENT};
 use crate::clock::{self, Instant};
+use crate::config::Jwks;
+use crate::sync::lock;
+use crate::upstream::document::{self, Document};
 
-/// How long keys hold after they were last confirmed.
-pub(super) const LONGEST_STALE: Duration = Duration::from_secs(24 * 3_600);
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How often an address is asked that does not say how long its answer holds.
+const USUAL: Duration = Duration::from_secs(600);
+/// The shortest and the longest that an address may ask for.
+const SOONEST: Duration = Duration::from_secs(60);
+const LATEST: Duration = Duration::from_secs(900);
+const FILE_AGAIN: Duration = Duration::from_secs(10);
+pub(super) const MAX_STALE: Duration = Duration::from_secs(24 * 3_600);
 /// Whoever names unknown keys makes us ask at most once in this time; after a failure we ask as often.
 pub(super) const PAUSE: Duration = Duration::from_secs(30);
 /// After a failure while no keys are known at all.
@@ -23,22 +38,19 @@ pub(super) const PAUSE_WITHOUT: Duration = Duration::from_secs(5);
 /// How long a token waits for keys; a bit longer than asking may take.
 const WAIT: Duration = Duration::from_secs(DEADLINE.as_secs() + 1);
 
-/// Keys, and when they were last confirmed.
 struct Held {
     set: Arc<KeySet>,
     since: Instant,
 }
 
-/// The keys of one source, for all cores.
 pub(super) struct Keys {
-    source: Box<dyn Source>,
+    source: Source,
     held: ArcSwapOption<Held>,
     asking: Mutex<Asking>,
     wake: Arc<Notify>,
     asked: watch::Sender<u64>,
 }
 
-/// When it was asked, and when it will be.
 struct Asking {
     is_on: bool,
     /// Also by whoever came while it was on.
@@ -50,7 +62,7 @@ struct Asking {
 
 impl Keys {
     /// None yet: nothing is asked before [`Keys::keep`] runs.
-    pub(super) fn new(source: Box<dyn Source>) -> Self {
+    pub(super) fn new(source: Source) -> Self {
         let asking =
             Asking { is_on: false, is_wanted: false, last: None, due: clock::now(), fails: false };
         Self {
@@ -62,11 +74,10 @@ impl Keys {
         }
     }
 
-    /// The keys that hold now.
     pub(super) fn current(&self) -> Option<Arc<KeySet>> {
         let held = self.held.load();
         let held = held.as_ref()?;
-        let is_fresh = clock::now().duration_since(held.since) < LONGEST_STALE;
+        let is_fresh = clock::now().duration_since(held.since) < MAX_STALE;
         is_fresh.then(|| Arc::clone(&held.set))
     }
 
@@ -100,7 +111,6 @@ impl Keys {
         }
     }
 
-    /// Takes a document for the keys that hold from now on.
     pub(super) fn take(&self, document: &[u8]) -> Result<(), Fault> {
         let same = self.held.load_full().filter(|held| held.set.print() == blake3::hash(document));
         let set = match same {
@@ -126,7 +136,7 @@ impl Keys {
     }
 
     async fn refresh(&self) {
-        let fetched = self.source.fetch().await;
+        let fetched = (self.source)().await;
         let again = fetched.and_then(|Fetched { body, again }| self.take(&body).map(|()| again));
         let mut asking = self.asking();
         let pause = match again {
@@ -154,7 +164,7 @@ impl Keys {
     }
 
     fn asking(&self) -> MutexGuard<'_, Asking> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.asking)
     }
 }
 
@@ -201,6 +211,48 @@ fn told(set: KeySet) -> KeySet {
         _ => info!(usable, left_out, "the login service's keys are read"),
     }
     set
+}
+
+pub(in crate::access) struct Fetched {
+    pub(super) body: Bytes,
+    pub(super) again: Duration,
+}
+
+/// Why there are no new keys. It says nothing of the document.
+pub(super) type Fault = Box<dyn Error + Send + Sync>;
+pub(super) type Fetching = Pin<Box<dyn Future<Output = Result<Fetched, Fault>> + Send>>;
+pub(super) type Source = Box<dyn Fn() -> Fetching + Send + Sync>;
+
+/// An address, or a file that somebody replaces when keys change.
+pub(super) fn source(jwks: &Jwks) -> Source {
+    match jwks.clone() {
+        Jwks::Address(address) => Box::new(move || {
+            let address = address.clone();
+            Box::pin(async move {
+                let Document { body, fresh_for } =
+                    document::fetch(&address, MAX_DOCUMENT, DEADLINE).await?;
+                Ok(Fetched { body, again: fresh_for.unwrap_or(USUAL).clamp(SOONEST, LATEST) })
+            })
+        }),
+        Jwks::File(path) => Box::new(move || {
+            let path = path.clone();
+            Box::pin(async move {
+                let body = spawn_blocking(move || read_file(&path)).await??;
+                Ok(Fetched { body: body.into(), again: FILE_AGAIN })
+            })
+        }),
+    }
+}
+
+/// The file as it is now; one byte more than is taken, at most.
+pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
+    let mut body = Vec::new();
+    file.take(MAX_DOCUMENT as u64 + 1).read_to_end(&mut body)?;
+    Ok(body)
 }
 
 #[cfg(test)]

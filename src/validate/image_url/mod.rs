@@ -1,8 +1,52 @@
-//! Which hosts the public internet can reach, as tables of those that it cannot.
+//! Whether an address of a picture can be public, by its text alone (contract 2.5).
+//!
+//! The gateway fetches it, and a bad one is charged like a good one. Names are never resolved here: an
+//! answer would be stale by the time the gateway asks, and asking would tell others what runs where.
+//! A public name that points to a private address is therefore not caught.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use url::Host;
+use url::{Host, Url};
+
+/// The longest address, in bytes, as given and in its canonical form.
+///
+/// Guess: the contract names no limit; this is what common servers and browsers agree on.
+const MAX_LENGTH: usize = 2_048;
+
+/// The canonical form of a public http or https address, which is what is sent; or why `raw` is none.
+///
+/// Guess: "public" (2.5) is every name with a dot that is not reserved for private networks, and every
+/// address that is routed globally, on any port.
+pub fn image_url(raw: &str) -> Result<String, String> {
+    if raw.len() > MAX_LENGTH {
+        return Err(format!("expected at most {MAX_LENGTH} bytes, not {}", raw.len()));
+    }
+    // The parser drops tabs and line ends and turns `\` into `/`: what it reads is not what was given.
+    if raw.chars().any(|letter| letter <= ' ' || letter == '\u{7F}' || letter == '\\') {
+        return Err("expected an address without blanks, control characters and `\\`".to_owned());
+    }
+    let rest =
+        after_scheme(raw).ok_or("expected an address that starts with http:// or https://")?;
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.is_empty() {
+        return Err("expected a host after the scheme".to_owned());
+    }
+    if authority.contains('@') {
+        return Err("expected an address without a user name".to_owned());
+    }
+    let url = Url::parse(raw).map_err(|error| format!("expected an address: {error}"))?;
+    let host = url.host().ok_or("expected a host after the scheme")?;
+    public(&host)?;
+    if url.as_str().len() > MAX_LENGTH {
+        return Err(format!("expected at most {MAX_LENGTH} bytes once it is percent-encoded"));
+    }
+    Ok(url.into())
+}
+
+fn after_scheme(raw: &str) -> Option<&str> {
+    let (scheme, rest) = raw.split_once("://")?;
+    ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)).then_some(rest)
+}
 
 /// A network that is not public: its address, how many leading bits count, and what it is.
 type Row<A> = (A, u32, &'static str);
@@ -52,29 +96,14 @@ const CLOSED_V6: &[Row<Ipv6Addr>] = &[
 ];
 
 /// Names that only mean something within some machine or network, and all names below them.
+#[rustfmt::skip]
 const CLOSED_NAMES: &[&str] = &[
-    "localhost",
-    "localdomain",
-    "local",
-    "internal",
-    "intranet",
-    "intra",
-    "private",
-    "corp",
-    "home",
-    "lan",
-    "svc",
-    "consul",
-    "onion",
-    "alt",
-    "test",
-    "invalid",
-    "arpa",
-    "metadata.tencentyun.com",
+    "localhost", "localdomain", "local", "internal", "intranet", "intra", "private", "corp", "home", "lan", "svc", "consul",
+    "onion", "alt", "test", "invalid", "arpa", "metadata.tencentyun.com",
 ];
 
 /// Whether the public internet can reach `host`; otherwise what is expected instead.
-pub(super) fn public(host: &Host<&str>) -> Result<(), String> {
+fn public(host: &Host<&str>) -> Result<(), String> {
     match host {
         Host::Domain(name) => public_name(name),
         Host::Ipv4(address) => {
@@ -113,3 +142,6 @@ fn not_in<A: Copy>(closed: &[Row<A>], address: A, bits: fn(A) -> u128) -> Result
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

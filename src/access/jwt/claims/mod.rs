@@ -1,38 +1,32 @@
 //! Reads what a token claims, by the settings and the time: all of it right, or nothing.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use super::numeric_date;
-use crate::access::object::{Malformed, Object};
+use super::object::{Malformed, Object};
 use crate::config::{ClaimName, Jwt};
 use crate::store::{Own, Role};
 
-/// The longest name of a subject, in bytes.
-const LONGEST_SUBJECT: usize = 255;
+const MAX_SUBJECT: usize = 255;
 
-/// What a token claims.
 pub(super) struct Claims {
-    /// `sub`
     pub(super) subject: Arc<str>,
-    /// By `access.jwt.role_claim`.
     pub(super) role: Role,
-    /// By `access.jwt.budget_claim`.
     pub(super) own: Own,
     /// When it ends, the leeway included: wall-clock time since the Unix epoch.
     pub(super) until: Duration,
 }
 
 impl Claims {
-    /// `now` is wall-clock time since the Unix epoch.
     pub(super) fn read(text: &str, rules: &Jwt, now: Duration) -> Result<Self, Malformed> {
         let claims = Object::read(text)?;
-        let expiry = numeric_date::read(claims.written("exp").ok_or(Malformed)?)?;
+        let expiry = numeric_date(claims.written("exp").ok_or(Malformed)?)?;
         let until = expiry + rules.leeway;
         let is_early = |name| -> Result<bool, Malformed> {
-            let from = claims.written(name).map(numeric_date::read).transpose()?;
+            let from = claims.written(name).map(numeric_date).transpose()?;
             Ok(from.is_some_and(|from| from > now + rules.leeway))
         };
         let holds = now < until && !is_early("nbf")? && !is_early("iat")?;
@@ -70,7 +64,7 @@ fn subject(name: String) -> Result<Arc<str>, Malformed> {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    if name.trim().is_empty() || name.len() > LONGEST_SUBJECT || name.chars().any(lies) {
+    if name.trim().is_empty() || name.len() > MAX_SUBJECT || name.chars().any(lies) {
         return Err(Malformed);
     }
     Ok(visible(&name).into())
@@ -83,9 +77,10 @@ fn visible(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for (at, c) in name.char_indices() {
         let looks_escaped = c == '\\' && name[at..].starts_with("\\u{");
-        match looks_escaped || is_unseen(c) {
-            true => shown.extend(c.escape_unicode()),
-            false => shown.push(c),
+        if looks_escaped || is_unseen(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
         }
     }
     shown
@@ -101,7 +96,6 @@ fn is_unseen(c: char) -> bool {
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A claim as it is written, through the objects that lead to it.
 fn written<'a>(claims: &Object<'a>, name: &ClaimName) -> Result<Option<&'a str>, Malformed> {
     let ClaimName(path) = name;
     let Some((first, rest)) = path.split_first() else { return Ok(None) };
@@ -119,10 +113,8 @@ fn role(claims: &Object<'_>, name: &ClaimName) -> Role {
     let one: Option<String> = serde_json::from_str(written).ok();
     let several: Vec<&RawValue> = serde_json::from_str(written).unwrap_or_default();
     let among = several.iter().filter_map(|one| serde_json::from_str::<String>(one.get()).ok());
-    match one.into_iter().chain(among).any(|name| name == Role::Admin.name()) {
-        true => Role::Admin,
-        false => Role::Member,
-    }
+    let is_admin = one.into_iter().chain(among).any(|name| name == Role::Admin.name());
+    if is_admin { Role::Admin } else { Role::Member }
 }
 
 /// `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}` with one of them or both.
@@ -150,6 +142,50 @@ fn set(own: &mut Own, period: &str, amount: &str) -> Result<(), Malformed> {
     };
     *limit = Some(amount.parse().map_err(|_| Malformed)?);
     Ok(())
+}
+
+/// The last second of the year 9999: a time beyond it is a mistake.
+const LATEST: u64 = 253_402_300_799;
+const MAX_DIGITS: isize = 12;
+/// Nobody needs more characters for a moment; who counts them need not count far.
+const MAX_LENGTH: usize = 64;
+/// The digits of a nanosecond; what is written behind them is cut off.
+const NANOS: isize = 9;
+
+/// Reads a moment as tokens write it (RFC 7519, 2: seconds since the Unix epoch, whole or not), digit by
+/// digit, since no float holds them all. What is no JSON number or before 1970 is malformed.
+fn numeric_date(written: &str) -> Result<Duration, Malformed> {
+    if written.len() > MAX_LENGTH {
+        return Err(Malformed);
+    }
+    let (mantissa, exponent) = written.split_once(['e', 'E']).unwrap_or((written, "0"));
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if !is_number(whole) || !is_number(part) {
+        return Err(Malformed);
+    }
+    let exponent: isize = exponent.parse().map_err(|_| Malformed)?;
+    let digits = format!("{whole}{part}");
+    let significant = digits.trim_start_matches('0').as_bytes();
+    if significant.is_empty() {
+        return Ok(Duration::ZERO);
+    }
+    let zeros = digits.len() - significant.len();
+    // How many of them stand before the point.
+    let place = |length: usize| isize::try_from(length).map_err(|_| Malformed);
+    let point = (place(whole.len())? - place(zeros)?).checked_add(exponent).ok_or(Malformed)?;
+    if point > MAX_DIGITS {
+        return Err(Malformed);
+    }
+    // A digit of value, counted from the point: what stands beyond those that are written is a zero.
+    let at = |place: isize| {
+        let place = place.checked_add(point).and_then(|place| usize::try_from(place).ok());
+        u64::from(place.and_then(|place| significant.get(place)).map_or(0, |digit| digit - b'0'))
+    };
+    let number = |places: Range<isize>| places.fold(0, |sum, place| sum * 10 + at(place));
+    let seconds = number(-point.max(0)..0);
+    let nanos = u32::try_from(number(0..NANOS)).map_err(|_| Malformed)?;
+    if seconds > LATEST { Err(Malformed) } else { Ok(Duration::new(seconds, nanos)) }
 }
 
 #[cfg(test)]

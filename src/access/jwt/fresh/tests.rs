@@ -4,7 +4,7 @@ use super::*;
 use crate::access::jwt::tests::issuer::{ED, P256, Told, document};
 
 fn keys(told: &Told) -> Arc<Keys> {
-    Arc::new(Keys::new(Box::new(told.clone())))
+    Arc::new(Keys::new(told.source()))
 }
 
 #[tokio::test(start_paused = true)]

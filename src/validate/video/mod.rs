@@ -4,10 +4,9 @@ use std::borrow::Cow;
 
 use serde::de::MapAccess;
 
-use super::ignored::Ignored;
 use super::image_url::image_url;
 use super::json::{self, Entry, Field, Members, Shape, Unknown, Whole};
-use super::rule::{Faults, Rule};
+use super::rule::{Faults, Ignored, Rule};
 use super::text::{has_nul, is_blank, listed, nearest, shown};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::{
@@ -17,10 +16,8 @@ use crate::contract::video::{ASPECT_RATIOS, PROMPT_LIMIT, VideoRequest};
 use crate::contract::wire;
 use crate::problem::{INTERNAL, Problem};
 
-/// A video that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoOrder {
-    /// What is bought.
     pub order: Checked<Order>,
     /// What the model ignores of it.
     pub ignored: Ignored,
@@ -50,7 +47,6 @@ pub fn video_order(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Prob
     Ok(VideoOrder { order: draft.judged(Faults::default())?, ignored })
 }
 
-/// The request as it was read.
 pub(super) struct Draft<'a> {
     catalog: &'a Catalog,
     pub(super) prompt: Field<Cow<'a, str>>,
@@ -112,7 +108,6 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The model's row, where the model is known.
     fn row(&self) -> Option<&'a VideoModel> {
         match &self.model {
             Field::Absent => self.catalog.video_model(DEFAULT_VIDEO_MODEL),

@@ -3,17 +3,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use zeroize::Zeroizing;
 
-use super::keyed::{self, SecretFault};
 use super::token::{self, Secret};
 use super::{Denied, Standing};
 use crate::clock::{self, Instant};
@@ -23,60 +22,55 @@ use crate::store::{Caller, Identity, LOOK_EVERY, Member, Role, Session, Store, U
 const HOLDS_FOR: Duration = Duration::from_secs(30);
 /// When to come back, as long as it cannot.
 pub(super) const TRY_AGAIN: Duration = Duration::from_secs(5);
-/// How long a login lasts.
 const LOGIN_LASTS: Duration = Duration::from_secs(7 * 86_400);
 
-/// Who may call where members may; shared by every core.
 pub struct Roll {
     store: Store,
     secret: Secret,
-    known: ArcSwapOption<Known>,
-    began: Instant,
-    /// When the store was last heard, in milliseconds after `began`.
-    heard: AtomicU64,
-    is_deaf: AtomicBool,
+    latest: ArcSwapOption<Latest>,
+    is_failing: AtomicBool,
     /// One change at a time, so that no list overtakes a newer one.
     turn: Mutex<()>,
 }
 
-/// The list as the store has it.
+/// The list, and when the store last said that it holds.
+struct Latest {
+    known: Arc<Known>,
+    refreshed_at: Instant,
+}
+
 struct Known {
     edition: u64,
-    tokens: HashMap<Identity, Arc<Badge>>,
+    tokens: HashMap<Identity, Arc<Entry>>,
     logins: HashMap<Identity, Login>,
 }
 
 /// A member whose token is good.
-struct Badge {
+struct Entry {
     member: Member,
     ended: CancellationToken,
 }
 
 struct Login {
-    badge: Arc<Badge>,
+    entry: Arc<Entry>,
     until: Duration,
     ended: CancellationToken,
 }
 
-/// A login that was just opened.
 pub struct Opened {
     /// What the cookie carries; it is nowhere else.
     pub value: Zeroizing<String>,
-    /// For how long.
     pub lasts: Duration,
 }
 
-/// How many may call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// All whose token is good.
     pub members: usize,
     /// Those of them with the role.
     pub admins: usize,
 }
 
 impl Count {
-    /// Of these, revoked ones left out.
     pub fn of<'a>(members: impl IntoIterator<Item = &'a Member>) -> Self {
         let good = members.into_iter().filter(|member| member.revoked.is_none());
         good.fold(Self::default(), |Self { members, admins }, member| Self {
@@ -92,10 +86,8 @@ impl Roll {
         Self {
             store,
             secret,
-            known: ArcSwapOption::empty(),
-            began: clock::now(),
-            heard: AtomicU64::new(0),
-            is_deaf: AtomicBool::new(false),
+            latest: ArcSwapOption::empty(),
+            is_failing: AtomicBool::new(false),
             turn: Mutex::default(),
         }
     }
@@ -105,12 +97,11 @@ impl Roll {
     /// # Errors
     /// The tokens were made with another secret.
     pub(super) async fn open(&self) -> Result<(), SecretFault> {
-        keyed::recognise(&self.store, &self.secret).await?;
+        recognise(&self.store, &self.secret).await?;
         self.look().await;
         Ok(())
     }
 
-    /// Looks for changes, for ever.
     pub async fn follow(&self) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -120,19 +111,17 @@ impl Roll {
         }
     }
 
-    /// Whose token it is.
     pub(super) fn by_token(&self, token: &str) -> Result<(Caller, Standing), Denied> {
         let known = self.known()?;
-        Ok(known.badge(&token::hash(&self.secret, token))?.shown())
+        Ok(known.entry(&token::hash(&self.secret, token))?.shown())
     }
 
-    /// Whose login it is.
     pub(super) fn by_login(&self, value: &str) -> Result<(Caller, Standing), Denied> {
         let known = self.known()?;
         let id = token::hash_cookie(&self.secret, value);
         let login = found(&known.logins, &id).filter(|login| login.until > clock::wall());
-        let Login { badge, until, ended } = login.ok_or(Denied::Invalid)?;
-        let (caller, standing) = badge.shown();
+        let Login { entry, until, ended } = login.ok_or(Denied::Invalid)?;
+        let (caller, standing) = entry.shown();
         let (ended, until) = (Some(ended.clone()), Some(*until));
         Ok((caller, Standing { ended, until, ..standing }))
     }
@@ -145,15 +134,15 @@ impl Roll {
         carried: Option<&str>,
     ) -> Result<Opened, Denied> {
         let known = self.known()?;
-        let badge = Arc::clone(known.badge(&token::hash(&self.secret, token))?);
+        let entry = Arc::clone(known.entry(&token::hash(&self.secret, token))?);
         let value = token::random().map_err(|error| {
             error!(%error, "nobody can log in");
             Denied::Unavailable { retry_after: TRY_AGAIN }
         })?;
         let session = Session {
             id: token::hash_cookie(&self.secret, &value),
-            member: Arc::clone(&badge.member.name),
-            token: badge.member.token,
+            member: Arc::clone(&entry.member.name),
+            token: entry.member.token,
             until: clock::wall() + LOGIN_LASTS,
         };
         let _turn = self.turn.lock().await;
@@ -165,7 +154,6 @@ impl Roll {
         Ok(Opened { value, lasts: LOGIN_LASTS })
     }
 
-    /// Ends a login.
     pub(super) async fn log_out(&self, value: &str) -> Result<(), Unavailable> {
         let Some(id) = self.login(value) else { return Ok(()) };
         let _turn = self.turn.lock().await;
@@ -177,57 +165,51 @@ impl Roll {
     /// the list cannot be read, it is for the store to say.
     fn login(&self, value: &str) -> Option<Identity> {
         let id = token::hash_cookie(&self.secret, value);
-        let known = self.known.load();
-        let is_unknown = known.as_ref().is_some_and(|known| found(&known.logins, &id).is_none());
-        (!is_unknown).then_some(id)
+        let latest = self.latest.load();
+        let is_unknown = |latest: &Arc<Latest>| found(&latest.known.logins, &id).is_none();
+        (!latest.as_ref().is_some_and(is_unknown)).then_some(id)
     }
 
     /// How many may call; `None` while the list cannot be read.
     pub fn count(&self) -> Option<Count> {
         let known = self.known().ok()?;
-        Some(Count::of(known.tokens.values().map(|badge| &badge.member)))
+        Some(Count::of(known.tokens.values().map(|entry| &entry.member)))
     }
 
     fn known(&self) -> Result<Arc<Known>, Denied> {
-        let since = self.since_began().saturating_sub(self.heard.load(Ordering::Acquire));
-        let holds = u128::from(since) <= HOLDS_FOR.as_millis();
-        let known = self.known.load_full().filter(|_| holds);
+        let latest = self.latest.load();
+        let holds =
+            |latest: &&Arc<Latest>| clock::now().duration_since(latest.refreshed_at) <= HOLDS_FOR;
+        let known = latest.as_ref().filter(holds).map(|latest| Arc::clone(&latest.known));
         known.ok_or(Denied::Unavailable { retry_after: TRY_AGAIN })
-    }
-
-    fn since_began(&self) -> u64 {
-        u64::try_from(clock::now().duration_since(self.began).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Reads the list if it is another one.
     pub(super) async fn look(&self) {
         let _turn = self.turn.lock().await;
-        let outcome = match self.store.edition().await {
-            Ok(edition) if self.edition() == Some(edition) => {
-                self.note_heard();
+        let old = self.latest.load_full();
+        let outcome = match (self.store.edition().await, old) {
+            (Ok(edition), Some(old)) if old.known.edition == edition => {
+                self.refreshed(Arc::clone(&old.known));
                 Ok(())
             }
-            Ok(_) => self.read().await,
-            Err(error) => Err(error),
+            (Ok(_), _) => self.read().await,
+            (Err(error), _) => Err(error),
         };
         match outcome {
-            Ok(()) if self.is_deaf.swap(false, Ordering::AcqRel) => {
+            Ok(()) if self.is_failing.swap(false, Ordering::AcqRel) => {
                 info!("the list of members can be read again");
             }
             Ok(()) => {}
-            Err(error) if !self.is_deaf.swap(true, Ordering::AcqRel) => {
+            Err(error) if !self.is_failing.swap(true, Ordering::AcqRel) => {
                 error!(%error, "the list of members cannot be read: soon nobody is let in");
             }
             Err(_still) => {}
         }
     }
 
-    fn edition(&self) -> Option<u64> {
-        self.known.load().as_ref().map(|known| known.edition)
-    }
-
-    fn note_heard(&self) {
-        self.heard.store(self.since_began(), Ordering::Release);
+    fn refreshed(&self, known: Arc<Known>) {
+        self.latest.store(Some(Arc::new(Latest { known, refreshed_at: clock::now() })));
     }
 
     /// Reads the whole list. Only who has the turn may.
@@ -235,10 +217,9 @@ impl Roll {
         // The edition first: what changes while we read is found at the next look.
         let edition = self.store.edition().await?;
         let (members, sessions) = (self.store.members().await?, self.store.sessions().await?);
-        let old = self.known.load_full();
+        let old = self.latest.load_full().map(|latest| Arc::clone(&latest.known));
         let new = Arc::new(Known::new(edition, members, sessions, old.as_deref()));
-        self.known.store(Some(Arc::clone(&new)));
-        self.note_heard();
+        self.refreshed(Arc::clone(&new));
         if let Some(old) = old {
             old.end_what_is_not_in(&new);
         }
@@ -248,41 +229,76 @@ impl Roll {
 
 impl Known {
     fn new(edition: u64, members: Vec<Member>, sessions: Vec<Session>, old: Option<&Self>) -> Self {
-        let badge = |member: Member| {
+        let entry = |member: Member| {
             let before = old.and_then(|old| old.tokens.get(&member.token));
-            let ended = before.map_or_else(CancellationToken::new, |badge| badge.ended.clone());
-            (member.token, Arc::new(Badge { member, ended }))
+            let ended = before.map_or_else(CancellationToken::new, |entry| entry.ended.clone());
+            (member.token, Arc::new(Entry { member, ended }))
         };
         let good = members.into_iter().filter(|member| member.revoked.is_none());
-        let tokens: HashMap<_, _> = good.map(badge).collect();
+        let tokens: HashMap<_, _> = good.map(entry).collect();
         let login = |session: Session| {
-            let badge = tokens.get(&session.token)?;
-            if badge.member.name != session.member {
+            let entry = tokens.get(&session.token)?;
+            if entry.member.name != session.member {
                 return None;
             }
             let before = old.and_then(|old| old.logins.get(&session.id));
             let ended =
-                before.map_or_else(|| badge.ended.child_token(), |login| login.ended.clone());
-            Some((session.id, Login { badge: Arc::clone(badge), until: session.until, ended }))
+                before.map_or_else(|| entry.ended.child_token(), |login| login.ended.clone());
+            Some((session.id, Login { entry: Arc::clone(entry), until: session.until, ended }))
         };
         let logins = sessions.into_iter().filter_map(login).collect();
         Self { edition, tokens, logins }
     }
 
-    fn badge(&self, token: &Identity) -> Result<&Arc<Badge>, Denied> {
+    fn entry(&self, token: &Identity) -> Result<&Arc<Entry>, Denied> {
         found(&self.tokens, token).ok_or(Denied::Invalid)
     }
 
     fn end_what_is_not_in(&self, new: &Self) {
-        for (id, badge) in &self.tokens {
+        for (id, entry) in &self.tokens {
             if !new.tokens.contains_key(id) {
-                badge.ended.cancel();
+                entry.ended.cancel();
             }
         }
         for (id, login) in &self.logins {
             if !new.logins.contains_key(id) {
                 login.ended.cancel();
             }
+        }
+    }
+}
+
+/// Why a secret is not the one that is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecretFault {
+    /// There is another one.
+    #[error(
+        "the secret is not the one that the members' tokens in this ledger were made with, and none of \
+         them would hold: set TOLLGATE_SECRET, or put the file tollgate.secret back, as they were; or \
+         go on with the secret as it is, and give each member another token: \
+         `tollgate member rotate NAME --new-secret`"
+    )]
+    Another,
+    /// There is none any more.
+    #[error(
+        "the secret that the members' tokens in this ledger were made with is gone, and none of them \
+         would hold: set TOLLGATE_SECRET, or put the file tollgate.secret back beside the ledger; or \
+         make another, and give each member another token: `tollgate member rotate NAME`"
+    )]
+    Lost,
+}
+
+/// Sees to it that tokens are hashed with the secret that they were made with: with another one nobody would
+/// be let in, and nobody would know why. Notes which one it is, the first time.
+async fn recognise(members: &Store, secret: &Secret) -> Result<(), SecretFault> {
+    match members.keyed_by().await {
+        Ok(Some(print)) if print != secret.print() => Err(SecretFault::Another),
+        Ok(Some(_)) | Err(_) => Ok(()),
+        Ok(None) => {
+            if let Err(error) = members.key_by(secret.print()).await {
+                warn!(%error, "which secret the tokens are made with could not be noted");
+            }
+            Ok(())
         }
     }
 }
@@ -294,7 +310,7 @@ fn found<'a, T>(all: &'a HashMap<Identity, T>, id: &Identity) -> Option<&'a T> {
     token::is_same(known, id).then_some(value)
 }
 
-impl Badge {
+impl Entry {
     fn shown(&self) -> (Caller, Standing) {
         let Member { name, role, own, .. } = &self.member;
         let ended = Some(self.ended.clone());

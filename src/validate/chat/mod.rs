@@ -13,14 +13,11 @@ use super::rule::{Faults, Rule};
 use super::text::{has_nul, is_blank, listed, nearest, shown};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::Catalog;
-use crate::contract::chat::{Message, ROLES};
-use crate::contract::wire;
+use crate::contract::wire::{self, Message, ROLES};
 use crate::problem::{INTERNAL, Problem};
 
-/// What a chat is judged by.
 #[derive(Clone, Debug)]
 pub struct ChatRules {
-    /// The models on offer.
     pub catalog: Arc<Catalog>,
     /// `gateway.chat_fields`: optional fields that pass as they are written. `model` and `messages`
     /// mean nothing here.
@@ -42,7 +39,6 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem
     draft.judged(payload.len(), Faults::default())
 }
 
-/// The request as it was read, nothing judged but its messages.
 pub(super) struct Draft<'a> {
     rules: &'a ChatRules,
     pub(super) model: Field<Cow<'a, str>>,
@@ -163,7 +159,6 @@ impl<'a> Shape<'a> for Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// Judges the next one.
     pub(super) fn take(&mut self, field: Field<Saying<'a>>) {
         let index = self.count;
         self.count += 1;
@@ -227,9 +222,7 @@ impl<'a> Shape<'a> for Saying<'a> {
     const EXPECTED: &'static str = "an object with role and content";
 
     fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        let mut message = Self::default();
-        json::members(map, &mut message, depth)?;
-        Ok(Some(message))
+        json::inner(map, depth)
     }
 }
 
@@ -243,7 +236,6 @@ impl<'a> Members<'a> for Saying<'a> {
     }
 }
 
-/// The request as it is sent.
 struct Request<'a> {
     model: &'a str,
     messages: &'a [Message<'a>],
