@@ -94,9 +94,8 @@ fn refuse(problem: Problem, request: &impl Refusable) -> Answer {
 }
 
 /// The answer, after which the connection closes: what follows on it cannot be told apart from the unread body.
-fn closing(mut answer: Answer) -> Answer {
-    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    answer
+fn closing(answer: Answer) -> Answer {
+    answer::with(answer, [(CONNECTION, "close")])
 }
 
 /// A layer that passes requests on unchanged, but for those that `check` refuses.

@@ -14,6 +14,8 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, 
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+use crate::clock::whole_seconds;
+
 pub use kinds::*;
 pub use openai::{family, is_sent_again};
 
@@ -136,8 +138,7 @@ impl Problem {
     /// When to come back: whole seconds, rounded up, at least 1, because 0 invites a storm.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
-        let whole = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        self.retry_after = Some(whole.max(1));
+        self.retry_after = Some(whole_seconds(wait).max(1));
         self
     }
 

@@ -2,7 +2,6 @@
 
 mod connection;
 mod crowd;
-mod watch;
 
 use std::convert::Infallible;
 use std::io;

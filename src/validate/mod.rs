@@ -9,20 +9,19 @@
 //! (`text::has_nul`); a message has `role` and `content` only and is not blank (`chat::Saying`); no
 //! further fields in a request (`rule::Faults::unknown`); which numbers are integers
 //! (`json::Whole`); a ratio is passed on to every model (`video`); what a public address is
-//! (`image_url`); what a request id looks like (`status::LONGEST_REQUEST_ID`).
+//! (`image_url`); what a request id looks like (`jobs::LONGEST_REQUEST_ID`).
 
 mod chat;
-mod everybody;
 mod ignored;
 mod image_url;
-mod job_ids;
+mod jobs;
 mod json;
 mod log_in;
 pub mod openai;
 mod passthrough;
+mod query;
+mod reports;
 mod rule;
-mod since;
-mod status;
 mod text;
 mod video;
 
@@ -31,14 +30,13 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
-pub use everybody::{EverybodyQuery, Shape, everybody, too_many_rows};
 pub use ignored::Ignored;
 pub use image_url::image_url;
-pub use job_ids::{JobIds, MOST_JOBS, job_ids};
+pub use jobs::{JobIds, MOST_JOBS, StatusQuery, job_ids, request_id, status};
 pub use log_in::{LogIn, log_in};
-pub use passthrough::{no_query, passthrough};
-pub use since::{SinceQuery, since};
-pub use status::{StatusQuery, request_id, status};
+pub use passthrough::passthrough;
+pub use query::no_query;
+pub use reports::{EverybodyQuery, Shape, SinceQuery, everybody, since, too_many_rows};
 pub use video::{VideoOrder, video, video_order};
 
 use crate::contract::money::Usd;

@@ -151,11 +151,7 @@ impl Bucket {
         // Seconds until the whole burst is there again, as the draft's `t` has it.
         let missing = self.burst.saturating_sub(room);
         let until_whole = self.one_per * missing;
-        Left {
-            policy: self.policy.clone(),
-            room,
-            seconds: until_whole.as_secs() + u64::from(until_whole.subsec_nanos() > 0),
-        }
+        Left { policy: self.policy.clone(), room, seconds: clock::whole_seconds(until_whole) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Share, (u32, Instant)>> {

@@ -17,9 +17,9 @@ use utoipa::openapi::{
     Ref, RefOr, Required, Schema, SecurityRequirement,
 };
 
-use super::endpoints::{ANY, ENDPOINTS, Endpoint, OF_CALLERS, Operation, Reply};
+use super::endpoints::{self, ENDPOINTS, Endpoint, Operation, Reply};
 use crate::contract::catalog::Catalog;
-use crate::downstream::route::{Class, Needs};
+use crate::downstream::route::Class;
 use crate::problem::Kind;
 
 const ABOUT: &str = "A proxy that holds the key of a prepaid AI gateway and never buys twice. Amounts are US dollars: \
@@ -167,12 +167,8 @@ fn variables(path: &str) -> impl Iterator<Item = &str> {
 
 fn by_status(endpoint: &Endpoint, operation: &Operation) -> BTreeMap<u16, Vec<&'static Kind>> {
     let mut by_status = BTreeMap::<_, Vec<_>>::new();
-    let callers = match endpoint.route.needs {
-        Needs::Caller => OF_CALLERS,
-        Needs::Nobody => &[],
-    };
-    let sets = [operation.problems, ANY, callers].into_iter().flatten();
-    for kind in sets.copied() {
+    let own = operation.problems.iter().copied();
+    for kind in own.chain(endpoints::problems(&endpoint.route)) {
         let kinds = by_status.entry(kind.status.as_u16()).or_default();
         if !kinds.contains(&kind) {
             kinds.push(kind);
