@@ -104,7 +104,7 @@ fn check<R: Refusable>(
 ) -> Step<impl Fn(R) -> Onward<R> + Clone> {
     Step(move |request| match check(&request) {
         Ok(()) => Ok((request, Unchanged)),
-        Err(problem) => Err(refuse(problem, &request)),
+        Err(problem) => Err(Box::new(refuse(problem, &request))),
     })
 }
 

@@ -106,7 +106,11 @@ impl Limiter {
     }
 
     /// Counts one call, or returns why it is refused and what is left.
-    fn admit(self: &Arc<Self>, caller: &Caller, class: Class) -> Result<Counted, (Problem, Left)> {
+    fn admit(
+        self: &Arc<Self>,
+        caller: &Caller,
+        class: Class,
+    ) -> Result<Counted, Box<(Problem, Left)>> {
         let Some(bucket) = self.bucket(class) else { return Ok(Counted::default()) };
         let is_paid = class == Class::Paid;
         let left = match bucket.take(caller) {
@@ -118,7 +122,7 @@ impl Limiter {
                 let Bucket { burst, one_per, .. } = bucket;
                 let detail = format!("at most {burst} calls at once, then one every {one_per:?}");
                 let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-                return Err((problem, bucket.left(0)));
+                return Err(Box::new((problem, bucket.left(0))));
             }
         };
         let place = match is_paid.then(|| self.enter(caller)) {
@@ -129,7 +133,7 @@ impl Limiter {
                 let detail = format!("at most {} calls at the same time", self.concurrent);
                 let wait = Duration::from_secs(1);
                 let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-                return Err((problem, left));
+                return Err(Box::new((problem, left)));
             }
         };
         Ok(Counted { left: Some(left), place })
@@ -178,7 +182,10 @@ pub fn layer<B: http_body::Body>(
     let limiter = Arc::clone(&config.limiter);
     Step(move |call: Call<B>| match limiter.admit(&call.caller, call.route.class) {
         Ok(counted) => Ok((call, counted)),
-        Err((problem, left)) => Err(left.finish(refuse(problem, &call))),
+        Err(refused) => {
+            let (problem, left) = *refused;
+            Err(Box::new(left.finish(refuse(problem, &call))))
+        }
     })
 }
 

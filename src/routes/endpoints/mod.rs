@@ -158,6 +158,15 @@ pub(super) struct Reply {
     pub(super) bodies: &'static [(&'static str, &'static str)],
 }
 
+/// A parameter that may be left out.
+pub(super) const fn may(
+    name: &'static str,
+    about: &'static str,
+    schema: fn() -> RefOr<Schema>,
+) -> Query {
+    Query { name, is_required: false, about, schema }
+}
+
 const fn ok(about: &'static str, bodies: &'static [(&'static str, &'static str)]) -> Reply {
     Reply { status: StatusCode::OK, about, bodies }
 }

@@ -3,9 +3,8 @@
 use std::future::ready;
 
 use http::{Method, StatusCode};
-use utoipa::openapi::{RefOr, Schema};
 
-use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, ok, op};
+use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op};
 use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
@@ -31,11 +30,6 @@ const ONE_JOB: Query = Query {
 };
 const SOME_JOBS: Query =
     may("request_id", "The jobs, repeatable; without it the caller's own.", schemas::request_ids);
-
-/// A parameter that may be left out.
-const fn may(name: &'static str, about: &'static str, schema: fn() -> RefOr<Schema>) -> Query {
-    Query { name, is_required: false, about, schema }
-}
 
 const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, ..ok("Done.", &[]) };
 /// Every endpoint. What is in none of these rows is the page's, or nobody's.
