@@ -27,7 +27,6 @@ pub const FOR_ANY_PAGE: [(HeaderName, &str); 2] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "cross-origin"),
 ];
 
-/// The response to a caller.
 pub type Answer = Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -35,7 +34,17 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// How much of a body is handed out at once, in bytes.
 pub const PART: usize = 16 * 1_024;
 
-/// A body that is there already, or one that comes piece by piece.
+/// The body of a response: an [`http_body::Body`] of [`Bytes`] that is there already, or that comes piece
+/// by piece.
+///
+/// ```
+/// use http_body_util::BodyExt;
+///
+/// async fn text(response: http::Response<tollgate::Body>) -> Option<String> {
+///     let whole = response.into_body().collect().await.ok()?;
+///     String::from_utf8(whole.to_bytes().into()).ok()
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Body {
     inner: Inner,
@@ -63,12 +72,11 @@ enum Inner {
 }
 
 impl Body {
-    /// No body at all.
     pub fn empty() -> Self {
         Self::from(Bytes::new())
     }
 
-    /// A body that comes piece by piece.
+    #[doc(hidden)]
     pub fn stream<B>(body: B) -> Self
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -76,7 +84,7 @@ impl Body {
         Self::new(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
     }
 
-    /// The same body, which keeps `guard` until the connection has taken all of it, or is gone.
+    #[doc(hidden)]
     #[must_use]
     pub fn holding(mut self, guard: impl Send + 'static) -> Self {
         let guard: Box<dyn Send> = match self.guard.take() {
@@ -87,7 +95,7 @@ impl Body {
         self
     }
 
-    /// What is left of it, if all of that is there already.
+    #[doc(hidden)]
     pub fn whole(&self) -> Option<Bytes> {
         match &self.inner {
             Inner::Whole(rest) => Some(rest.clone()),
@@ -95,7 +103,7 @@ impl Body {
         }
     }
 
-    /// The refusal that it is the document of.
+    #[doc(hidden)]
     pub fn problem(&self) -> Option<&Problem> {
         self.problem.as_deref()
     }
@@ -156,7 +164,6 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
     with(bytes_of(status, "application/json", bytes.into()), [(CACHE_CONTROL, "no-store")])
 }
 
-/// An answer of `status` with this body.
 pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
     let mut answer = with(Response::new(Body::from(body)), [(CONTENT_TYPE, media_type)]);
     *answer.status_mut() = status;
@@ -173,7 +180,6 @@ pub fn events(answer: Answer) -> Answer {
     with(answer, headers)
 }
 
-/// The answer that a refusal is.
 pub fn refusal(problem: Problem, request_id: &str) -> Answer {
     let mut answer = problem.clone().into_response(request_id).map(Body::from);
     answer.body_mut().problem = Some(Box::new(problem));
@@ -186,7 +192,6 @@ pub fn sealed(answer: Answer) -> Answer {
     with(answer, [(CONTENT_SECURITY_POLICY, SEALED), (X_CONTENT_TYPE_OPTIONS, "nosniff")])
 }
 
-/// The answer with these headers.
 pub fn with<const N: usize>(
     mut answer: Answer,
     headers: [(HeaderName, &'static str); N],

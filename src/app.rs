@@ -7,7 +7,6 @@ mod begin;
 mod books;
 mod current;
 mod page;
-mod remembered;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +25,6 @@ use url::Url;
 pub use alone::{asking, window_alone};
 pub use begin::{Ends, Starting, begin, own_addresses, prepare};
 pub use current::Current;
-pub use remembered::{Remembered, memory, sqlite};
 
 use crate::access::jwt::Jwt;
 use crate::access::roll::Roll;
@@ -52,7 +50,7 @@ use crate::redact::Redactor;
 use crate::routes::{self, Handlers, catalog, openapi};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
-use crate::store::{Binding, KeyId, Ledger, Limits, Members, Refusals, WindowLog};
+use crate::store::{Binding, KeyId, Limits, Refusals, Store};
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
 use crate::upstream::media::Media;
@@ -73,16 +71,12 @@ pub struct Lasting {
     pub metrics: Arc<Metrics>,
     /// Knows the gateway's keys, those before a change of settings included.
     pub redactor: Redactor,
-    /// Where every purchase is written down.
-    pub ledger: Arc<dyn Ledger>,
+    /// Purchases, jobs, members, and what was sent to the gateway.
+    pub store: Store,
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
-    /// Names what it remembers: see [`Remembered`].
-    pub ledger_name: Arc<str>,
     /// Who may call.
     pub access: Arc<Access>,
-    /// The list of them, where members may.
-    pub members: Arc<dyn Members>,
     /// The purchases that are under way.
     pub running: Running,
     /// Who was refused for free, and when.
@@ -126,6 +120,8 @@ struct Gateway {
     ring: Arc<Mutex<Ring>>,
     window: Arc<Window>,
     redactor: Redactor,
+    /// How many with other keys or another address there were before.
+    generation: u64,
 }
 
 impl App {
@@ -134,52 +130,48 @@ impl App {
     /// # Errors
     /// Settings that only the system can refuse: no trust anchors, an unreadable `page.dir`.
     pub fn new(config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
-        Self::build(config, own, lasting, None)
+        let app = Self::build(config, own, lasting, None)?;
+        app.apply(lasting);
+        Ok(app)
     }
 
-    /// Builds the gate anew from other settings. It keeps this gate's books, so that it has nothing to
-    /// ask; [`take_over`](Self::take_over) has them ask with the new settings.
+    /// Builds the gate anew from other settings, and changes nothing that is in use:
+    /// [`take_over`](Self::take_over) does. It keeps this gate's books, so that it has nothing to ask.
     ///
     /// # Errors
     /// As [`App::new`].
     pub fn renewed(&self, config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
-        let app = Self::build(config, own, lasting, Some(self.books.clone()))?;
-        if app.is_of_another_gateway(self) {
-            lasting.binding.ask_again();
-        }
-        Ok(app)
+        Self::build(config, own, lasting, Some(self))
     }
 
     fn build(
         config: Config,
         own: Vec<IpAddr>,
         lasting: &Lasting,
-        books: Option<Books>,
+        old: Option<&Self>,
     ) -> io::Result<Self> {
         let (base, keys) = gateway(&config.gateway.target, lasting)?;
         let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
         let (window, redactor) = (Arc::clone(&lasting.window), lasting.redactor.clone());
-        let gateway = Gateway { base, keys, ring, window, redactor };
+        let mut gateway = Gateway { base, keys, ring, window, redactor, generation: 0 };
+        if let Some(old) = old.map(|old| &old.gateway) {
+            gateway.generation = old.generation + u64::from(!gateway.is_that_of(old));
+        }
         let metrics = Arc::clone(&lasting.metrics);
         let polls = gateway.stack(&config)?;
         let limiter = Arc::new(Limiter::new(&config.limits, Arc::clone(&lasting.refusals)));
-        let books = books.unwrap_or_else(|| {
-            account::books(polls.clone(), lasting.credit.clone(), &gateway.keys)
-        });
+        let books = match old {
+            Some(old) => old.books.clone(),
+            None => account::books(polls.clone(), lasting.credit.clone(), &gateway.keys),
+        };
         let origins = page::media_origins(&config, lasting);
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
-        lasting.jobs.follow(jobs::Setup {
-            gateway: BoxCloneSyncService::new(polls.clone()),
-            keys: Arc::clone(&keys),
-            words: words(&config),
-            is_public: !config.is_private(),
-        });
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
         let handlers = Handlers {
             access: Arc::clone(&lasting.access),
             admit: account::admit(&limiter),
             catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
-            ledger_name: HeaderValue::try_from(&*lasting.ledger_name).map_err(io::Error::other)?,
+            ledger_name: HeaderValue::try_from(&*lasting.store.name()).map_err(io::Error::other)?,
             openapi: openapi::document(&config.catalog),
             rules: ChatRules {
                 catalog: Arc::new(config.catalog.clone()),
@@ -212,10 +204,9 @@ impl App {
             refusals: Arc::default(),
             metrics: Arc::clone(&metrics),
         };
-        lasting.hosts.store(Arc::clone(&downstream.hosts));
         let counter = Counter {
-            ledger: Arc::clone(&lasting.ledger),
-            binding: lasting.binding.clone(),
+            ledger: lasting.store.clone(),
+            binding: lasting.binding.of_gateway(gateway.generation),
             running: lasting.running.clone(),
             refusals: Arc::clone(&lasting.refusals),
             credit: lasting.credit.clone(),
@@ -224,14 +215,26 @@ impl App {
             metrics: Arc::clone(&metrics),
             cut: lasting.cut.clone(),
         };
-        lasting.window.follow(config.gateway.window);
-        let (most, trusted) =
-            (config.server.max_connections_per_address, downstream.trusted.clone());
-        lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
         let crowd = Arc::clone(&lasting.crowd);
         let (handlers, polls) = (Arc::new(handlers), BoxCloneSyncService::new(polls));
         let downstream = Arc::new(downstream);
         Ok(Self { downstream, handlers, gateway, polls, counter, books, config, metrics, crowd })
+    }
+
+    /// Has what outlives a change of settings go by the settings of this gate.
+    fn apply(&self, lasting: &Lasting) {
+        let Self { downstream, config, counter, .. } = self;
+        lasting.jobs.follow(jobs::Setup {
+            gateway: self.polls.clone(),
+            keys: Arc::clone(&counter.desk.keys),
+            words: words(config),
+            is_public: !config.is_private(),
+        });
+        lasting.hosts.store(Arc::clone(&downstream.hosts));
+        lasting.window.follow(config.gateway.window);
+        let (most, trusted) =
+            (config.server.max_connections_per_address, downstream.trusted.clone());
+        lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -253,7 +256,7 @@ impl App {
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let DownstreamConfig { limiter, refusals, .. } = &*self.downstream;
         let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
-        let ledger = Arc::clone(&self.counter.ledger);
+        let ledger = self.counter.ledger.clone();
         async move {
             limiter.tidy();
             refusals.tidy(clock::now());
@@ -298,14 +301,10 @@ impl Gateway {
     }
 }
 
-/// The account's window, which goes on with what `log` remembers. After `shutdown` nothing queues for
+/// The account's window, which goes on with what `store` remembers. After `shutdown` nothing queues for
 /// it.
-pub async fn window(
-    log: Arc<dyn WindowLog>,
-    config: &Config,
-    shutdown: CancellationToken,
-) -> Arc<Window> {
-    let window = Window::new(log, config.gateway.window, shutdown);
+pub async fn window(store: Store, config: &Config, shutdown: CancellationToken) -> Arc<Window> {
+    let window = Window::new(store, config.gateway.window, shutdown);
     window.restore().await;
     window
 }
@@ -317,13 +316,13 @@ pub async fn window(
 /// That of `secret`; a file of keys that cannot be used.
 pub fn access(
     mode: &Mode,
-    members: Arc<dyn Members>,
+    store: Store,
     secret: impl FnOnce() -> io::Result<Secret>,
     metrics: Arc<Metrics>,
 ) -> io::Result<Arc<Access>> {
     let door = match mode {
         Mode::Open => Door::Open,
-        Mode::Members => Door::Members(Roll::new(members, secret()?)),
+        Mode::Members => Door::Members(Roll::new(store, secret()?)),
         Mode::Jwt(settings) => Door::Jwt(Jwt::new(settings)?),
     };
     Ok(Arc::new(Access::new(door, metrics)))

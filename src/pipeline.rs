@@ -25,7 +25,7 @@ use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{self, Purchase, Receipt, Terms};
-use crate::store::{Binding, Ledger, Refusals};
+use crate::store::{Binding, Refusals, Store};
 use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
 use crate::upstream::{self, Ask, Attempt, Error, Reply};
@@ -84,21 +84,15 @@ where
 /// What purchases are made with; shared by every core but for `tasks`.
 #[derive(Clone)]
 pub struct Counter {
-    /// Where each purchase is written down.
-    pub ledger: Arc<dyn Ledger>,
+    pub ledger: Store,
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
-    /// The purchases that are under way.
     pub running: Running,
     /// Who was refused for free, and when.
     pub refusals: Arc<Refusals>,
-    /// What the account's balance covers.
     pub credit: Credit,
-    /// Where accepted jobs go.
     pub desk: Desk,
-    /// From the settings.
     pub terms: Terms,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
     /// Cancelled when nobody is to wait any longer for what is under way.
     pub cut: CancellationToken,
@@ -119,8 +113,8 @@ where
         counter.clone();
     let stack = ServiceBuilder::new()
         .layer(detached::layer(tasks, cut)) //                         a hang-up never cuts it in half
-        .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
-        .layer(budget::layer(Arc::clone(&ledger), binding, refusals, terms)) // its toll is set aside, then settled
+        .layer(idempotency::layer(running, ledger.clone(), terms)) // one key, one purchase
+        .layer(budget::layer(ledger.clone(), binding, refusals, terms)) // its toll is set aside, then settled
         .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
         .layer(accepted::layer(desk)) //                               a video's job, for the ledger
         .layer(send::layer(metrics, ledger)) //                        order → ask, reply → receipt

@@ -83,7 +83,7 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
         }),
         wait: Box::new(move || window.wait_expected()),
     };
-    Me::new(facts, sources, books.clone(), Arc::clone(&lasting.ledger) as _)
+    Me::new(facts, sources, books.clone(), lasting.store.clone())
 }
 
 /// How often a member may sign in.
@@ -93,16 +93,11 @@ pub(super) fn admit(limiter: &Arc<Limiter>) -> Box<Admit> {
 }
 
 pub(super) fn spend(config: &Config, lasting: &Lasting) -> Spend {
-    Spend::new(Arc::clone(&lasting.ledger) as _, knows_callers(config))
+    Spend::new(lasting.store.clone(), knows_callers(config))
 }
 
 pub(super) fn admin(books: &Books, lasting: &Lasting) -> Admin {
-    Admin {
-        ledger: Arc::clone(&lasting.ledger),
-        members: Arc::clone(&lasting.members),
-        jobs: lasting.jobs.book(),
-        books: books.clone(),
-    }
+    Admin { store: lasting.store.clone(), books: books.clone() }
 }
 
 pub(super) fn further<S>(config: &Config, gateway: S) -> Further

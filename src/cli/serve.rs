@@ -48,13 +48,6 @@ pub fn serve(
     err: &mut impl Write,
 ) -> io::Result<Exit> {
     let mut config = loaded.config;
-    let not_yet = config.not_yet();
-    if !not_yet.is_empty() {
-        for sentence in not_yet {
-            writeln!(err, "{sentence}")?;
-        }
-        return Ok(Exit::Mistake);
-    }
     let behind = runtime()?;
     // Before anybody can know that we run: from the first listener on, a signal means a stop in good order.
     let mut signals = behind.block_on(async { Signals::new() })?;

@@ -25,17 +25,29 @@ use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
 
-/// The address of the connection's other end. Whoever serves the gate puts it into the request's
-/// extensions: it is the one fact that a request cannot carry in any other way.
+/// The address of the connection's other end, for a request's extensions. Limits and budgets count per
+/// caller, and a request does not say where it came from: without a `Peer`, whatever depends on the caller
+/// is refused with a 500 that says so.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use tollgate::Peer;
+///
+/// fn introduce<B>(mut request: http::Request<B>, peer: SocketAddr) -> http::Request<B> {
+///     request.extensions_mut().insert(Peer(peer));
+///     request
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+pub struct Peer(
+    /// The other end of the connection, which may be a proxy of yours.
+    pub SocketAddr,
+);
 
 /// A connection's service: puts its [`Peer`] into every request.
 #[derive(Clone, Debug)]
 pub struct Introduced<S> {
-    /// The connection's other end.
     pub peer: Peer,
-    /// What answers.
     pub inner: S,
 }
 
@@ -54,7 +66,6 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for Introduced<S> {
     }
 }
 
-/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Identify<S> {
     inner: S,

@@ -37,23 +37,16 @@ use crate::problem::Problem;
 pub struct DownstreamConfig {
     /// `access.allowed_origins`
     pub origins: Arc<[String]>,
-    /// The names that we answer to.
     pub hosts: Arc<host::Hosts>,
     /// `server.trusted_proxies`
     pub trusted: Arc<[Network]>,
-    /// Who may call.
     pub access: Arc<Access>,
-    /// Every endpoint.
     pub routes: Arc<route::Table>,
-    /// What callers have used up.
     pub limiter: Arc<rate::Limiter>,
-    /// Sizes and deadlines of payloads.
     pub bodies: body::Limits,
-    /// What payloads take in memory.
     pub memory: Arc<body::Memory>,
     /// What was refused before its caller was counted.
     pub refusals: Arc<refusal_log::RefusalLog>,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 

@@ -12,7 +12,6 @@ use crate::answer::Answer;
 
 /// What a layer still has to do to an answer.
 pub trait Finish {
-    /// Changes the answer on its way out.
     fn finish(self, answer: Answer) -> Answer;
 }
 
@@ -66,7 +65,6 @@ pub type Onward<R, T = Unchanged> = Result<(R, T), Box<Answer>>;
 #[derive(Clone, Copy, Debug)]
 pub struct Step<F>(pub(super) F);
 
-/// See [`Step`].
 #[derive(Clone, Copy, Debug)]
 pub struct Stepped<S, F> {
     inner: S,

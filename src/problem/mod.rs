@@ -58,9 +58,7 @@ pub struct Kind {
 pub struct Fault {
     /// JSON pointer (RFC 6901) into the payload; for a query, `/` and the parameter's name.
     pub pointer: String,
-    /// The fault's stable name.
     pub code: &'static str,
-    /// What was expected, in words.
     pub detail: String,
 }
 
@@ -142,7 +140,6 @@ impl Problem {
         self
     }
 
-    /// The methods that the path takes, for a 405.
     #[must_use]
     pub fn allow(mut self, methods: &str) -> Self {
         self.allow = HeaderValue::from_str(methods).ok().map(Box::new);
@@ -170,22 +167,18 @@ impl Problem {
         self
     }
 
-    /// When to come back, where it says so.
     pub fn wait(&self) -> Option<Duration> {
         self.retry_after.map(Duration::from_secs)
     }
 
-    /// Whether money moved.
     pub fn charge(&self) -> Charged {
         self.charged
     }
 
-    /// The row that this refusal belongs to.
     pub fn kind(&self) -> &'static Kind {
         self.kind
     }
 
-    /// The faults of the payload, where it had any.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }

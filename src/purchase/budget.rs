@@ -21,8 +21,8 @@ use crate::problem::{
     BUDGET_EXHAUSTED, Charged, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, Problem,
 };
 use crate::store::{
-    self, Binding, Ending, Identity, KeptReply, Ledger, Limit, OverBudget, PurchaseId, Refusals,
-    Refused, RefusedAs, Reservation, Twin,
+    self, Binding, Ending, Identity, KeptReply, Limit, OverBudget, PurchaseId, Refusals, Refused,
+    RefusedAs, Reservation, Store, Twin,
 };
 use crate::upstream::{Departure, Stay};
 use crate::validate::Paid;
@@ -35,7 +35,7 @@ const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 #[derive(Clone)]
 pub struct Budget<S> {
     inner: S,
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     binding: Binding,
     refusals: Arc<Refusals>,
     terms: Terms,
@@ -44,14 +44,14 @@ pub struct Budget<S> {
 /// Sets tolls aside in `ledger`, if the gateway's account is the ledger's, and notes in `refusals` what
 /// was refused for free.
 pub fn layer<S>(
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     binding: Binding,
     refusals: Arc<Refusals>,
     terms: Terms,
 ) -> impl Layer<S, Service = Budget<S>> + Clone {
     layer_fn(move |inner| Budget {
         inner,
-        ledger: Arc::clone(&ledger),
+        ledger: ledger.clone(),
         binding: binding.clone(),
         refusals: Arc::clone(&refusals),
         terms,
@@ -77,7 +77,7 @@ where
         // Take the service that was polled ready, and leave its clone behind.
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
-        let (ledger, terms) = (Arc::clone(&self.ledger), self.terms);
+        let (ledger, terms) = (self.ledger.clone(), self.terms);
         let (binding, refusals) = (self.binding.clone(), Arc::clone(&self.refusals));
         Box::pin(async move {
             let reservation = reservation(&purchase, &terms, &refusals);
@@ -124,7 +124,7 @@ where
             if let Ok(receipt) = &mut outcome
                 && fingerprint.is_some()
             {
-                receipt.delivery = Some(Delivery { ledger: Arc::clone(&hold.ledger), id: hold.id });
+                receipt.delivery = Some(Delivery { ledger: hold.ledger.clone(), id: hold.id });
             }
             outcome.map_err(Stop::from)
         })
@@ -220,14 +220,14 @@ fn identity(parts: &[&[u8]]) -> Identity {
 /// A toll that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled as what is
 /// known of it: unknown once it may have been sent, voided before.
 struct Hold {
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     id: PurchaseId,
     sent: AtomicBool,
     settled: AtomicBool,
 }
 
 impl Hold {
-    async fn reserve(ledger: Arc<dyn Ledger>, reservation: Reservation) -> Result<Arc<Self>, Stop> {
+    async fn reserve(ledger: Store, reservation: Reservation) -> Result<Arc<Self>, Stop> {
         let id = reservation.id;
         ledger.reserve(&reservation).await.map_err(stop)?;
         let (sent, settled) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -288,7 +288,7 @@ impl Departure for LastWord {
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.hold.sent.store(true, Ordering::Release);
             self.risk.begins();
-            match self.hold.ledger.sent(self.hold.id).await {
+            match self.hold.ledger.sent(self.hold.id, self.binding.account()).await {
                 Ok(()) => {
                     // Taken once only: a second attempt, after a 429, comes no further than above.
                     self.sent.set(()).ok();

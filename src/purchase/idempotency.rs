@@ -24,7 +24,7 @@ use crate::clock::{self, Instant};
 use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
-use crate::store::{Earlier, KeptReply, Ledger, PurchaseId, State};
+use crate::store::{Earlier, KeptReply, PurchaseId, State, Store};
 
 /// How soon the ledger is asked again about a call that runs, or just ran, elsewhere.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -95,20 +95,20 @@ impl Drop for Open {
 pub struct Idempotent<S> {
     inner: S,
     running: Running,
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     patience: Duration,
 }
 
 /// Joins what is in `running`, replays what is in `ledger`.
 pub fn layer<S>(
     running: Running,
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     terms: Terms,
 ) -> impl Layer<S, Service = Idempotent<S>> + Clone {
     layer_fn(move |inner| Idempotent {
         inner,
         running: running.clone(),
-        ledger: Arc::clone(&ledger),
+        ledger: ledger.clone(),
         patience: terms.patience,
     })
 }
@@ -213,7 +213,7 @@ where
         })?;
         let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
         let delivery = matches!(purchase.claim, Claim::Likeness { .. })
-            .then(|| Delivery { ledger: Arc::clone(&self.ledger), id });
+            .then(|| Delivery { ledger: self.ledger.clone(), id });
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let body = match room {
             Some(room) => Bytes::from_owner(InRoom { body, _room: room }),

@@ -24,7 +24,7 @@ pub use waiters::Waiters;
 use crate::access::Standing;
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use crate::store::{Caller, Earlier, Ledger, Limits, PurchaseId, Service};
+use crate::store::{Caller, Earlier, Limits, PurchaseId, Service, Store};
 use crate::upstream::Departure;
 use crate::validate::{Checked, Order, Paid};
 
@@ -160,7 +160,7 @@ pub struct Receipt {
 /// Notes in the ledger that a reply reached its caller.
 #[derive(Clone)]
 pub struct Delivery {
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     id: PurchaseId,
 }
 

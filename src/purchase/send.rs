@@ -14,7 +14,7 @@ use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 use crate::metrics::Metrics;
 use crate::problem::{Charged, Problem};
-use crate::store::Ledger;
+use crate::store::Store;
 use crate::upstream::{Ask, Error, Reply, What};
 use crate::validate::{Order, Paid};
 
@@ -23,20 +23,16 @@ use crate::validate::{Order, Paid};
 pub struct Sender<S> {
     inner: S,
     metrics: Arc<Metrics>,
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
 }
 
 /// Turns a purchase into an ask, and its reply into a receipt. What was paid for and cannot be read is
 /// left with `ledger` for the operator.
 pub fn layer<S>(
     metrics: Arc<Metrics>,
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
 ) -> impl Layer<S, Service = Sender<S>> + Clone {
-    layer_fn(move |inner| Sender {
-        inner,
-        metrics: Arc::clone(&metrics),
-        ledger: Arc::clone(&ledger),
-    })
+    layer_fn(move |inner| Sender { inner, metrics: Arc::clone(&metrics), ledger: ledger.clone() })
 }
 
 impl<S> Service<Purchase> for Sender<S>
@@ -70,7 +66,7 @@ where
             prefer: None,
             is_patient: false,
         });
-        let (metrics, ledger) = (Arc::clone(&self.metrics), Arc::clone(&self.ledger));
+        let (metrics, ledger) = (Arc::clone(&self.metrics), self.ledger.clone());
         let started = clock::now();
         Box::pin(async move {
             let outcome = asked.await;

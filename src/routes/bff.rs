@@ -7,9 +7,9 @@ use http::{HeaderValue, StatusCode};
 use super::{Context, purchases};
 use crate::access::cookie::{Carried, unmeant};
 use crate::account::admin::must_be_admin;
-use crate::account::events::{self, Listener};
 use crate::account::jobs;
 use crate::answer::{self, Answer, Body};
+use crate::jobs::events::{self, Listener};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
 use crate::validate;
 

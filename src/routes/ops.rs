@@ -23,13 +23,11 @@ use crate::problem::{
 
 /// What the gateway says of the account.
 const BILLING: &str = "/billing";
-/// Who may call.
 const MEMBERS: &str = "/members";
 
 /// Answers `/healthz`, `/readyz` and `/metrics`, and this machine's `/billing` and `/members`.
 #[derive(Clone)]
 pub struct Ops {
-    /// What `/metrics` tells.
     pub metrics: Arc<Metrics>,
     /// Whether new calls are welcome.
     pub ready: Arc<dyn Fn() -> bool + Send + Sync>,

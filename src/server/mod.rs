@@ -37,7 +37,6 @@ pub struct Settings {
     pub connections: Arc<Semaphore>,
     /// How many of them each address may have.
     pub crowd: Arc<Crowd>,
-    /// Counts connections.
     pub metrics: Arc<Metrics>,
 }
 

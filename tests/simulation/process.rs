@@ -18,7 +18,7 @@ use tollgate::purchase::accepted::Desk;
 use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
 use tollgate::purchase::{Claim, Purchase, Receipt};
-use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals};
+use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals, Store};
 use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
 use tollgate::upstream::{Ask, Error, Reply, What};
@@ -68,13 +68,14 @@ impl Process {
         world.lock().told_credit = None;
         world.lock().life += 1;
         let shutdown = CancellationToken::new();
-        let window = Window::new(Arc::new(disk.clone()), setup.window(), shutdown.clone());
+        let store = Store::in_memory(Arc::new(clock::wall)).but(Arc::new(disk.clone()));
+        let window = Window::new(store.clone(), setup.window(), shutdown.clone());
         let ring = Arc::new(Mutex::new(Ring::new(setup.keys)));
         let line = Line { world: world.clone() };
         let gateway = pipeline::gateway(Arc::clone(&window), setup.max_wait, ring, line);
         let credit = Credit::default();
         let counter = Counter {
-            ledger: Arc::new(disk.clone()),
+            ledger: store,
             binding: Binding::play(),
             running: Running::default(),
             refusals: Arc::new(Refusals::new(wall)),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
@@ -20,6 +20,7 @@ use tower_governor::key_extractor::KeyExtractor;
 use crate::answer::Answer;
 use crate::clock::{self, Instant};
 use crate::store::Caller;
+use crate::sync::lock;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
@@ -155,7 +156,7 @@ impl Bucket {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Share, (u32, Instant)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.last)
     }
 }
 

@@ -4,7 +4,7 @@ mod bucket;
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::bucket::{Bucket, Left};
@@ -16,6 +16,7 @@ use crate::clock;
 use crate::config::Limits;
 use crate::problem::{OVERLOADED, Problem, RATE_LIMITED, REQUEST_TIMEOUT};
 use crate::store::{Caller, Refusals, RefusedAs};
+use crate::sync::lock;
 
 /// How much more a caller may read than buy.
 const ROOM_FOR_READS: u32 = 10;
@@ -40,7 +41,6 @@ pub struct Allowed {
     pub requests: u32,
     /// `limits.seconds`
     pub period: Duration,
-    /// `limits.burst`
     pub burst: u32,
     /// Calls right now.
     pub left: u32,
@@ -141,7 +141,7 @@ impl Limiter {
 
     /// One more call of this caller at the same time, or `None` when it has enough under way.
     fn enter(self: &Arc<Self>, caller: &Caller) -> Option<Place> {
-        let mut at_once = self.at_once.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at_once = lock(&self.at_once);
         let count = at_once.entry(caller.clone()).or_insert(0);
         if *count >= self.concurrent {
             return None;
@@ -160,7 +160,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut at_once = self.limiter.at_once.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at_once = lock(&self.limiter.at_once);
         if let Some(count) = at_once.get_mut(&self.caller) {
             *count -= 1;
             if *count == 0 {

@@ -7,7 +7,6 @@ use super::*;
 use crate::access::Standing;
 use crate::purchase::tests::{SOON, keyed, purchase, receipt, terms};
 use crate::store::State;
-use crate::store::memory::Memory;
 use crate::upstream::Error;
 
 fn refusals() -> Arc<Refusals> {
@@ -16,7 +15,7 @@ fn refusals() -> Arc<Refusals> {
 
 /// A call that is cut off, before its departure or after it; then the same purchase again.
 async fn again_after_a_cut(after_departure: bool) -> Outcome {
-    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let ledger = Store::in_memory(Arc::new(clock::wall));
     let endless = service_fn(move |purchase: Purchase| async move {
         if after_departure {
             let departure = purchase.departure.expect("the ledger has the last word");
@@ -26,7 +25,7 @@ async fn again_after_a_cut(after_departure: bool) -> Outcome {
     });
     let cut = keyed();
     let waiting = cut.waiters.wait(Standing::default());
-    let call = layer(Arc::clone(&ledger), Binding::play(), refusals(), terms(SOON));
+    let call = layer(ledger.clone(), Binding::play(), refusals(), terms(SOON));
     let call = call.layer(endless).oneshot(cut);
     timeout(SOON, call).await.expect_err("it has no end");
     drop(waiting);
@@ -51,18 +50,18 @@ async fn what_was_cut_off_after_it_was_sent_is_unknown_and_is_not_bought_again()
 
 /// A purchase that waits in the queue while another account is found; or that does so for its next attempt.
 async fn purchase_while_another_account_is_found(was_refused: bool) {
-    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let ledger = Store::in_memory(Arc::new(clock::wall));
     let binding = Binding::real();
-    assert!(binding.recognise(&*ledger, vec!["ours".into()]).await.unwrap());
-    let (asked, accounts) = (binding.clone(), Arc::clone(&ledger));
+    assert!(binding.recognise(&ledger, vec!["ours".into()]).await.unwrap());
+    let (asked, accounts) = (binding.clone(), ledger.clone());
     let queue = service_fn(move |purchase: Purchase| {
-        let (binding, ledger) = (asked.clone(), Arc::clone(&accounts));
+        let (binding, ledger) = (asked.clone(), accounts.clone());
         async move {
             let departure = purchase.departure.expect("the ledger has the last word");
             if was_refused {
                 departure.depart().await.expect("it is the ledger's account");
             }
-            assert!(!binding.recognise(&*ledger, vec!["another".into()]).await.unwrap());
+            assert!(!binding.recognise(&ledger, vec!["another".into()]).await.unwrap());
             let stay = departure.depart().await.expect_err("it stays");
             Err::<Receipt, _>(Error::Stayed(stay).of_purchase())
         }
@@ -70,7 +69,7 @@ async fn purchase_while_another_account_is_found(was_refused: bool) {
     let purchase = keyed();
     let (id, sent) = (purchase.id, Arc::clone(&purchase.sent));
     let _waiting = purchase.waiters.wait(Standing::default());
-    let call = layer(Arc::clone(&ledger), binding, refusals(), terms(SOON));
+    let call = layer(ledger.clone(), binding, refusals(), terms(SOON));
     match call.layer(queue).oneshot(purchase).await {
         Err(Stop::Problem(problem)) => {
             assert_eq!(problem.kind().code, "ledger_unavailable");
@@ -110,7 +109,7 @@ fn marked_retry_looks_back_fifteen_minutes_if_replies_are_kept_so_long() {
 
 /// One caller's identical videos, at times that the test sets.
 struct Shop {
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     refusals: Arc<Refusals>,
 }
 
@@ -118,7 +117,7 @@ impl Shop {
     fn open() -> Self {
         clock::set_wall(Some(Duration::from_secs(1_763_640_000)));
         let refusals = Arc::new(Refusals::new(clock::wall()));
-        Self { ledger: Arc::new(Memory::new(Arc::new(clock::wall))), refusals }
+        Self { ledger: Store::in_memory(Arc::new(clock::wall)), refusals }
     }
 
     /// Whether it was bought, or what it repeats was found.
@@ -127,7 +126,7 @@ impl Shop {
         let terms = Terms { keep_videos: 1_440 * MINUTE, ..terms(SOON) };
         let mut purchase = purchase();
         purchase.claim = Claim::Likeness { is_retry };
-        let (ledger, refusals) = (Arc::clone(&self.ledger), Arc::clone(&self.refusals));
+        let (ledger, refusals) = (self.ledger.clone(), Arc::clone(&self.refusals));
         let stack = layer(ledger, Binding::play(), refusals, terms);
         match stack.layer(gateway).oneshot(purchase).await {
             Ok(receipt) => {

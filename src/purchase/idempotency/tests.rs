@@ -3,7 +3,6 @@ use tower::{ServiceExt, service_fn};
 use super::*;
 use crate::contract::money::Usd;
 use crate::purchase::tests::{SOON, keyed, receipt, terms};
-use crate::store::memory::Memory;
 
 #[tokio::test(start_paused = true)]
 async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
@@ -29,7 +28,7 @@ async fn who_joins_a_purchase_that_is_being_given_up_buys_it_anew() {
             }
         }
     });
-    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let ledger = Store::in_memory(Arc::new(clock::wall));
     let stack = layer(Running::default(), ledger, terms(10 * SOON)).layer(inner);
     let (gave_up, bought) =
         tokio::join!(stack.clone().oneshot(first), stack.clone().oneshot(second));
@@ -53,7 +52,7 @@ async fn elsewhere(times: usize) -> (Outcome, Duration) {
             if number < times { Err(Stop::Known(known)) } else { Ok(receipt()) }
         }
     });
-    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let ledger = Store::in_memory(Arc::new(clock::wall));
     let start = clock::now();
     let outcome =
         layer(Running::default(), ledger, terms(10 * SOON)).layer(inner).oneshot(keyed()).await;
@@ -84,7 +83,7 @@ async fn who_joins_a_purchase_that_runs_gets_its_reply_as_a_replay() {
         sleep(SOON).await;
         Ok(receipt())
     });
-    let ledger: Arc<dyn Ledger> = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let ledger = Store::in_memory(Arc::new(clock::wall));
     let stack = layer(Running::default(), ledger, terms(10 * SOON)).layer(inner);
     let (buyer, joiner) = tokio::join!(stack.clone().oneshot(first), stack.clone().oneshot(second));
     assert!(!buyer.unwrap().is_replay);

@@ -10,7 +10,6 @@ use super::*;
 use crate::contract::catalog::Catalog;
 use crate::purchase::Claim;
 use crate::store::Caller;
-use crate::store::memory::Memory;
 use crate::validate;
 
 const CHAT: &[u8] = br#"{"model":"eta-5-mini","messages":[{"role":"user","content":"hi"}]}"#;
@@ -35,7 +34,7 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
     }));
     let gateway = service_fn(move |_: Ask| std::future::ready(answer.take().expect("asked once")));
     let metrics = Arc::new(Metrics::default());
-    let ledger = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let ledger = Store::in_memory(Arc::new(clock::wall));
     let outcome = layer(Arc::clone(&metrics), ledger).layer(gateway).oneshot(purchase).await;
     let counted = metrics.text();
     let counted = counted.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {

@@ -56,11 +56,9 @@ pub struct Endpoint {
     pub about: &'static str,
     /// What the OpenAPI document says of it; several where one row has several paths.
     pub(super) operations: &'static [Operation],
-    /// What answers.
     pub(super) answer: Handler,
 }
 
-/// Answers a call.
 pub(super) type Handler =
     fn(Context) -> Pin<Box<dyn Future<Output = Result<Answer, Problem>> + Send>>;
 

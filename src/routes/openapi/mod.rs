@@ -58,7 +58,6 @@ const TOLD_OF_PURCHASES: &[(&str, &str)] = &[
     ("X-Request-Id", "The request's name in logs."),
 ];
 
-/// The document for these models.
 pub fn document(catalog: &Catalog) -> Bytes {
     // Plain data: this cannot fail.
     whole(catalog).to_pretty_json().unwrap_or_default().into()

@@ -3,6 +3,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::jobs::JobState;
 use crate::jobs::tests::{Fake, Script, caller};
 
 const RUNNING: Option<(u16, &str)> = Some((200, "{\"status\":\"running\",\n \"n\":1.50}"));
@@ -135,4 +136,28 @@ async fn a_last_word_that_came_while_nobody_looked_is_told_all_the_same() {
     // A slow reader, or a busy core.
     sleep(secs(120)).await;
     assert!(said(&mut flow, 60).await.concat().contains("finished"));
+}
+
+fn news(body: &'static str, at: u64) -> News {
+    let word = Word { at: Duration::from_secs(at), body: Bytes::from(body), state: JobState::Open };
+    News { word: Some(word), ..News::default() }
+}
+
+#[test]
+fn an_id_tells_which_jobs_were_told_as_they_are_now() {
+    let marks =
+        [state_mark("a", &news("{}", 1)), state_mark("b", &news("{}", 1))].map(Option::unwrap);
+    let told = read_event_id(&event_id(marks.iter()));
+    assert_eq!(told.len(), 2);
+    assert!(told.contains(&state_mark("a", &news("{}", 2)).unwrap()), "the time is no news");
+    assert!(!told.contains(&state_mark("a", &news("{ }", 1)).unwrap()));
+    assert_eq!(state_mark("a", &News::default()), None);
+}
+
+#[test]
+fn what_is_no_id_of_ours_tells_nothing() {
+    for text in ["", ".", "...", &"a.".repeat(5_000)] {
+        assert!(read_event_id(text).is_empty(), "{text}");
+    }
+    assert!(!read_event_id("17").contains(&state_mark("a", &news("{}", 1)).unwrap()));
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use url::{Host, Url};
 
-use super::section::Parsed;
+use super::read::Parsed;
 use crate::contract::wire;
 
 /// What an endpoint of the gateway begins with.

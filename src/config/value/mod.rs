@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::Network;
-use super::section::Parsed;
+use super::read::Parsed;
 use crate::contract::money::Usd;
 
 /// Milliseconds in each unit of time.
@@ -15,9 +15,9 @@ const TIME_UNITS: &[(&str, u64)] =
 const SIZE_UNITS: &[(&str, u64)] =
     &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 /// The longest time that a setting takes, so that no deadline overflows: 400 days.
-const LONGEST_TIME: u64 = 400 * 86_400_000;
+const MAX_TIME: u64 = 400 * 86_400_000;
 /// The largest size that a setting takes.
-const LARGEST_SIZE: u64 = 16 << 30;
+const MAX_SIZE: u64 = 16 << 30;
 
 /// A time that may not be nothing: `500ms`, `10s`, `5m`, `24h`, `7d`.
 pub(super) fn time(text: &str) -> Parsed<Duration> {
@@ -33,7 +33,7 @@ pub(super) fn time_or_none(text: &str) -> Parsed<Duration> {
         "expected a whole number and a unit, such as \"500ms\", \"10s\", \"5m\" or \"24h\"";
     let millis = with_unit(text, TIME_UNITS).ok_or(expected)?;
     match millis {
-        Some(millis) if millis <= LONGEST_TIME => Ok(Duration::from_millis(millis)),
+        Some(millis) if millis <= MAX_TIME => Ok(Duration::from_millis(millis)),
         _ => Err("expected a time of at most 400 days".into()),
     }
 }
@@ -43,7 +43,7 @@ pub(super) fn size(text: &str) -> Parsed<usize> {
     let expected = "expected a whole number and a unit, such as \"512B\", \"64KiB\" or \"2MiB\"";
     match with_unit(text, SIZE_UNITS).ok_or(expected)? {
         Some(0) => Err("expected a size of at least \"1B\"".into()),
-        Some(bytes) if bytes <= LARGEST_SIZE => {
+        Some(bytes) if bytes <= MAX_SIZE => {
             usize::try_from(bytes).map_err(|_| "expected a size that this machine can hold".into())
         }
         _ => Err("expected a size of at most \"16GiB\"".into()),
@@ -160,11 +160,6 @@ pub(super) fn pointer(text: &str) -> Parsed<String> {
     if !text.starts_with('/') || !escapes || text.chars().any(char::is_control) {
         return Err("expected a JSON pointer such as \"/output/url\"".into());
     }
-    Ok(text.to_owned())
-}
-
-/// Any text, the empty one included.
-pub(super) fn any(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 

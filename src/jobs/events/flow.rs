@@ -1,7 +1,7 @@
 //! What one stream tells, in which order: a snapshot, then whatever changes, a sign of life in
 //! between, and its own end.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,12 +10,10 @@ use tokio::time::{sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::frame;
-use super::told::{self, Mark};
 use crate::access::Standing;
-use crate::account::jobs::Status;
 use crate::clock::{self, Instant};
-use crate::jobs::Watching;
 use crate::jobs::seats::Seat;
+use crate::jobs::{News, Status, Watching, Word};
 
 /// How soon a browser is to connect again.
 const RETRY: Duration = Duration::from_secs(3);
@@ -50,10 +48,10 @@ impl Flow {
         stop: CancellationToken,
         seat: impl Into<Option<Seat>>,
     ) -> Self {
-        let known = told::read(last_event_id);
+        let known = read_event_id(last_event_id);
         let jobs = watched.into_iter().map(|mut watching| {
             let news = watching.news();
-            let mark = told::mark(&watching.job().request_id, &news);
+            let mark = state_mark(&watching.job().request_id, &news);
             let told = mark.filter(|mark| known.contains(mark));
             Followed { watching, told, is_last: news.is_last(), is_troubled: false }
         });
@@ -137,7 +135,7 @@ impl Flow {
         let Some(job) = self.jobs.get_mut(place) else { return };
         let news = job.watching.news();
         let request_id = job.watching.job().request_id.clone();
-        let mark = told::mark(&request_id, &news);
+        let mark = state_mark(&request_id, &news);
         job.is_last = news.is_last();
         let is_new = match &mark {
             Some(_) => mark != job.told,
@@ -151,7 +149,7 @@ impl Flow {
             let status = Status::new(&request_id, news.word.as_ref());
             // Strings and JSON that was read before: this cannot fail.
             let data = serde_json::to_vec(&status).unwrap_or_default();
-            let id = told::id(self.jobs.iter().filter_map(|job| job.told.as_ref()));
+            let id = event_id(self.jobs.iter().filter_map(|job| job.told.as_ref()));
             let id = Some(&*id).filter(|id| !id.is_empty());
             self.pending.push_back(frame::event("job", id, &data));
         }
@@ -160,6 +158,35 @@ impl Flow {
             self.pending.push_back(frame::event("problem", None, &document));
         }
     }
+}
+
+/// What was told of one state of one job: the start of a hash of both.
+type Mark = String;
+
+/// The longest `Last-Event-ID` that is read, in bytes.
+const MAX_ID: usize = 4_096;
+const BETWEEN: char = '.';
+
+/// The mark of what is known of a job; `None` before the first word.
+fn state_mark(request_id: &str, news: &News) -> Option<Mark> {
+    let Word { body, state, .. } = news.word.as_ref()?;
+    let mut hasher = blake3::Hasher::new();
+    for part in [request_id.as_bytes(), state.name().as_bytes(), body] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    Some(hasher.finalize().to_hex()[..12].to_owned())
+}
+
+/// The id of an event after which all of these were told.
+fn event_id<'a>(marks: impl Iterator<Item = &'a Mark>) -> String {
+    marks.map(String::as_str).collect::<Vec<_>>().join(&BETWEEN.to_string())
+}
+
+/// What the browser that sends this `Last-Event-ID` was told.
+fn read_event_id(last_event_id: &str) -> HashSet<Mark> {
+    let readable = if last_event_id.len() <= MAX_ID { last_event_id } else { "" };
+    readable.split(BETWEEN).filter(|mark| !mark.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
