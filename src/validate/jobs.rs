@@ -1,10 +1,9 @@
-//! The query of `GET /api/v1/video/status` (contract 4): one `request_id`, and nothing else.
+//! The queries that name jobs: one `request_id` (contract 4), or several.
 
 use url::form_urlencoded;
 
 use super::Checked;
-use super::rule::{Faults, Rule};
-use super::text::shown;
+use super::query::{Params, Wrong, decoded};
 use crate::problem::Problem;
 
 /// The longest identifier, in bytes.
@@ -30,103 +29,86 @@ impl StatusQuery {
     }
 }
 
+/// The jobs that a query names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobIds {
+    /// Their identifiers, each as in [`StatusQuery`], each once; none where none is named.
+    pub request_ids: Vec<Box<str>>,
+}
+
+/// The most jobs that one question may be about.
+pub const MOST_JOBS: usize = 50;
+
+const NAME: &str = "request_id";
+
 /// Reads and judges the query, without its `?`.
 ///
-/// Errors: 422 `invalid_request` with every fault; its pointers name the parameters.
+/// # Errors
+/// 422 `invalid_request` with every fault; its pointers name the parameters.
 pub fn status(query: Option<&str>) -> Result<Checked<StatusQuery>, Problem> {
-    let mut draft = Draft::default();
-    let mut faults = Faults::default();
-    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        match decoded(name).as_deref() {
-            Some(b"request_id") => draft.ids.push(decoded(value)),
-            _ => faults.push(
-                format_args!("/{}", shown(name).replace('~', "~0").replace('/', "~1")),
-                "unknown_parameter",
-                format!("there is no parameter `{}`; known: request_id", shown(name)),
-            ),
-        }
+    let mut params = Params::read(query);
+    let request_id = params.one(NAME, identifier);
+    if !params.has(NAME) {
+        let detail = "required: the request_id that the video request was answered with".to_owned();
+        params.accept(NAME, Err::<(), _>(Wrong { code: "required", detail }));
     }
-    let mut all = Faults::default();
-    all.judge(RULES, &draft, &"");
-    all.append(faults);
-    let id = draft.only().and_then(|id| String::from_utf8(id.to_vec()).ok());
-    match (all.is_empty(), id) {
-        (true, Some(id)) => Ok(Checked(StatusQuery { request_id: id.into() })),
-        _ => Err(all.into_problem()),
-    }
+    params.finish()?;
+    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
 }
 
 /// Reads and judges an identifier that is one segment of a path.
 ///
-/// Errors: 422 `invalid_request` with every fault, at `/request_id`.
+/// # Errors
+/// 422 `invalid_request`, at `/request_id`.
 pub fn request_id(segment: &str) -> Result<Checked<StatusQuery>, Problem> {
+    let mut params = Params::read(None);
     // In a path, a plus is a plus.
-    let draft = Draft { ids: vec![decoded(&segment.replace('+', "%2B"))] };
-    let mut faults = Faults::default();
-    faults.judge(RULES, &draft, &"");
-    let id = draft.only().and_then(|id| String::from_utf8(id.to_vec()).ok());
-    match (faults.is_empty(), id) {
-        (true, Some(id)) => Ok(Checked(StatusQuery { request_id: id.into() })),
-        _ => Err(faults.into_problem()),
-    }
+    let request_id = params.accept(NAME, identifier(&segment.replace('+', "%2B")));
+    params.finish()?;
+    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
 }
 
-/// Every `request_id` of the query; `None` for one whose percent-encoding is broken.
-#[derive(Default)]
-struct Draft {
-    ids: Vec<Option<Vec<u8>>>,
-}
-
-#[rustfmt::skip]
-const RULES: &[Rule<Draft>] = &[
-    Rule { pointer: "/request_id", code: "required", broken: |query| {
-        query.ids.is_empty().then(|| "required: the request_id that the video request was answered with".to_owned())
-    } },
-    Rule { pointer: "/request_id", code: "duplicate", broken: |query| {
-        (query.ids.len() > 1).then(|| format!("expected one request_id, not {}", query.ids.len()))
-    } },
-    Rule { pointer: "/request_id", code: "bad_encoding", broken: |query| {
-        query.ids.contains(&None).then(|| "expected two hexadecimal digits after each %".to_owned())
-    } },
-    Rule { pointer: "/request_id", code: "empty", broken: |query| {
-        query.only()?.is_empty().then(|| format!("expected 1 to {LONGEST_REQUEST_ID} characters; it is empty"))
-    } },
-    Rule { pointer: "/request_id", code: "too_long", broken: |query| {
-        let length = query.only()?.len();
-        (length > LONGEST_REQUEST_ID).then(|| format!("expected at most {LONGEST_REQUEST_ID} characters, not {length}"))
-    } },
-    Rule { pointer: "/request_id", code: "bad_character", broken: |query| {
-        (!query.only()?.iter().all(u8::is_ascii_graphic)).then(|| "expected visible ASCII characters only".to_owned())
-    } },
-];
-
-impl Draft {
-    fn only(&self) -> Option<&[u8]> {
-        match &*self.ids {
-            [id] => id.as_deref(),
-            _ => None,
+/// Reads and judges a query that names any number of jobs, up to [`MOST_JOBS`].
+///
+/// # Errors
+/// As [`status`].
+pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
+    let mut params = Params::read(query);
+    let mut request_ids: Vec<Box<str>> = Vec::new();
+    for value in params.all(NAME) {
+        match params.accept(NAME, identifier(value)) {
+            Some(id) if !request_ids.contains(&id) => request_ids.push(id),
+            Some(_) | None => {}
+        }
+        if request_ids.len() > MOST_JOBS {
+            let detail = format!("expected at most {MOST_JOBS} jobs");
+            params.accept(NAME, Err::<(), _>(Wrong { code: "too_many", detail }));
+            break;
         }
     }
+    params.finish()?;
+    Ok(Checked(JobIds { request_ids }))
 }
 
-/// `text` with its percent-encoding and its `+` undone as forms write them; `None` where a `%` is not
-/// followed by two hexadecimal digits, which readers make different things of.
-pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = text.bytes();
-    let mut decoded = Vec::with_capacity(text.len());
-    let digit = |bytes: &mut std::str::Bytes<'_>| {
-        let digit = char::from(bytes.next()?).to_digit(16)?;
-        u8::try_from(digit).ok()
+fn identifier(value: &str) -> Result<Box<str>, Wrong> {
+    let Some(id) = decoded(value) else {
+        let detail = "expected two hexadecimal digits after each %".to_owned();
+        return Err(Wrong { code: "bad_encoding", detail });
     };
-    while let Some(byte) = bytes.next() {
-        decoded.push(match byte {
-            b'%' => digit(&mut bytes)? << 4 | digit(&mut bytes)?,
-            b'+' => b' ',
-            _ => byte,
-        });
+    let length = id.len();
+    if length == 0 {
+        let detail = format!("expected 1 to {LONGEST_REQUEST_ID} characters; it is empty");
+        return Err(Wrong { code: "empty", detail });
     }
-    Some(decoded)
+    if length > LONGEST_REQUEST_ID {
+        let detail = format!("expected at most {LONGEST_REQUEST_ID} characters, not {length}");
+        return Err(Wrong { code: "too_long", detail });
+    }
+    let visible = String::from_utf8(id).ok().filter(|id| id.bytes().all(|b| b.is_ascii_graphic()));
+    visible.map(String::into_boxed_str).ok_or_else(|| {
+        let detail = "expected visible ASCII characters only".to_owned();
+        Wrong { code: "bad_character", detail }
+    })
 }
 
 #[cfg(test)]
@@ -223,6 +205,43 @@ mod tests {
         #[test]
         fn no_query_panics(query in any::<String>()) {
             let _ = status(Some(&query));
+        }
+    }
+
+    fn ids(query: Option<&str>) -> Vec<String> {
+        let checked = job_ids(query).expect("no fault").into_inner();
+        checked.request_ids.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn any_number_of_jobs_up_to_the_bound_is_named_each_once() {
+        assert!(ids(None).is_empty() && ids(Some("&&")).is_empty());
+        assert_eq!(ids(Some("request_id=a&request_id=b%2F&request_id=a")), ["a", "b/"]);
+        assert_eq!(ids(Some("request_id=a&request%5fid=b&request_id=c")), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn as_many_jobs_as_the_bound_says_may_be_named_and_not_one_more() {
+        let query = |count| (0..count).map(|id| format!("request_id={id}&")).collect::<String>();
+        assert_eq!(ids(Some(&query(MOST_JOBS))).len(), MOST_JOBS);
+        assert!(job_ids(Some(&query(MOST_JOBS + 1))).is_err());
+    }
+
+    #[test]
+    fn every_fault_is_named() {
+        let many: String = (0..60).map(|number| format!("request_id={number}&")).collect();
+        for (query, expected) in [
+            ("request_id=a&x=1", &[("/x", "unknown_parameter")][..]),
+            (
+                "request_id=&request_id=a+b",
+                &[("/request_id", "empty"), ("/request_id", "bad_character")],
+            ),
+            (&many, &[("/request_id", "too_many")]),
+        ] {
+            let problem = job_ids(Some(query)).expect_err(query);
+            let faults: Vec<_> =
+                problem.faults().iter().map(|fault| (&*fault.pointer, fault.code)).collect();
+            assert_eq!(faults, expected, "{query}");
         }
     }
 }
