@@ -3,10 +3,10 @@
 use bytes::Bytes;
 
 use super::Parts;
-use crate::account::admin::{self, Admin};
 use crate::answer::Answer;
 use crate::downstream::Call;
 use crate::problem::Problem;
+use crate::reports::admin::{self, Admin};
 use crate::validate;
 
 pub(super) async fn usage(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Problem> {

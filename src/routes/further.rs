@@ -5,11 +5,11 @@ use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
 use super::{claim, receipt};
-use crate::account::further::Further;
 use crate::answer::Answer;
 use crate::downstream::Call;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
+use crate::routes::passthrough::Further;
 use crate::validate;
 
 /// Checks that the body is sound, buys it at the settings' toll, and passes the gateway's reply on.

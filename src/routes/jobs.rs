@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use http::header::HeaderName;
 
-use crate::account::jobs;
 use crate::answer::Answer;
 use crate::downstream::Call;
 use crate::jobs::Jobs;
 use crate::jobs::events::{self, Listener};
 use crate::problem::Problem;
+use crate::reports::jobs;
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");

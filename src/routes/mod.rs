@@ -16,6 +16,7 @@ mod log_in;
 mod openai;
 pub mod openapi;
 pub mod page;
+pub mod passthrough;
 mod problems;
 mod receipt;
 pub mod site;
@@ -32,19 +33,19 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 
 use crate::access::{Access, Admit};
-use crate::account::admin::Admin;
-use crate::account::further::Further;
-use crate::account::me::Me;
-use crate::account::media::Videos;
-use crate::account::reports::Reports;
-use crate::account::spend::Spend;
 use crate::answer::{self, Answer};
 use crate::downstream::Call;
 use crate::downstream::route::Endpoint;
 use crate::jobs::Jobs;
+use crate::media::Videos;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
 use crate::redact::Redactor;
+use crate::reports::Reports;
+use crate::reports::admin::Admin;
+use crate::reports::me::Me;
+use crate::reports::spend::Spend;
+use crate::routes::passthrough::Further;
 use crate::validate::{self, ChatRules};
 
 /// What the endpoints are made of.

@@ -6,11 +6,11 @@ use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
 use super::{claim, receipt};
-use crate::account::media::Videos;
 use crate::answer::Answer;
 use crate::contract::catalog::Catalog;
 use crate::downstream::Call;
 use crate::jobs::Jobs;
+use crate::media::Videos;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
 use crate::validate;
