@@ -71,8 +71,7 @@ mod tests {
         });
         let mut settings = Config::default().gateway;
         settings.target = Target::Live { base_url: base.clone(), keys: keys.to_vec() };
-        let store = Store::in_memory(Arc::new(clock::wall));
-        let window = window_alone(store, &settings).await;
+        let window = window_alone(Store::in_memory(Arc::new(clock::wall)), &settings).await;
         let gateway = asking(&settings, &base, &keys[..1], window).unwrap();
         let reply = gateway.oneshot(Ask::free(What::Billing)).await.unwrap();
         let said = String::from_utf8(reply.body.to_vec()).unwrap();

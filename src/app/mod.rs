@@ -33,21 +33,21 @@ use crate::access::{Access, Door};
 use crate::billing::summary::Books;
 use crate::clock;
 use crate::config::{self, Config, Key, Mode, Target};
-use crate::downstream;
 use crate::downstream::body::Memory;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::downstream::{self, DownstreamConfig};
 use crate::jobs::{self, Jobs, reading};
 use crate::media::Videos;
 use crate::metrics::Metrics;
-use crate::pipeline::{self, Counter, Gate, Public};
+use crate::pipeline::{self, Counter, Public};
 use crate::purchase::Terms;
 use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::redact::Redactor;
 use crate::reports::Reports;
-use crate::routes::{Parts, Routes, catalog, openapi};
+use crate::routes::{self, Handlers, catalog, openapi};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
 use crate::store::{Binding, KeyId, Limits, Refusals, Store};
@@ -101,8 +101,8 @@ pub struct Lasting {
 
 /// The gate as settings describe it, ready to be served by any number of cores.
 pub struct App {
-    gate: Gate,
-    parts: Arc<Parts>,
+    downstream: Arc<DownstreamConfig>,
+    handlers: Arc<Handlers>,
     gateway: Gateway,
     /// The gateway as whatever is no purchase asks it.
     polls: BoxCloneSyncService<Ask, Reply, upstream::Error>,
@@ -167,7 +167,7 @@ impl App {
         let origins = page::media_origins(&config, lasting);
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
-        let parts = Parts {
+        let handlers = Handlers {
             access: Arc::clone(&lasting.access),
             admit: account::admit(&limiter),
             catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
@@ -192,12 +192,12 @@ impl App {
             ),
             page: page::page(&config),
         };
-        let gate = Gate {
+        let downstream = DownstreamConfig {
             origins: config.access.allowed_origins.clone().into(),
             hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own)),
             trusted: config.server.trusted_proxies.clone().into(),
             access: Arc::clone(&lasting.access),
-            further: account::rows(&config),
+            routes: account::routes(&config),
             limiter,
             bodies: (&config.server).into(),
             memory: Arc::clone(&lasting.bodies),
@@ -216,22 +216,24 @@ impl App {
             cut: lasting.cut.clone(),
         };
         let crowd = Arc::clone(&lasting.crowd);
-        let (parts, polls) = (Arc::new(parts), BoxCloneSyncService::new(polls));
-        Ok(Self { gate, parts, gateway, polls, counter, books, config, metrics, crowd })
+        let (handlers, polls) = (Arc::new(handlers), BoxCloneSyncService::new(polls));
+        let downstream = Arc::new(downstream);
+        Ok(Self { downstream, handlers, gateway, polls, counter, books, config, metrics, crowd })
     }
 
     /// Has what outlives a change of settings go by the settings of this gate.
     fn apply(&self, lasting: &Lasting) {
-        let Self { gate, config, counter, .. } = self;
+        let Self { downstream, config, counter, .. } = self;
         lasting.jobs.follow(jobs::Setup {
             gateway: self.polls.clone(),
             keys: Arc::clone(&counter.desk.keys),
             words: words(config),
             is_public: !config.is_private(),
         });
-        lasting.hosts.store(Arc::clone(&gate.hosts));
+        lasting.hosts.store(Arc::clone(&downstream.hosts));
         lasting.window.follow(config.gateway.window);
-        let (most, trusted) = (config.server.max_connections_per_address, gate.trusted.clone());
+        let (most, trusted) =
+            (config.server.max_connections_per_address, downstream.trusted.clone());
         lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
     }
 
@@ -246,13 +248,14 @@ impl App {
     {
         let gateway = self.gateway.stack(&self.config)?;
         let purchases = pipeline::purchases(&self.counter, tasks, gateway);
-        let routes = Routes::new(Arc::clone(&self.parts), purchases);
-        Ok(pipeline::downstream(&self.gate, routes))
+        let routes = routes::service(Arc::clone(&self.handlers), purchases);
+        Ok(pipeline::downstream(&self.downstream, routes))
     }
 
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
-        let (limiter, refusals) = (Arc::clone(&self.gate.limiter), Arc::clone(&self.gate.refusals));
+        let DownstreamConfig { limiter, refusals, .. } = &*self.downstream;
+        let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
         let ledger = self.counter.ledger.clone();
         async move {
             limiter.tidy();

@@ -1,41 +1,62 @@
 //! `GET /bff/openapi.json` and `tollgate openapi`: the API as an OpenAPI 3.1 document, made from the rows
 //! that the gate itself reads: routes, models, problems.
 
-mod dialect;
-mod operations;
-mod people;
-mod replies;
-mod schemas;
+pub(super) mod schemas;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, HeaderName};
-use http::{HeaderValue, Method, StatusCode};
+use http::{Method, StatusCode};
 use utoipa::openapi::header::HeaderBuilder;
-use utoipa::openapi::path::{OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::ResponseBuilder;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, OpenApi, OpenApiBuilder, Paths,
-    Ref, Required, SecurityRequirement,
+    Ref, RefOr, Required, Schema, SecurityRequirement,
 };
 
-use crate::answer::{self, Answer};
+use super::endpoints::{ANY, ENDPOINTS, Endpoint, OF_CALLERS, Operation, Reply};
 use crate::contract::catalog::Catalog;
+use crate::downstream::route::{Class, Needs};
 use crate::problem::Kind;
-use operations::{Operation, Reply};
-
-pub use operations::described;
-
-const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
-    HeaderName::from_static("cross-origin-resource-policy");
 
 const ABOUT: &str = "A proxy that holds the key of a prepaid AI gateway and never buys twice. Amounts are US dollars: \
      decimal strings of six places, and integers of micro-dollars. A request without an Idempotency-Key is told from \
      others by its payload alone; send one key per purchase and the same key with every repeat. Every problem says \
      whether money moved (`charged`).";
+
+/// The headers that a purchase may have.
+const ASKED_OF_PURCHASES: [(&str, &str, fn() -> RefOr<Schema>); 2] = [
+    (
+        "Idempotency-Key",
+        "Names the purchase: the same key is bought once, and answered alike.",
+        schemas::key,
+    ),
+    (
+        "Tollgate-Ledger",
+        "The ledger that the purchase relies on, as an earlier answer or the catalog named it. Another one is a \
+         412 `ledger_changed`, and nothing is sent.",
+        schemas::ledger,
+    ),
+];
+
+/// What a reply to a purchase carries.
+const TOLD_OF_PURCHASES: &[(&str, &str)] = &[
+    (
+        "Tollgate-Toll",
+        "What it cost, in dollars: 0.006000. A replay repeats it and is not charged again.",
+    ),
+    ("Idempotent-Replayed", "`true` where it is the reply of an earlier or running purchase."),
+    (
+        "Tollgate-Ignored",
+        "What was asked for and is not done, by name, where there is any: what the gateway has no word for, and an \
+         `aspect_ratio` (or `size`) that the model ignores.",
+    ),
+    ("Tollgate-Ledger", "The name of the ledger that knows the purchase."),
+    ("X-Request-Id", "The request's name in logs."),
+];
 
 /// The document for these models.
 pub fn document(catalog: &Catalog) -> Bytes {
@@ -43,20 +64,17 @@ pub fn document(catalog: &Catalog) -> Bytes {
     whole(catalog).to_pretty_json().unwrap_or_default().into()
 }
 
-/// It can be read from any page: it holds nothing that is not public.
-pub(super) fn answer(document: &Bytes) -> Answer {
-    let mut answer = answer::bytes_of(StatusCode::OK, "application/json", document.clone());
-    let headers = answer.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("cross-origin"));
-    answer
-}
-
 fn whole(catalog: &Catalog) -> OpenApi {
     let mut paths = Paths::new();
-    for operation in operations::all() {
-        paths.add_path_operation(operation.path, vec![method(operation)], built(operation));
+    for endpoint in ENDPOINTS {
+        let method = match endpoint.route.method == Method::POST {
+            true => HttpMethod::Post,
+            false => HttpMethod::Get,
+        };
+        for (operation, path) in endpoint.operations.iter().zip(endpoint.paths()) {
+            let built = built(endpoint, operation, &path);
+            paths.add_path_operation(path, vec![method.clone()], built);
+        }
     }
     let info = InfoBuilder::new()
         .title("tollgate")
@@ -82,11 +100,12 @@ fn whole(catalog: &Catalog) -> OpenApi {
         .build()
 }
 
-fn method(operation: &Operation) -> HttpMethod {
-    if operation.method == Method::POST { HttpMethod::Post } else { HttpMethod::Get }
-}
-
-fn built(operation: &Operation) -> utoipa::openapi::path::Operation {
+fn built(
+    endpoint: &Endpoint,
+    operation: &Operation,
+    path: &str,
+) -> utoipa::openapi::path::Operation {
+    let is_paid = endpoint.route.class == Class::Paid;
     let mut builder = OperationBuilder::new()
         .operation_id(Some(operation.id))
         .summary(Some(operation.summary))
@@ -94,47 +113,20 @@ fn built(operation: &Operation) -> utoipa::openapi::path::Operation {
     if !operation.about.is_empty() {
         builder = builder.description(Some(operation.about));
     }
-    for name in variables(operation.path) {
-        builder = builder.parameter(
-            ParameterBuilder::new()
-                .name(name)
-                .parameter_in(ParameterIn::Path)
-                .required(Required::True)
-                .schema(Some(schemas::word())),
-        );
+    for name in variables(path) {
+        builder =
+            builder.parameter(parameter(name, ParameterIn::Path, true, None, schemas::word()));
     }
     for query in operation.query {
-        builder = builder.parameter(
-            ParameterBuilder::new()
-                .name(query.name)
-                .parameter_in(ParameterIn::Query)
-                .required(if query.is_required { Required::True } else { Required::False })
-                .description(Some(query.about))
-                .schema(Some((query.schema)())),
-        );
+        let (about, schema) = (Some(query.about), (query.schema)());
+        let one = parameter(query.name, ParameterIn::Query, query.is_required, about, schema);
+        builder = builder.parameter(one);
     }
-    if operation.is_paid {
-        builder = builder.parameter(
-            ParameterBuilder::new()
-                .name("Idempotency-Key")
-                .parameter_in(ParameterIn::Header)
-                .required(Required::False)
-                .description(Some(
-                    "Names the purchase: the same key is bought once, and answered alike.",
-                ))
-                .schema(Some(schemas::key())),
-        );
-        builder = builder.parameter(
-            ParameterBuilder::new()
-                .name("Tollgate-Ledger")
-                .parameter_in(ParameterIn::Header)
-                .required(Required::False)
-                .description(Some(
-                    "The ledger that the purchase relies on, as an earlier answer or the catalog named it. Another one is a \
-                     412 `ledger_changed`, and nothing is sent.",
-                ))
-                .schema(Some(schemas::ledger())),
-        );
+    if is_paid {
+        for (name, about, schema) in ASKED_OF_PURCHASES {
+            let one = parameter(name, ParameterIn::Header, false, Some(about), schema());
+            builder = builder.parameter(one);
+        }
     }
     if !operation.takes.is_empty() {
         let body = operation.takes.iter().fold(
@@ -144,12 +136,28 @@ fn built(operation: &Operation) -> utoipa::openapi::path::Operation {
         builder = builder.request_body(Some(body.build()));
     }
     for reply in operation.replies {
-        builder = builder.response(reply.status.as_str(), success(reply, operation.is_paid));
+        builder = builder.response(reply.status.as_str(), success(reply, is_paid));
     }
-    for (status, kinds) in by_status(operation) {
-        builder = builder.response(status.to_string(), refusal(operation, &kinds));
+    for (status, kinds) in by_status(endpoint, operation) {
+        builder = builder.response(status.to_string(), refusal(endpoint, &kinds));
     }
     builder.build()
+}
+
+fn parameter(
+    name: &str,
+    place: ParameterIn,
+    is_required: bool,
+    about: Option<&str>,
+    schema: RefOr<Schema>,
+) -> Parameter {
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(place)
+        .required(if is_required { Required::True } else { Required::False })
+        .description(about)
+        .schema(Some(schema))
+        .build()
 }
 
 /// The names between braces.
@@ -157,10 +165,13 @@ fn variables(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|rest| rest.split('}').next())
 }
 
-fn by_status(operation: &Operation) -> BTreeMap<u16, Vec<&'static Kind>> {
+fn by_status(endpoint: &Endpoint, operation: &Operation) -> BTreeMap<u16, Vec<&'static Kind>> {
     let mut by_status = BTreeMap::<_, Vec<_>>::new();
-    let callers = if operation.is_for_callers { operations::OF_CALLERS } else { &[] };
-    let sets = [operation.problems, operations::ANY, callers].into_iter().flatten();
+    let callers = match endpoint.route.needs {
+        Needs::Caller => OF_CALLERS,
+        Needs::Nobody => &[],
+    };
+    let sets = [operation.problems, ANY, callers].into_iter().flatten();
     for kind in sets.copied() {
         let kinds = by_status.entry(kind.status.as_u16()).or_default();
         if !kinds.contains(&kind) {
@@ -180,7 +191,7 @@ fn success(reply: &Reply, is_paid: bool) -> utoipa::openapi::Response {
         builder = builder.content(*media_type, content(schema));
     }
     if is_paid {
-        for (name, about) in replies::OF_PURCHASES {
+        for (name, about) in TOLD_OF_PURCHASES {
             let header =
                 HeaderBuilder::new().description(Some(*about)).schema(Some(schemas::word()));
             builder = builder.header(*name, header.build());
@@ -189,13 +200,17 @@ fn success(reply: &Reply, is_paid: bool) -> utoipa::openapi::Response {
     builder.build()
 }
 
-fn refusal(operation: &Operation, kinds: &[&Kind]) -> utoipa::openapi::Response {
+fn refusal(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
     let words: Vec<_> =
         kinds.iter().map(|kind| format!("`{}`: {}.", kind.code, kind.title)).collect();
     let mut builder = ResponseBuilder::new().description(words.join(" "));
-    let (media_type, schema) = operation.refuses.shape();
+    let (media_type, schema) = match endpoint.route.path.template().starts_with("/v1/") {
+        true => ("application/json", "OpenAiError"),
+        false => ("application/problem+json", "Problem"),
+    };
     builder = builder.content(media_type, content(schema));
-    if kinds.iter().any(|kind| replies::tells_when_to_return(kind)) {
+    let returns = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
+    if kinds.iter().any(|kind| returns.contains(&kind.status)) {
         let about = Some("Whole seconds, at least 1.");
         let header = HeaderBuilder::new().description(about).schema(Some(schemas::seconds()));
         builder = builder.header("Retry-After", header.build());
@@ -205,37 +220,21 @@ fn refusal(operation: &Operation, kinds: &[&Kind]) -> utoipa::openapi::Response 
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
-    use crate::downstream::route::{Needs, ROUTES, find};
 
     #[test]
-    fn every_route_is_described_and_nothing_else_is() {
-        let mut reached = HashSet::new();
-        for (method, path) in described() {
-            let sample = path.replace(['{', '}'], "");
-            let route = find(method, &sample, &[]).unwrap_or_else(|_| panic!("{method} {path}"));
-            assert!(ROUTES.contains(route), "{method} {path} is the page's");
-            reached.insert((method.to_string(), route.path.template()));
-        }
-        for route in ROUTES {
-            let described = reached.contains(&(route.method.to_string(), route.path.template()));
-            assert!(described, "{route:?}");
-        }
-    }
-
-    #[test]
-    fn who_is_let_in_without_credentials_is_what_the_document_says() {
-        for operation in operations::all() {
-            let sample = operation.path.replace(['{', '}'], "");
-            let route = find(&operation.method, &sample, &[]).unwrap();
-            assert_eq!(
-                route.needs == Needs::Caller,
-                operation.is_for_callers,
-                "{}",
-                operation.path
-            );
+    fn every_endpoint_is_described_and_nothing_else_is() {
+        let json = whole(&Catalog::published());
+        let described: usize = json
+            .paths
+            .paths
+            .values()
+            .map(|item| [&item.get, &item.post].into_iter().flatten().count())
+            .sum();
+        let rows = ENDPOINTS.iter().flat_map(Endpoint::paths).count();
+        assert_eq!(described, rows, "two rows have one method and path");
+        for endpoint in ENDPOINTS {
+            assert!(!endpoint.operations.is_empty(), "{:?}", endpoint.route);
         }
     }
 

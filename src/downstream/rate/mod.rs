@@ -3,20 +3,14 @@
 mod bucket;
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{Either, Ready, ready};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
-
 use self::bucket::{Bucket, Left};
-use super::after::{After, Finish};
 use super::route::Class;
-use super::{Call, refuse};
+use super::step::{Finish, Onward, Step};
+use super::{Call, DownstreamConfig, refuse};
 use crate::answer::Answer;
 use crate::clock;
 use crate::config::Limits;
@@ -111,6 +105,36 @@ impl Limiter {
         }
     }
 
+    /// Counts one call, or returns why it is refused and what is left.
+    fn admit(self: &Arc<Self>, caller: &Caller, class: Class) -> Result<Counted, (Problem, Left)> {
+        let Some(bucket) = self.bucket(class) else { return Ok(Counted::default()) };
+        let is_paid = class == Class::Paid;
+        let left = match bucket.take(caller) {
+            Ok(room) => bucket.left(room),
+            Err(wait) => {
+                if is_paid {
+                    self.note_refusal(caller);
+                }
+                let Bucket { burst, one_per, .. } = bucket;
+                let detail = format!("at most {burst} calls at once, then one every {one_per:?}");
+                let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
+                return Err((problem, bucket.left(0)));
+            }
+        };
+        let place = match is_paid.then(|| self.enter(caller)) {
+            None => None,
+            Some(Some(place)) => Some(place),
+            Some(None) => {
+                self.note_refusal(caller);
+                let detail = format!("at most {} calls at the same time", self.concurrent);
+                let wait = Duration::from_secs(1);
+                let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
+                return Err((problem, left));
+            }
+        };
+        Ok(Counted { left: Some(left), place })
+    }
+
     /// One more call of this caller at the same time, or `None` when it has enough under way.
     fn enter(self: &Arc<Self>, caller: &Caller) -> Option<Place> {
         let mut at_once = self.at_once.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,69 +171,15 @@ pub(super) fn has_counted(answer: &Answer) -> bool {
     bucket::has_policy(answer)
 }
 
-/// See the file's documentation.
-#[derive(Clone, Debug)]
-pub struct Rate<S> {
-    inner: S,
-    limiter: Arc<Limiter>,
-}
-
 /// Counts each call by its row's class.
-pub fn layer<S>(limiter: Arc<Limiter>) -> impl Layer<S, Service = Rate<S>> + Clone {
-    layer_fn(move |inner| Rate { inner, limiter: Arc::clone(&limiter) })
-}
-
-impl<S, B> Service<Call<B>> for Rate<S>
-where
-    S: Service<Call<B>, Response = Answer, Error = Infallible>,
-    B: http_body::Body,
-{
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Either<After<S::Future, Counted>, Ready<Result<Answer, Infallible>>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, call: Call<B>) -> Self::Future {
-        let Some(bucket) = self.limiter.bucket(call.route.class) else {
-            return Either::Left(After::new(self.inner.call(call), Counted::default()));
-        };
-        let left = match bucket.take(&call.caller) {
-            Ok(room) => bucket.left(room),
-            Err(wait) => {
-                let detail = format!(
-                    "at most {} calls at once, then one every {:?}",
-                    bucket.burst, bucket.one_per
-                );
-                let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-                let refusal = refuse(problem, &call.head.headers, &call.body);
-                if call.route.class == Class::Paid {
-                    self.limiter.note_refusal(&call.caller);
-                }
-                return Either::Right(ready(Ok(bucket.left(0).finish(refusal))));
-            }
-        };
-        let place = match call.route.class {
-            Class::Read | Class::Free => None,
-            Class::Paid => match self.limiter.enter(&call.caller) {
-                Some(place) => Some(place),
-                None => {
-                    let detail =
-                        format!("at most {} calls at the same time", self.limiter.concurrent);
-                    let problem = Problem::new(&RATE_LIMITED)
-                        .detail(detail)
-                        .retry_after(Duration::from_secs(1));
-                    let refusal = refuse(problem, &call.head.headers, &call.body);
-                    self.limiter.note_refusal(&call.caller);
-                    return Either::Right(ready(Ok(left.finish(refusal))));
-                }
-            },
-        };
-        let counted = Counted { left: Some(left), place };
-        Either::Left(After::new(self.inner.call(call), counted))
-    }
+pub fn layer<B: http_body::Body>(
+    config: &DownstreamConfig,
+) -> Step<impl Fn(Call<B>) -> Onward<Call<B>, Counted> + Clone + use<B>> {
+    let limiter = Arc::clone(&config.limiter);
+    Step(move |call: Call<B>| match limiter.admit(&call.caller, call.route.class) {
+        Ok(counted) => Ok((call, counted)),
+        Err((problem, left)) => Err(left.finish(refuse(problem, &call))),
+    })
 }
 
 /// Says what is left, also where what took of it was refused, and keeps the caller's place until the

@@ -3,6 +3,7 @@
 //! Invariant: a row is the only place that knows a problem's status, its code and whether money may
 //! have moved. Logs, metrics, `docs/problems.md` and the page read it from here.
 
+mod kinds;
 mod openai;
 
 use std::borrow::Cow;
@@ -13,6 +14,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, 
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+pub use kinds::*;
 pub use openai::{family, is_sent_again};
 
 /// `true` on every joined or replayed reply.
@@ -41,61 +43,12 @@ pub struct Kind {
     pub code: &'static str,
     /// Whether money may have moved.
     pub charged: Charged,
-    /// One sentence for people.
+    /// One sentence for people; the detail of a refusal that has no detail of its own.
     pub title: &'static str,
+    /// When it is answered, in Markdown, for the documents.
+    pub when: &'static str,
     /// What a person can do about it.
     pub advice: &'static str,
-}
-
-macro_rules! kinds {
-    ($($name:ident $status:ident $code:literal $charged:ident $title:literal $advice:literal;)*) => {
-        $(
-            #[doc = $title]
-            pub const $name: Kind = Kind {
-                status: StatusCode::$status,
-                code: $code,
-                charged: Charged::$charged,
-                title: $title,
-                advice: $advice,
-            };
-        )*
-        /// Every kind, by code.
-        pub const ALL: &[Kind] = &[$($name),*];
-    };
-}
-
-#[rustfmt::skip]
-kinds! {
-    MALFORMED_REQUEST       BAD_REQUEST            "malformed_request"       No      "The request's head cannot be read safely" "Send one Host header, an origin-form path, and no body with GET.";
-    MALFORMED_JSON          BAD_REQUEST            "malformed_json"          No      "The body is not one well-formed JSON object" "Mend the JSON at the line and column that the detail names.";
-    INVALID_IDEMPOTENCY_KEY BAD_REQUEST            "invalid_idempotency_key" No      "The Idempotency-Key cannot be used" "Send one Idempotency-Key of 1 to 255 visible ASCII characters, such as a UUID.";
-    MISSING_CREDENTIALS     UNAUTHORIZED           "missing_credentials"     No      "This endpoint is for known callers" "Sign in, or send Authorization: Bearer with your token.";
-    INVALID_CREDENTIALS     UNAUTHORIZED           "invalid_credentials"     No      "The token is not valid" "Sign in again, or ask who runs this service for a new token.";
-    BUDGET_EXHAUSTED        PAYMENT_REQUIRED       "budget_exhausted"        No      "The budget does not cover this request" "Wait until the budget renews, or ask who runs this service to raise it.";
-    INSUFFICIENT_CREDIT     PAYMENT_REQUIRED       "insufficient_credit"     No      "The account's prepaid balance does not cover this request" "Who runs this service has to add credit to the gateway's account.";
-    ORIGIN_NOT_ALLOWED      FORBIDDEN              "origin_not_allowed"      No      "This web origin may not call here" "Who runs this service can list the origin in access.allowed_origins.";
-    FORBIDDEN               FORBIDDEN              "forbidden"               No      "You may not do this" "Ask who runs this service for the role that this needs.";
-    UNKNOWN_ENDPOINT        NOT_FOUND              "unknown_endpoint"        No      "There is no such endpoint" "See the README for the endpoints on offer.";
-    NOT_FOUND               NOT_FOUND              "not_found"               No      "What was asked for is not here" "Check the address.";
-    JOB_NOT_FOUND           NOT_FOUND              "job_not_found"           No      "There is no such job among yours" "Check the request_id: it is the one that the order was answered with.";
-    METHOD_NOT_ALLOWED      METHOD_NOT_ALLOWED     "method_not_allowed"      No      "This path does not take that method" "Use a method that the Allow header lists.";
-    REQUEST_TIMEOUT         REQUEST_TIMEOUT        "request_timeout"         No      "The body came too slowly" "Nothing was bought. Send it again.";
-    STILL_RUNNING           CONFLICT               "still_running"           Unknown "The first of these calls has not ended" "Ask again with the same Idempotency-Key; it is not bought twice.";
-    LEDGER_CHANGED          PRECONDITION_FAILED    "ledger_changed"          No      "This is another ledger than the request names" "If this key was never sent before, send it with the name in this answer's Tollgate-Ledger. Otherwise it may be charged already: look at your purchases before you buy again.";
-    PAYLOAD_TOO_LARGE       PAYLOAD_TOO_LARGE      "payload_too_large"       No      "The body is too large" "Send less: the detail says how much this endpoint takes.";
-    UNSUPPORTED_MEDIA_TYPE  UNSUPPORTED_MEDIA_TYPE "unsupported_media_type"  No      "Only application/json is taken" "Send Content-Type: application/json and no Content-Encoding.";
-    MISDIRECTED_REQUEST     MISDIRECTED_REQUEST    "misdirected_request"     No      "This server does not answer for that Host" "Who runs this service can list the name in server.hosts.";
-    INVALID_REQUEST         UNPROCESSABLE_ENTITY   "invalid_request"         No      "The request breaks the contract" "Mend the fields that errors lists.";
-    IDEMPOTENCY_KEY_REUSED  UNPROCESSABLE_ENTITY   "idempotency_key_reused"  No      "This Idempotency-Key was used with another payload" "Use a new key for a new purchase.";
-    OUTCOME_UNKNOWN         FAILED_DEPENDENCY      "outcome_unknown"         Unknown "It was sent, and the reply was lost" "Do not buy it anew. The same Idempotency-Key gives the true answer once it is known.";
-    RATE_LIMITED            TOO_MANY_REQUESTS      "rate_limited"            No      "Too many requests" "Wait as long as Retry-After says.";
-    INTERNAL                INTERNAL_SERVER_ERROR  "internal"                No      "Something broke before anything was bought" "Nothing was bought. Try again; if it stays, tell who runs this service the request id.";
-    GATEWAY_UNREACHABLE     BAD_GATEWAY            "gateway_unreachable"     No      "The gateway could not be reached" "Nothing was bought. Try again in a while.";
-    GATEWAY_KEY_REJECTED    BAD_GATEWAY            "gateway_key_rejected"    No      "The gateway takes none of our keys" "Nothing was bought. Who runs this service has to renew its gateway keys.";
-    WINDOW_EXHAUSTED        SERVICE_UNAVAILABLE    "window_exhausted"        No      "The gateway's rate limit leaves no room right now" "Nothing was bought. Wait as long as Retry-After says.";
-    OVERLOADED              SERVICE_UNAVAILABLE    "overloaded"              No      "Too much is going on here right now" "Nothing was bought. Wait as long as Retry-After says.";
-    DRAINING                SERVICE_UNAVAILABLE    "draining"                No      "The server is shutting down" "Nothing was bought. Try again in a moment.";
-    LEDGER_UNAVAILABLE      SERVICE_UNAVAILABLE    "ledger_unavailable"      No      "Spending cannot be recorded right now" "Nothing was bought. Try again in a while.";
 }
 
 /// One fault of a payload: where, its stable name, and what was expected.

@@ -1,4 +1,4 @@
-//! `GET /bff/client.js` and its company: what another site puts into its own pages.
+//! `GET /bff/client.js` and the widgets: what another site puts into its own pages.
 
 use std::sync::LazyLock;
 

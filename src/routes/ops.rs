@@ -11,6 +11,7 @@ use http::header::ORIGIN;
 use http::{HeaderMap, Method, Request, StatusCode};
 use tower::Service;
 
+use super::bff::alive;
 use crate::access::Access;
 use crate::answer::{self, Answer};
 use crate::billing::statement::Statement;
@@ -27,7 +28,7 @@ const MEMBERS: &str = "/members";
 
 /// Answers `/healthz`, `/readyz`, `/metrics` and `/billing`.
 #[derive(Clone)]
-pub struct Admin {
+pub struct Ops {
     metrics: Arc<Metrics>,
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
     is_open: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -45,7 +46,7 @@ pub struct Admin {
 /// Refuses a request that was meant for another host.
 type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
-impl Admin {
+impl Ops {
     /// `ready` says whether new calls are welcome.
     pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self {
@@ -160,12 +161,7 @@ async fn refresh(access: Arc<Access>, method: Method) -> Result<Answer, Problem>
     Ok(alive())
 }
 
-/// The answer of a probe that finds us well.
-pub(super) fn alive() -> Answer {
-    answer::bytes_of(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
-}
-
-impl<B> Service<Request<B>> for Admin {
+impl<B> Service<Request<B>> for Ops {
     type Response = Answer;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
@@ -209,7 +205,7 @@ mod tests {
             Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
         });
         let own = ["192.0.2.7".parse().unwrap()];
-        let admin = Admin::new(Arc::default(), || true).with_books(Statement::new(gateway), &own);
+        let admin = Ops::new(Arc::default(), || true).with_books(Statement::new(gateway), &own);
         for (peer, is_near) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
@@ -233,7 +229,7 @@ mod tests {
 
     #[tokio::test]
     async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
-        let admin = Admin::new(Arc::default(), || true)
+        let admin = Ops::new(Arc::default(), || true)
             .guarded_by(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST)));
         for (peer, path, status) in [
             ("127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
@@ -257,7 +253,7 @@ mod tests {
         let gateway =
             service_fn(|_: Ask| async { Err::<Reply, _>(crate::upstream::Error::Draining) });
         let access = Arc::new(Access::new(crate::access::Door::Open, Arc::default()));
-        let admin = Admin::new(Arc::default(), || true)
+        let admin = Ops::new(Arc::default(), || true)
             .with_members(access)
             .with_books(Statement::new(gateway), &[]);
         for (peer, method, header, status) in [
@@ -287,7 +283,7 @@ mod tests {
         let is_open = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let seen = Arc::clone(&is_open);
         let load = move || seen.load(std::sync::atomic::Ordering::Relaxed);
-        let admin = Admin::new(Arc::default(), || true).with_start(load);
+        let admin = Ops::new(Arc::default(), || true).with_start(load);
         let status = async |path: &str| {
             let asked = admin.clone().oneshot(Request::get(path).body(()).unwrap());
             asked.await.unwrap().status()
