@@ -7,11 +7,11 @@ use http::{HeaderValue, StatusCode};
 use super::{Context, purchases};
 use crate::access::Shown;
 use crate::access::cookie::unmeant;
-use crate::account::admin::must_be_admin;
-use crate::account::jobs;
 use crate::answer::{self, Answer, Body};
 use crate::jobs::events::{self, Listener};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
+use crate::reports::admin::must_be_admin;
+use crate::reports::jobs;
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");

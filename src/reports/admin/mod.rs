@@ -5,8 +5,8 @@ mod jobs;
 mod members;
 mod usage;
 
-use super::billing::Books;
 use crate::answer::Answer;
+use crate::billing::summary::Books;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Role, Store, Unavailable};
 use crate::validate::{Checked, EverybodyQuery, too_many_rows};

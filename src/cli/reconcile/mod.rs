@@ -12,9 +12,9 @@ use clap::ValueEnum;
 
 use super::asking::{self, Way};
 use super::{Exit, ledger};
-use crate::account::books::{self, Look};
-use crate::account::reconcile::{self, Difference, Drift, Verdict};
 use crate::app;
+use crate::billing::books::{self, Look};
+use crate::billing::reconcile::{self, Difference, Drift, Verdict};
 use crate::clock::{self, iso8601};
 use crate::config::{Config, Target};
 use crate::purchase::Terms;

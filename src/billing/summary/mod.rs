@@ -338,7 +338,7 @@ impl Shared {
 }
 
 /// The prefix without what stands for the rest.
-pub(super) fn shown(prefix: &str) -> &str {
+pub fn shown(prefix: &str) -> &str {
     prefix.trim_end_matches(['.', '…', '*'])
 }
 

@@ -3,10 +3,10 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::account::members::{self, Listed};
 use crate::answer::{self, Answer};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
+use crate::reports::members::{self, Listed};
 use crate::store::{Store, Unavailable};
 
 #[derive(Serialize)]

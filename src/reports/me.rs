@@ -5,9 +5,9 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Serialize;
 
-use super::billing::Books;
 use crate::access::Standing;
 use crate::answer::{self, Answer};
+use crate::billing::summary::Books;
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};

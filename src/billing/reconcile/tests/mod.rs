@@ -1,6 +1,6 @@
 //! What can be told of unknown outcomes, and that nothing else is claimed.
 
-pub(in crate::account) mod world;
+pub(in crate::billing) mod world;
 
 use super::*;
 use crate::contract::catalog::UNSTATED_CHAT;

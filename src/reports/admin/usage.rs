@@ -7,10 +7,10 @@ use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION};
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
-use crate::account::csv::cell;
 use crate::answer::{self, Answer};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
+use crate::reports::csv::cell;
 use crate::store::{CallerSpending, Store, Unavailable};
 use crate::validate::{EverybodyQuery, Shape};
 

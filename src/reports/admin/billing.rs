@@ -4,8 +4,8 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::account::billing::{Books, Known, shown};
 use crate::answer::{self, Answer};
+use crate::billing::summary::{Books, Known, shown};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::store::{Row, Snapshot, Store, Unavailable};

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::super::reconcile;
-use super::super::reconcile::tests::world::{Bought, Dice, World};
 use super::*;
+use crate::billing::reconcile;
+use crate::billing::reconcile::tests::world::{Bought, Dice, World};
 use crate::contract::money::Usd;
 use crate::store::{
     Account, Claim, Ending, Job, JobState, KeptReply, Limits, PurchaseId, Reservation,

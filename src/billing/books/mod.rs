@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::info;
 
-use super::billing::{Heard, Known};
 use super::reconcile::{REFUNDS_WITHIN, Verdict};
+use super::summary::{Heard, Known};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::store::{

@@ -1,5 +1,7 @@
 //! Hands a finished video to the caller who knows its job, from our own origin.
 
+mod transfer;
+
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -10,7 +12,6 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use url::Url;
 
-use super::transfer::Transfer;
 use crate::access::Standing;
 use crate::answer::{Answer, Body, BoxError};
 use crate::jobs::Jobs;
@@ -18,6 +19,7 @@ use crate::jobs::reading::Words;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::store::Caller;
 use crate::upstream::media::Media;
+use transfer::Transfer;
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 

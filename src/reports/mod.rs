@@ -1,5 +1,15 @@
-//! Lets each caller read one report at a time, and so many callers at once: a report reads up to a month
-//! of purchases, and the store reads them one after another.
+//! What callers and admins may know: limits, spend, members, jobs, and the account.
+//!
+//! Each caller reads one report at a time, and so many callers at once: a report reads up to a month of
+//! purchases, and the store reads them one after another.
+
+pub mod admin;
+pub mod csv;
+pub mod jobs;
+pub mod me;
+pub mod members;
+pub mod spend;
+pub mod usage;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
