@@ -7,9 +7,7 @@ use super::file::{Embedded, embedded, short};
 pub struct Row {
     /// Its name below `static/`, and below the path of the set.
     pub name: &'static str,
-    /// Its `Content-Type`.
     pub media_type: &'static str,
-    /// What it holds.
     pub file: Embedded,
     /// Whether the page needs it before it can show anything, so that it is asked for at once.
     pub at_start: bool,

@@ -2,12 +2,12 @@
 
 use std::sync::LazyLock;
 
-use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, HeaderName};
+use http::header::X_CONTENT_TYPE_OPTIONS;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 
 use super::file::{Ready, embedded};
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::problem::{NOT_FOUND, Problem};
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -49,14 +49,8 @@ pub(super) fn answer(head: &Parts) -> Result<Answer, Problem> {
     Ok(file.answer(&head.method, &head.headers))
 }
 
-/// A module of another origin loads only where that origin says so.
 fn for_any_page() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    for (name, value) in
-        [("cross-origin-resource-policy", "cross-origin"), ("x-content-type-options", "nosniff")]
-    {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    headers
+    let nosniff = (X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let headers = answer::FOR_ANY_PAGE.into_iter().chain([nosniff]);
+    headers.map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
 }
