@@ -24,6 +24,11 @@ pub fn wall() -> Duration {
     }
 }
 
+/// The wait in whole seconds, rounded up.
+pub fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
 /// Sets this thread's wall clock, which from then on goes as [`now`] does; `None` gives it back to the
 /// system. For simulations, in which one seed is one course of events.
 pub fn set_wall(wall: Option<Duration>) {

@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::{Gateway, account, chat, video};
+use crate::clock;
 use crate::contract::wire;
 
 /// How long to wait when no connection can be accepted, for example for want of descriptors.
@@ -260,7 +261,7 @@ pub(super) fn refuse(Refusal(status, error): Refusal, message: &str) -> Stop {
 
 /// The refusal of a full window. Guess: a 429 that says when to return, in whole seconds.
 pub(super) fn limited(wait: Duration) -> Stop {
-    let whole = (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1);
+    let whole = clock::whole_seconds(wait).max(1);
     let mut stop = refuse(LIMITED, &format!("Too many requests: try again in {whole} s"));
     if let Stop::Refused(answer) = &mut stop {
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(whole));

@@ -7,16 +7,15 @@
 //! `docs/guesses.md`.
 
 mod chat;
-mod everybody;
 mod image_url;
-mod job_ids;
+mod jobs;
 mod json;
 mod log_in;
 pub mod openai;
 mod passthrough;
+mod query;
+mod reports;
 mod rule;
-mod since;
-mod status;
 mod text;
 mod video;
 
@@ -25,14 +24,13 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use chat::{ChatRules, chat};
-pub use everybody::{EverybodyQuery, Shape, everybody, too_many_rows};
 pub use image_url::image_url;
-pub use job_ids::{JobIds, MOST_JOBS, job_ids};
+pub use jobs::{JobIds, MOST_JOBS, StatusQuery, job_ids, request_id, status};
 pub use log_in::{LogIn, log_in};
-pub use passthrough::{no_query, passthrough};
+pub use passthrough::passthrough;
+pub use query::no_query;
+pub use reports::{EverybodyQuery, Shape, SinceQuery, everybody, since, too_many_rows};
 pub use rule::Ignored;
-pub use since::{SinceQuery, since};
-pub use status::{StatusQuery, request_id, status};
 pub use video::{VideoOrder, video, video_order};
 
 use crate::contract::money::Usd;

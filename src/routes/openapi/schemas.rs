@@ -13,7 +13,6 @@ use crate::problem;
 /// Something in it can be seen.
 const VISIBLE: &str = r"\S";
 
-/// Every schema, by name.
 pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, RefOr<Schema>)> {
     vec![
         ("Anything", object(SchemaType::AnyValue).into()),
