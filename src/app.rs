@@ -43,11 +43,10 @@ use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
 use crate::jobs::{self, Jobs, reading};
 use crate::metrics::Metrics;
-use crate::pipeline::{self, Counter, Gate, Public};
-use crate::purchase::Terms;
-use crate::purchase::accepted::Desk;
+use crate::pipeline::{self, Gate, Public};
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
+use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
 use crate::routes::{Parts, Routes, catalog, openapi};
 use crate::sandbox::{self, Sandbox};
@@ -112,7 +111,7 @@ pub struct App {
     gateway: Gateway,
     /// The gateway as whatever is no purchase asks it.
     polls: BoxCloneSyncService<Ask, Reply, upstream::Error>,
-    counter: Counter,
+    context: purchase::Context,
     books: Books,
     config: Config,
     metrics: Arc<Metrics>,
@@ -213,13 +212,14 @@ impl App {
             metrics: Arc::clone(&metrics),
         };
         lasting.hosts.store(Arc::clone(&gate.hosts));
-        let counter = Counter {
+        let context = purchase::Context {
             ledger: Arc::clone(&lasting.ledger),
             binding: lasting.binding.clone(),
             running: lasting.running.clone(),
             refusals: Arc::clone(&lasting.refusals),
             credit: lasting.credit.clone(),
-            desk: desk(&lasting.jobs, keys),
+            jobs: lasting.jobs.clone(),
+            keys,
             terms: terms(&config),
             metrics: Arc::clone(&metrics),
             cut: lasting.cut.clone(),
@@ -229,7 +229,7 @@ impl App {
         lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
         let crowd = Arc::clone(&lasting.crowd);
         let (parts, polls) = (Arc::new(parts), BoxCloneSyncService::new(polls));
-        Ok(Self { gate, parts, gateway, polls, counter, books, config, metrics, crowd })
+        Ok(Self { gate, parts, gateway, polls, context, books, config, metrics, crowd })
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -242,7 +242,7 @@ impl App {
         B::Error: Into<crate::answer::BoxError>,
     {
         let gateway = self.gateway.stack(&self.config)?;
-        let purchases = pipeline::purchases(&self.counter, tasks, gateway);
+        let purchases = pipeline::purchases(&self.context, tasks, gateway);
         let routes = Routes::new(Arc::clone(&self.parts), purchases);
         Ok(pipeline::downstream(&self.gate, routes))
     }
@@ -250,7 +250,7 @@ impl App {
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (limiter, refusals) = (Arc::clone(&self.gate.limiter), Arc::clone(&self.gate.refusals));
-        let ledger = Arc::clone(&self.counter.ledger);
+        let ledger = Arc::clone(&self.context.ledger);
         async move {
             limiter.tidy();
             refusals.tidy(clock::now());
@@ -289,9 +289,12 @@ impl Gateway {
         + use<>,
     > {
         let redactor = self.redactor.clone();
-        let client = Client::new(&self.base, &self.keys, &config.gateway, redactor)?;
-        let window = Arc::clone(&self.window);
-        Ok(pipeline::gateway(window, config.gateway.max_wait, Arc::clone(&self.ring), client))
+        Ok(pipeline::gateway(upstream::Gateway {
+            ring: Arc::clone(&self.ring),
+            window: Arc::clone(&self.window),
+            max_wait: config.gateway.max_wait,
+            transport: Client::new(&self.base, &self.keys, &config.gateway, redactor)?,
+        }))
     }
 }
 
@@ -363,11 +366,6 @@ pub fn terms(config: &Config) -> Terms {
         keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),
         patience: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
     }
-}
-
-fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
-    let jobs = jobs.clone();
-    Desk { keys, tell: Arc::new(move |job| jobs.accepted(job)) }
 }
 
 fn words(config: &Config) -> reading::Words {

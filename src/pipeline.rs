@@ -7,15 +7,13 @@
 //! only `validate` makes a `Checked` order, and only a `Checked` order can be purchased.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Request;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceBuilder};
+use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::access::Access;
 use crate::answer::{Answer, BoxError};
@@ -28,14 +26,8 @@ use crate::downstream::route::{Further, Route};
 use crate::downstream::{self, Call};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
-use crate::purchase::accepted::Desk;
-use crate::purchase::credit::Credit;
-use crate::purchase::idempotency::Running;
-use crate::purchase::{self, Purchase, Receipt, Terms};
-use crate::store::{Binding, Ledger, Refusals};
-use crate::upstream::keyring::Ring;
-use crate::upstream::window::Window;
-use crate::upstream::{self, Ask, Attempt, Error, Reply};
+use crate::purchase::{self, Purchase, Purchases, Receipt};
+use crate::upstream::{Ask, Error, Gateway, Reply, Transport};
 
 /// What the gate knows before a request comes; shared by every core.
 #[derive(Clone, Debug)]
@@ -114,32 +106,21 @@ where
         .service(routes)
 }
 
-/// What purchases are made with; shared by every core but for `tasks`.
-#[derive(Clone)]
-pub struct Counter {
-    /// Where each purchase is written down.
-    pub ledger: Arc<dyn Ledger>,
-    /// Whether the gateway's account is the ledger's.
-    pub binding: Binding,
-    /// The purchases that are under way.
-    pub running: Running,
-    /// Who was refused for free, and when.
-    pub refusals: Arc<Refusals>,
-    /// What the account's balance covers.
-    pub credit: Credit,
-    /// Where accepted jobs go.
-    pub desk: Desk,
-    /// From the settings.
-    pub terms: Terms,
-    /// What operators see.
-    pub metrics: Arc<Metrics>,
-    /// Cancelled when nobody is to wait any longer for what is under way.
-    pub cut: CancellationToken,
-}
-
-/// From a checked order to a receipt.
+/// From a checked order to a receipt. The steps of a purchase are in [`Purchases::buy`]'s file, top to bottom:
+///
+/// ```text
+/// detached       in a task of its own: a hang-up never cuts it in half
+/// hold           the ledger, in one step: one key, one purchase; each budget; the price is set aside
+/// cover          402: the account's balance does not cover it
+/// slot           upstream: a key, its turn in the rate limit
+/// authorize      right before the first byte: somebody waits, and it is recorded as sent
+/// send           order → ask, reply → charge
+/// note the job   of an accepted video
+/// settle         the charge, the reply and the job, before the answer's first byte
+/// publish        to those who joined, then to the caller
+/// ```
 pub fn purchases<S>(
-    counter: &Counter,
+    context: &purchase::Context,
     tasks: TaskTracker,
     gateway: S,
 ) -> BoxCloneSyncService<Purchase, Receipt, Problem>
@@ -147,34 +128,22 @@ where
     S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    use purchase::{accepted, budget, credit, detached, idempotency, send};
-    let Counter { ledger, binding, running, refusals, credit, desk, terms, metrics, cut } =
-        counter.clone();
-    let stack = ServiceBuilder::new()
-        .layer(detached::layer(tasks, cut)) //                         a hang-up never cuts it in half
-        .layer(idempotency::layer(running, Arc::clone(&ledger), terms)) // one key, one purchase
-        .layer(budget::layer(Arc::clone(&ledger), binding, refusals, terms)) // its toll is set aside, then settled
-        .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
-        .layer(accepted::layer(desk)) //                               a video's job, for the ledger
-        .layer(send::layer(metrics, ledger)) //                        order → ask, reply → receipt
-        .service(gateway);
-    BoxCloneSyncService::new(stack)
+    let gateway = BoxCloneSyncService::new(gateway);
+    let purchases = Purchases::new(context.clone(), gateway, tasks);
+    BoxCloneSyncService::new(service_fn(move |purchase| {
+        let purchases = purchases.clone();
+        async move { purchases.buy(purchase).await }
+    }))
 }
 
-/// From an ask to a reply. Purchases, polls and billing all come through here. The window is inside the
-/// ring, so that the next key's attempt takes a place of its own: whatever leaves is counted.
-pub fn gateway<S>(
-    window: Arc<Window>,
-    max_wait: Duration,
-    ring: Arc<Mutex<Ring>>,
-    client: S,
+/// From an ask to a reply. Purchases, polls and billing all come through here: [`Gateway::ask`] picks a key
+/// (401: the next one), waits for a slot in the rate limit (429: once more), and sends.
+pub fn gateway<T: Transport>(
+    gateway: Gateway<T>,
 ) -> impl Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + Send + Sync + 'static
-where
-    S: Service<Attempt, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
-    S::Future: Send,
 {
-    ServiceBuilder::new()
-        .layer(upstream::keyring::layer(ring)) //            401: the next key
-        .layer(upstream::window::layer(window, max_wait)) // its turn and its place; 429: once more
-        .service(client)
+    service_fn(move |ask| {
+        let gateway = gateway.clone();
+        async move { gateway.ask(ask).await }
+    })
 }

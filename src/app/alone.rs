@@ -37,6 +37,6 @@ pub fn asking(
 ) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
     let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
     let redactor = Redactor::new(Arc::new(Metrics::default()));
-    let client = Client::new(base, keys, settings, redactor)?;
-    Ok(pipeline::gateway(window, settings.max_wait, ring, client))
+    let (max_wait, transport) = (settings.max_wait, Client::new(base, keys, settings, redactor)?);
+    Ok(pipeline::gateway(upstream::Gateway { ring, window, max_wait, transport }))
 }

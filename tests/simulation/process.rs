@@ -11,17 +11,18 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::clock;
+use tollgate::jobs::Jobs;
 use tollgate::metrics::Metrics;
-use tollgate::pipeline::{self, Counter};
+use tollgate::pipeline;
 use tollgate::problem::Problem;
-use tollgate::purchase::accepted::Desk;
 use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
-use tollgate::purchase::{Claim, Purchase, Receipt};
+use tollgate::purchase::{Claim, Context, Purchase, Receipt};
+use tollgate::store::memory::Memory;
 use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals};
 use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
-use tollgate::upstream::{Ask, Error, Reply, What};
+use tollgate::upstream::{Ask, Error, Gateway, Reply, What};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
@@ -70,22 +71,29 @@ impl Process {
         let shutdown = CancellationToken::new();
         let window = Window::new(Arc::new(disk.clone()), setup.window(), shutdown.clone());
         let ring = Arc::new(Mutex::new(Ring::new(setup.keys)));
-        let line = Line { world: world.clone() };
-        let gateway = pipeline::gateway(Arc::clone(&window), setup.max_wait, ring, line);
+        let gateway = pipeline::gateway(Gateway {
+            ring,
+            window: Arc::clone(&window),
+            max_wait: setup.max_wait,
+            transport: Line { world: world.clone() },
+        });
         let credit = Credit::default();
-        let counter = Counter {
+        // Nobody looks after jobs: without settings they rest.
+        let book = Arc::new(Memory::new(Arc::new(clock::wall)));
+        let context = Context {
             ledger: Arc::new(disk.clone()),
             binding: Binding::play(),
             running: Running::default(),
             refusals: Arc::new(Refusals::new(wall)),
             credit: credit.clone(),
-            desk: Desk { keys: Arc::from([KeyId([1; 8]); 3]), tell: Arc::new(|_job| ()) },
+            jobs: Jobs::new(book, runtime.handle().clone(), shutdown.clone()),
+            keys: Arc::from([KeyId([1; 8]); 3]),
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),
             cut: CancellationToken::new(),
         };
         let tasks = TaskTracker::new();
-        let purchases = pipeline::purchases(&counter, tasks.clone(), gateway.clone());
+        let purchases = pipeline::purchases(&context, tasks.clone(), gateway.clone());
         drop(entered);
         runtime.block_on(window.restore());
         Self {

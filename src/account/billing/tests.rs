@@ -27,7 +27,7 @@ fn books(
         async move {
             tokio::task::yield_now().await;
             let body = answer.ok_or(Error::NotTaken)?;
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         }
     });
     let ears = move || {
@@ -76,7 +76,13 @@ async fn operators_question_does_not_wait_for_patient_one() {
             true => std::future::pending().await,
             false => sleep(3 * PATIENCE).await,
         }
-        Ok(Reply { status: StatusCode::OK, is_json: true, body: listing(7, ""), key: 0 })
+        Ok(Reply {
+            status: StatusCode::OK,
+            is_json: true,
+            body: listing(7, ""),
+            key: 0,
+            video: None,
+        })
     });
     let books = Books::new(gateway, || |_: &Billing| {}, |_| false);
     // Nobody else asks: its own answer is waited for.
@@ -169,7 +175,7 @@ async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
         service_fn(move |_: Ask| {
             others.fetch_add(1, Ordering::SeqCst);
             let body = listing(2, "");
-            async move { Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 }) }
+            async move { Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None }) }
         })
     };
     let balance = || books.known().unwrap().listing.billing.balance_cents;
@@ -197,7 +203,7 @@ async fn exchanged_while_asked(is_another: bool) -> (Books, Arc<Mutex<Vec<u64>>>
         async move {
             answered.notified().await;
             let body = listing(1, "");
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         }
     });
     let balances = Arc::new(Mutex::new(Vec::new()));
@@ -211,7 +217,7 @@ async fn exchanged_while_asked(is_another: bool) -> (Books, Arc<Mutex<Vec<u64>>>
     let exchange = async {
         let next = service_fn(|_: Ask| async {
             let body = listing(2, "");
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         });
         books.ask_through(next, |_| false, is_another);
         answer.notify_one();

@@ -42,10 +42,10 @@ pub(super) async fn buy(
     purchase: Purchase,
     voice: Voice,
 ) -> Result<Answer, Problem> {
-    let sent = purchase.sent.clone();
+    let progress = purchase.progress.clone();
     let mut bought: Bought = Box::pin(purchases.oneshot(purchase));
     let begins = async {
-        timeout(LONGEST_HOLD, sent.wait()).await.ok();
+        timeout(LONGEST_HOLD, progress.sent()).await.ok();
         sleep(GRACE).await;
     };
     tokio::select! {
