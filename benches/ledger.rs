@@ -9,7 +9,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Claim, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Service, Twin,
+    Account, Claim, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Service, Twin,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -71,7 +71,7 @@ async fn buy(ledger: &dyn Ledger, toll: Usd) -> Outcome {
     let service = Service::Chat;
     let asked = Reservation { id, caller, service, model, toll, claim, limits };
     ledger.reserve(&asked).await?;
-    ledger.sent(id).await?;
+    ledger.sent(id, Account::Recognised).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
     ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep, job: None }).await?;

@@ -2,7 +2,7 @@
 //! would be let in, and nobody would know why.
 
 use super::token::Secret;
-use crate::store::Members;
+use crate::store::Store;
 
 /// Why a secret is not the one that is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum SecretFault {
 ///
 /// # Errors
 /// [`SecretFault::Another`].
-pub async fn recognise(members: &dyn Members, secret: &Secret) -> Result<(), SecretFault> {
+pub async fn recognise(members: &Store, secret: &Secret) -> Result<(), SecretFault> {
     match members.keyed_by().await {
         Ok(Some(print)) if print != secret.print() => Err(SecretFault::Another),
         Ok(Some(_)) | Err(_) => Ok(()),

@@ -17,7 +17,7 @@ use super::keyed::{self, SecretFault};
 use super::token::{self, Secret};
 use super::{Denied, Standing};
 use crate::clock::{self, Instant};
-use crate::store::{Caller, Identity, LOOK_EVERY, Member, Members, Role, Session, Unavailable};
+use crate::store::{Caller, Identity, LOOK_EVERY, Member, Role, Session, Store, Unavailable};
 
 /// For how long the last list holds when the store cannot be asked; after that, nobody is let in.
 const HOLDS_FOR: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ const LOGIN_LASTS: Duration = Duration::from_secs(7 * 86_400);
 
 /// Who may call where members may; shared by every core.
 pub struct Roll {
-    store: Arc<dyn Members>,
+    store: Store,
     secret: Secret,
     known: ArcSwapOption<Known>,
     began: Instant,
@@ -88,7 +88,7 @@ impl Count {
 
 impl Roll {
     /// Nobody is let in until the list is read.
-    pub fn new(store: Arc<dyn Members>, secret: Secret) -> Self {
+    pub fn new(store: Store, secret: Secret) -> Self {
         Self {
             store,
             secret,
@@ -105,7 +105,7 @@ impl Roll {
     /// # Errors
     /// The tokens were made with another secret.
     pub(super) async fn open(&self) -> Result<(), SecretFault> {
-        keyed::recognise(&*self.store, &self.secret).await?;
+        keyed::recognise(&self.store, &self.secret).await?;
         self.look().await;
         Ok(())
     }

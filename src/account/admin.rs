@@ -5,22 +5,16 @@ mod jobs;
 mod members;
 mod usage;
 
-use std::sync::Arc;
-
 use super::billing::Books;
 use crate::answer::Answer;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
-use crate::store::{JobBook, Ledger, Members, Role, Unavailable};
+use crate::store::{Role, Store, Unavailable};
 use crate::validate::{Checked, EverybodyQuery, too_many_rows};
 
 /// Answers `GET /bff/admin/…`.
 pub struct Admin {
-    /// Every purchase.
-    pub ledger: Arc<dyn Ledger>,
-    /// Who may call.
-    pub members: Arc<dyn Members>,
-    /// Every job.
-    pub jobs: Arc<dyn JobBook>,
+    /// Purchases, members and jobs.
+    pub store: Store,
     /// What the gateway says of the account.
     pub books: Books,
 }
@@ -44,7 +38,7 @@ impl Admin {
     /// 422 `invalid_request` for so many days that there are too many rows; 503 `ledger_unavailable`, as
     /// of all of these.
     pub async fn usage(&self, query: Checked<EverybodyQuery>) -> Result<Answer, Problem> {
-        let told = usage::answer(self.ledger.as_ref(), query.into_inner()).await;
+        let told = usage::answer(&self.store, query.into_inner()).await;
         told.map_err(unavailable)?.ok_or_else(|| too_many_rows(usage::MOST_ROWS))
     }
 
@@ -53,8 +47,7 @@ impl Admin {
     /// # Errors
     /// As [`usage`](Self::usage).
     pub async fn members(&self) -> Result<Answer, Problem> {
-        let (members, ledger) = (self.members.as_ref(), self.ledger.as_ref());
-        members::answer(members, ledger).await.map_err(unavailable)
+        members::answer(&self.store).await.map_err(unavailable)
     }
 
     /// Everybody's latest jobs.
@@ -62,7 +55,7 @@ impl Admin {
     /// # Errors
     /// As [`usage`](Self::usage).
     pub async fn jobs(&self) -> Result<Answer, Problem> {
-        jobs::answer(self.jobs.as_ref()).await.map_err(unavailable)
+        jobs::answer(&self.store).await.map_err(unavailable)
     }
 
     /// The account's numbers and keys' names as the gateway tells them, and what is unknown. The gateway
@@ -72,7 +65,7 @@ impl Admin {
     /// As [`usage`](Self::usage).
     pub async fn billing(&self) -> Result<Answer, Problem> {
         self.books.refresh().await;
-        billing::answer(&self.books, self.ledger.as_ref()).await.map_err(unavailable)
+        billing::answer(&self.books, &self.store).await.map_err(unavailable)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Compares the ledger with the gateway's books at one moment, and notes checkpoints.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::reconcile::{REFUNDS_WITHIN, Verdict};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::store::{
-    Binding, Checkpoint, Ending, Evidence, Ledger, Recognise, Service, Snapshot, Unavailable,
+    Binding, Checkpoint, Ending, Evidence, Recognise, Service, Snapshot, Store, Unavailable,
 };
 use crate::upstream::billing::{Billing, Listing};
 
@@ -59,14 +58,14 @@ pub enum Blocked {
 /// # Errors
 /// See [`Blocked`].
 pub async fn look(
-    ledger: &dyn Ledger,
+    ledger: &Store,
     gateway: impl Future<Output = Result<Listing, String>>,
 ) -> Result<Look, Blocked> {
     look_by(ledger, gateway, clock::wall).await
 }
 
 async fn look_by(
-    ledger: &dyn Ledger,
+    ledger: &Store,
     gateway: impl Future<Output = Result<Listing, String>>,
     wall: impl Fn() -> Duration,
 ) -> Result<Look, Blocked> {
@@ -95,7 +94,7 @@ async fn look_by(
 /// The ledger's: what was settled until then stays so. If the ledger is another account's by now, nothing
 /// is written.
 pub async fn write_down(
-    ledger: &dyn Ledger,
+    ledger: &Store,
     look: &Look,
     verdict: Option<&Verdict>,
     keep: impl Fn(Service) -> Duration,
@@ -130,14 +129,14 @@ pub fn charged(cost: Usd, keep: Duration) -> Ending {
 /// due. One is noted by each process, from the first listing that can be had. If outcomes are unknown since
 /// the last checkpoint, that one stays: they could never be told from a new one.
 pub struct Keeper {
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     binding: Binding,
     is_noted: AtomicBool,
 }
 
 impl Keeper {
     /// Nothing was noted yet.
-    pub fn new(ledger: Arc<dyn Ledger>, binding: Binding) -> Self {
+    pub fn new(ledger: Store, binding: Binding) -> Self {
         Self { ledger, binding, is_noted: AtomicBool::new(false) }
     }
 
@@ -159,22 +158,29 @@ impl Keeper {
     /// Whatever fails is a line in the log, and is tried again with the next listing.
     async fn judge(&self, known: &Known) {
         let Self { ledger, binding, is_noted } = self;
-        match binding.recognise(&**ledger, known.listing.key_ids()).await {
+        let binding = binding.of_gateway(known.generation);
+        match binding.recognise(ledger, known.listing.key_ids()).await {
             Ok(true) => {}
-            Ok(false) => return,
+            Ok(false) => {
+                if binding.is_other() {
+                    // Its checkpoints are not used any more.
+                    is_noted.store(false, Ordering::Relaxed);
+                }
+                return;
+            }
             Err(why) => return info!(%why, "account not checked"),
         }
         if is_noted.load(Ordering::Relaxed) {
             return;
         }
-        match note(&**ledger, snapshot(&known.listing.billing, known.asked)).await {
+        match note(ledger, snapshot(&known.listing.billing, known.asked)).await {
             Ok(()) => is_noted.store(true, Ordering::Relaxed),
             Err(why) => info!(%why, "no checkpoint was noted"),
         }
     }
 }
 
-async fn note(ledger: &dyn Ledger, snapshot: Snapshot) -> Result<(), Unavailable> {
+async fn note(ledger: &Store, snapshot: Snapshot) -> Result<(), Unavailable> {
     if let Some(before) = ledger.last_check().await?
         && ledger.unknown_after(before.settled).await? > 0
     {

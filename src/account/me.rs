@@ -1,6 +1,5 @@
 //! Tells a caller what is left to it: of its limits, of budgets, and of the account where it may see that.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -12,7 +11,7 @@ use crate::answer::{self, Answer};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Caller, Ledger, Limits, Own, Role, Scope};
+use crate::store::{Caller, Limits, Own, Role, Scope, Store};
 
 /// What of it does not change while the gate stands.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +65,7 @@ pub struct Me {
     facts: Facts,
     sources: Sources,
     books: Books,
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
 }
 
 #[derive(Serialize)]
@@ -118,7 +117,7 @@ struct Window {
 
 impl Me {
     /// What is left is read from these.
-    pub fn new(facts: Facts, sources: Sources, books: Books, ledger: Arc<dyn Ledger>) -> Self {
+    pub fn new(facts: Facts, sources: Sources, books: Books, ledger: Store) -> Self {
         Self { facts, sources, books, ledger }
     }
 

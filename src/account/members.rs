@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::contract::money::Usd;
-use crate::store::{Caller, Ledger, Member, Members, Scope, Spent, Unavailable};
+use crate::store::{Caller, Member, Scope, Spent, Store, Unavailable};
 
 /// A member, and what it has spent, set aside or lost track of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,14 +31,11 @@ impl Listed {
 ///
 /// # Errors
 /// The store cannot be read.
-pub async fn list(
-    members: &(impl Members + ?Sized),
-    ledger: &(impl Ledger + ?Sized),
-) -> Result<Vec<Listed>, Unavailable> {
+pub async fn list(store: &Store) -> Result<Vec<Listed>, Unavailable> {
     let mut listed = Vec::new();
-    for member in members.members().await? {
+    for member in store.members().await? {
         let caller = Caller::Member(Arc::clone(&member.name));
-        let spent = ledger.spent(Scope::Caller(caller.to_string())).await?;
+        let spent = store.spent(Scope::Caller(caller.to_string())).await?;
         listed.push(Listed { member, spent });
     }
     Ok(listed)

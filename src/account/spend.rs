@@ -1,6 +1,5 @@
 //! Tells a caller what it has spent, by day and model.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -10,12 +9,12 @@ use crate::answer::{self, Answer};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Caller, Ledger, Spending};
+use crate::store::{Caller, Spending, Store};
 use crate::validate::{Checked, SinceQuery};
 
 /// Answers `GET /bff/usage`.
 pub struct Spend {
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     knows_callers: bool,
 }
 
@@ -39,7 +38,7 @@ struct Row {
 
 impl Spend {
     /// `knows_callers`: whether callers are told apart by more than an address that anybody can have.
-    pub fn new(ledger: Arc<dyn Ledger>, knows_callers: bool) -> Self {
+    pub fn new(ledger: Store, knows_callers: bool) -> Self {
         Self { ledger, knows_callers }
     }
 

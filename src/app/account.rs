@@ -17,8 +17,9 @@ use crate::account::spend::Spend;
 use crate::config::{Config, Key, Mode, Target};
 use crate::contract::money::Usd;
 use crate::downstream::rate::{Allowed, Limiter};
-use crate::downstream::route;
+use crate::downstream::route::Table;
 use crate::purchase::credit::{Credit, Left};
+use crate::routes::endpoints;
 use crate::store::Caller;
 use crate::upstream::billing::Billing;
 use crate::upstream::window::Window;
@@ -82,7 +83,7 @@ pub(super) fn me(config: &Config, books: &Books, lasting: &Lasting, limiter: &Ar
         }),
         wait: Box::new(move || window.wait_expected()),
     };
-    Me::new(facts, sources, books.clone(), Arc::clone(&lasting.ledger) as _)
+    Me::new(facts, sources, books.clone(), lasting.store.clone())
 }
 
 /// How often a member may sign in.
@@ -92,16 +93,11 @@ pub(super) fn admit(limiter: &Arc<Limiter>) -> Box<Admit> {
 }
 
 pub(super) fn spend(config: &Config, lasting: &Lasting) -> Spend {
-    Spend::new(Arc::clone(&lasting.ledger) as _, knows_callers(config))
+    Spend::new(lasting.store.clone(), knows_callers(config))
 }
 
 pub(super) fn admin(books: &Books, lasting: &Lasting) -> Admin {
-    Admin {
-        ledger: Arc::clone(&lasting.ledger),
-        members: Arc::clone(&lasting.members),
-        jobs: lasting.jobs.book(),
-        books: books.clone(),
-    }
+    Admin { store: lasting.store.clone(), books: books.clone() }
 }
 
 pub(super) fn further<S>(config: &Config, gateway: S) -> Further
@@ -113,10 +109,10 @@ where
     Further::new(gateway, tolls)
 }
 
-/// The rows that `gateway.passthrough` adds.
-pub(super) fn rows(config: &Config) -> Arc<[route::Further]> {
-    let rows = config.gateway.passthrough.iter().cloned();
-    rows.map(|one| route::Further { method: one.method, path: one.path }).collect()
+/// Every endpoint, those of `gateway.passthrough` included.
+pub(super) fn routes(config: &Config) -> Arc<Table> {
+    let added = config.gateway.passthrough.iter().cloned();
+    Arc::new(endpoints::routes(added.map(|one| (one.method, one.path))))
 }
 
 /// In open mode, an address is an identity among this machine's own users at most.

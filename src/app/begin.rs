@@ -9,10 +9,10 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{Lasting, Remembered, access, memory, sandbox, sqlite};
+use super::{Lasting, access, sandbox};
 use crate::access::token::Secret;
 use crate::clock;
-use crate::config::{Config, Store, Target};
+use crate::config::{self, Config, Target};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::purchase::credit::Credit;
@@ -21,7 +21,7 @@ use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
 use crate::store::sqlite::{OpenError, Opening};
-use crate::store::{Binding, Broken, Money, Refusals};
+use crate::store::{Binding, Money, Refusals, Store};
 use crate::upstream::window::Window;
 
 /// When a gate ends.
@@ -64,24 +64,21 @@ pub async fn prepare(
     secret: impl FnOnce() -> io::Result<Secret>,
 ) -> io::Result<(Lasting, Starting)> {
     let (store, opening) = open_store(config, admin).await?;
-    let jobs = Jobs::new(store.book, behind.clone(), ends.shutdown.clone());
-    let window = Window::new(store.log, config.gateway.window, ends.shutdown.clone());
+    let jobs = Jobs::new(store.clone(), behind.clone(), ends.shutdown.clone());
+    let window = Window::new(store.clone(), config.gateway.window, ends.shutdown.clone());
     let metrics = Arc::new(Metrics::default());
     let watched = Arc::clone(&window);
     metrics.watch_window(move || (watched.free(), watched.waiting()));
-    let access =
-        access(&config.access.mode, Arc::clone(&store.members), secret, Arc::clone(&metrics))?;
+    let access = access(&config.access.mode, store.clone(), secret, Arc::clone(&metrics))?;
     let lasting = Lasting {
         access,
-        members: store.members,
         redactor: Redactor::new(Arc::clone(&metrics)),
         metrics,
-        ledger: store.ledger,
+        store,
         binding: match config.gateway.target {
             Target::Sandbox => Binding::play(),
             Target::Live { .. } => Binding::real(),
         },
-        ledger_name: store.name,
         running: Running::default(),
         refusals: Arc::new(Refusals::new(clock::wall())),
         credit: Credit::default(),
@@ -125,23 +122,23 @@ impl Starting {
 async fn open_store(
     config: &Config,
     admin: Option<SocketAddr>,
-) -> io::Result<(Remembered, Option<Opening>)> {
+) -> io::Result<(Store, Option<Opening>)> {
     let money = match config.gateway.target {
         Target::Sandbox => Money::Play,
         Target::Live { .. } => Money::Real,
     };
     match &config.store {
-        Store::Memory => Ok((memory(), None)),
-        Store::Sqlite(path) => match sqlite(path, money, admin).await {
-            Ok((store, opening)) => Ok((store, Some(opening))),
-            Err(OpenError::Unusable(reason)) => {
-                error!("nothing can be bought: {reason}");
-                Ok((Remembered::by(Arc::new(Broken(reason)), "broken".into()), None))
+        config::Store::Memory => Ok((Store::in_memory(Arc::new(clock::wall)), None)),
+        config::Store::Sqlite(path) => {
+            match Store::begin(path, Arc::new(clock::wall), money, admin).await {
+                Ok((store, opening)) => Ok((store, Some(opening))),
+                Err(OpenError::Unusable(reason)) => {
+                    error!("nothing can be bought: {reason}");
+                    Ok((Store::unusable(reason), None))
+                }
+                Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
             }
-            Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
-        },
-        // `Config::not_yet` names it, and whoever starts a gate refuses it.
-        Store::Redis => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn facts(config: &Config, media_origins: Vec<String>, lasting: &Lasti
         replay: Replay {
             chat_seconds: terms.keep_chats.as_secs(),
             video_seconds: terms.keep_videos.as_secs(),
-            ledger: String::from(&*lasting.ledger_name),
+            ledger: String::from(&*lasting.store.name()),
         },
     }
 }

@@ -21,7 +21,8 @@ use crate::account::statement::Told;
 use crate::answer::BoxError;
 use crate::clock;
 use crate::config::{self, Config};
-use crate::store::sqlite::{Holder, OpenError, Sqlite};
+use crate::store::Store;
+use crate::store::sqlite::{Holder, OpenError};
 use crate::upstream::billing::Listing;
 
 /// More is no answer of a tollgate.
@@ -36,7 +37,7 @@ pub(super) enum Way {
     /// The server that has the ledger.
     Through(Beside),
     /// The command, with the ledger in its hands: no server begins meanwhile.
-    Alone(Arc<Sqlite>),
+    Alone(Store),
 }
 
 /// A running server, as its ledger's lock names it.
@@ -55,8 +56,8 @@ struct Refusal {
 
 /// Who asks on behalf of the ledger at `path`; or a sentence on why nobody can.
 pub(super) fn way(config: &Config, path: &Path) -> Result<Way, String> {
-    match Sqlite::instead(path, Arc::new(clock::wall)) {
-        Ok(store) => Ok(Way::Alone(Arc::new(store))),
+    match Store::open_exclusive(path, Arc::new(clock::wall)) {
+        Ok(store) => Ok(Way::Alone(store)),
         Err(OpenError::Locked { pid, holder: Holder::Server(admin) }) => {
             let admin = reachable(admin.unwrap_or(config.admin.listen));
             let config::Gateway { max_wait, connect_timeout, chat_timeout, .. } = config.gateway;

@@ -10,11 +10,9 @@ use crate::access::keyed::SecretFault;
 use crate::access::roll::Count;
 use crate::clock;
 use crate::config::{Budget, Config, Fault, Mode, Spend, Store, Target};
-use crate::store::Members;
-use crate::store::sqlite::Sqlite;
+use crate::store;
 
-/// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`. Settings
-/// that this version cannot honour are faults too, as `serve` would refuse them.
+/// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`.
 ///
 /// # Errors
 /// That of writing.
@@ -29,13 +27,6 @@ pub async fn check(
     };
     for warning in &loaded.warnings {
         writeln!(err, "warning: {warning}")?;
-    }
-    let not_yet = loaded.config.not_yet();
-    for sentence in &not_yet {
-        writeln!(err, "{sentence}")?;
-    }
-    if !not_yet.is_empty() {
-        return Ok(Exit::Mistake);
     }
     if let Some(fault) = secret_fault(&loaded.config).await {
         writeln!(err, "{fault}")?;
@@ -58,14 +49,14 @@ pub async fn check(
 /// Whether `serve` would refuse the secret; nothing is made or noted for it.
 async fn secret_fault(config: &Config) -> Option<String> {
     let Store::Sqlite(path) = &config.store else { return None };
-    if config.access.mode != Mode::Members || !Sqlite::is_keyed(path) {
+    if config.access.mode != Mode::Members || !store::Store::is_keyed(path) {
         return None;
     }
     let found = match secret(config) {
         Ok(found) => found,
         Err(why) => return Some(why.to_string()),
     };
-    let ledger = Sqlite::read(path, Arc::new(clock::wall)).ok()?;
+    let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
     let noted = ledger.keyed_by().await.ok()??;
     (noted != found.print()).then(|| SecretFault::Another.to_string())
 }
@@ -79,7 +70,7 @@ async fn count(config: &Config) -> Option<Count> {
     match path.try_exists() {
         Ok(false) => Some(Count::default()),
         Ok(true) => {
-            let ledger = Sqlite::read(path, Arc::new(clock::wall)).ok()?;
+            let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
             Some(Count::of(&ledger.members().await.ok()?))
         }
         Err(_unreadable) => None,
@@ -174,6 +165,5 @@ fn store(store: &Store) -> String {
     match store {
         Store::Memory => "memory".to_owned(),
         Store::Sqlite(path) => format!("sqlite, {}", path.display()),
-        Store::Redis => "redis".to_owned(),
     }
 }

@@ -18,8 +18,8 @@ use super::{Exit, ledger};
 use crate::access::token::{self, Token};
 use crate::clock;
 use crate::config::{Config, Mode, Store};
-use crate::store::sqlite::{Holder, MemberChange, Sqlite};
-use crate::store::{self, Identity, LOOK_EVERY, Member, MemberFault, Members, Own};
+use crate::store::sqlite::{Holder, MemberChange};
+use crate::store::{self, Identity, LOOK_EVERY, Member, MemberFault, Own};
 use change::Update;
 use keying::Keying;
 use portion::Portion;
@@ -66,7 +66,7 @@ async fn carry_out(
 ) -> Result<(), Refusal> {
     let store = match &config.store {
         Store::Sqlite(path) => path,
-        Store::Memory | Store::Redis => {
+        Store::Memory => {
             let why = "members need a store that lasts: set store.url, such as \
                        store.url = \"sqlite:tollgate.db\"";
             return Err(Refusal(Exit::Mistake, why.to_owned()));
@@ -87,7 +87,8 @@ async fn carry_out(
         // Only what adds somebody makes a ledger.
         ledger::file(config).map_err(Refusal::failed)?;
     }
-    let ledger = Sqlite::beside(store, Arc::new(clock::wall)).map_err(Refusal::failed)?;
+    let ledger =
+        store::Store::open_shared(store, Arc::new(clock::wall)).map_err(Refusal::failed)?;
     let done = change_all(config, &ledger, &names, to, err).await?;
     // First of all: a token that is in force and was not shown is lost.
     let is_one = names.len() == 1;
@@ -145,7 +146,7 @@ fn must_be_different(names: &[Arc<str>]) -> Result<(), Refusal> {
 /// Changes all of them in one step, or none.
 async fn change_all(
     config: &Config,
-    ledger: &Sqlite,
+    ledger: &store::Store,
     names: &[Arc<str>],
     to: To,
     err: &mut impl Write,
@@ -241,7 +242,7 @@ enum Making {
 /// What a change needs that makes tokens: refused for a name's sake before any secret is made.
 async fn keying_for(
     config: &Config,
-    ledger: &Sqlite,
+    ledger: &store::Store,
     members: &[Member],
     names: &[Arc<str>],
     making: Making,

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use super::asking::{self, Beside, Way};
 use super::{Exit, Loaded, check, ledger};
 use crate::app;
+use crate::clock;
 use crate::config::{Config, Fault, Key, Store, Target};
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
+use crate::store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, Counter, KeyRow, Listing};
 
@@ -36,7 +38,7 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
     };
     let way = match &config.store {
         Store::Sqlite(_) => ledger::file(config).ok().map(|path| asking::way(config, path)),
-        Store::Memory | Store::Redis => None,
+        Store::Memory => None,
     };
     let log = match way {
         Some(Err(why)) => {
@@ -50,7 +52,7 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
         }
         None => {
             writeln!(out, "asked     here; there is no ledger yet to count it in the window")?;
-            app::memory().log
+            store::Store::in_memory(Arc::new(clock::wall))
         }
     };
     let window = app::window_alone(log, &config.gateway).await;

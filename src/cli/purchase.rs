@@ -16,8 +16,7 @@ use crate::account::books::charged;
 use crate::app;
 use crate::clock::{self, iso8601};
 use crate::config::Config;
-use crate::store::sqlite::Sqlite;
-use crate::store::{Audit, Ending, Ledger, PurchaseId, Row, State};
+use crate::store::{Ending, PurchaseId, Row, State, Store};
 
 /// What to do with purchases.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -123,7 +122,8 @@ pub async fn purchase(
 
 async fn rows(config: &Config, state: Option<Shown>) -> Result<Vec<Row>, String> {
     let path = ledger::file(config)?;
-    let ledger = Sqlite::read(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
+    let ledger =
+        Store::open_read_only(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
     let rows = match state {
         Some(Shown::Unknown) => ledger.unknown(usize::MAX).await,
         _ => ledger.rows(Duration::ZERO).await.map(|mut rows| {
@@ -138,7 +138,8 @@ async fn rows(config: &Config, state: Option<Shown>) -> Result<Vec<Row>, String>
 /// The purchase as it was.
 async fn resolve(config: &Config, id: PurchaseId, outcome: Outcome) -> Result<Row, String> {
     let path = ledger::file(config)?;
-    let ledger = Sqlite::beside(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
+    let ledger =
+        Store::open_shared(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
     let row = ledger.purchase(id).await.map_err(|error| error.to_string())?;
     let row = row.ok_or_else(|| format!("{id}: no purchase has this id"))?;
     if row.state != State::Unknown {

@@ -18,8 +18,7 @@ use crate::app;
 use crate::clock::{self, iso8601};
 use crate::config::{Config, Target};
 use crate::purchase::Terms;
-use crate::store::sqlite::Sqlite;
-use crate::store::{Checkpoint, Evidence, PurchaseId, Row, Service};
+use crate::store::{Checkpoint, Evidence, PurchaseId, Row, Service, Store};
 use crate::upstream::billing;
 
 /// `--format`
@@ -86,12 +85,12 @@ async fn compare(config: &Config, dry_run: bool) -> io::Result<Result<Outcome, S
         Err(why) => return Ok(Err(why)),
     };
     let looked = match way {
-        Way::Through(server) => books::look(&*ledger, server.listing()).await,
+        Way::Through(server) => books::look(&ledger, server.listing()).await,
         Way::Alone(store) => {
             let window = app::window_alone(store, &config.gateway).await;
             let gateway = app::asking(&config.gateway, base_url, keys, window)?;
             let listing = async { billing::ask(gateway).await.map_err(|why| why.to_string()) };
-            books::look(&*ledger, listing).await
+            books::look(&ledger, listing).await
         }
     };
     let look = match looked {
@@ -106,7 +105,7 @@ async fn compare(config: &Config, dry_run: bool) -> io::Result<Result<Outcome, S
     }
     let terms = app::terms(config);
     let keep = |service| keep(terms, service);
-    let noted = books::write_down(&*ledger, &look, verdict.as_ref(), keep).await;
+    let noted = books::write_down(&ledger, &look, verdict.as_ref(), keep).await;
     Ok(match noted {
         Ok(is_noted) => Ok(Outcome { look, verdict, is_noted: Some(is_noted) }),
         Err(blocked) => Err(blocked.to_string()),
@@ -131,14 +130,14 @@ fn checkpoint(is_noted: Option<bool>) -> &'static str {
 }
 
 /// Who asks, and the ledger: in a dry run, one that cannot be written beside a server.
-fn open(config: &Config, dry_run: bool) -> Result<(Way, Arc<Sqlite>), String> {
+fn open(config: &Config, dry_run: bool) -> Result<(Way, Store), String> {
     let path = ledger::file(config)?;
     let way = asking::way(config, path)?;
     let clock = Arc::new(clock::wall);
     let opened = match &way {
-        Way::Alone(store) => Ok(Arc::clone(store)),
-        Way::Through(_) if dry_run => Sqlite::read(path, clock).map(Arc::new),
-        Way::Through(_) => Sqlite::beside(path, clock).map(Arc::new),
+        Way::Alone(store) => Ok(store.clone()),
+        Way::Through(_) if dry_run => Store::open_read_only(path, clock),
+        Way::Through(_) => Store::open_shared(path, clock),
     };
     Ok((way, opened.map_err(|error| error.to_string())?))
 }

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::access::keyed::SecretFault;
 use crate::access::token::{self, Secret};
 use crate::config::{Config, SecretText, Store};
-use crate::store::sqlite::Sqlite;
+use crate::store;
 
 /// Its name beside the ledger.
 const FILE: &str = "tollgate.secret";
@@ -26,7 +26,7 @@ const LARGEST: u64 = 4_096;
 pub(crate) fn secret(config: &Config) -> io::Result<Secret> {
     if let Store::Sqlite(ledger) = &config.store
         && is_missing(config)
-        && Sqlite::is_keyed(ledger)
+        && store::Store::is_keyed(ledger)
     {
         return Err(io::Error::other(SecretFault::Lost));
     }
@@ -44,7 +44,7 @@ pub(super) fn secret_or_new(config: &Config) -> Result<Secret, String> {
             let found = find_or_make(&path).map_err(|why| format!("{}: {why}", path.display()))?;
             Ok(Secret::new(found.expose().as_bytes()))
         }
-        Store::Memory | Store::Redis => Secret::random().map_err(|error| error.to_string()),
+        Store::Memory => Secret::random().map_err(|error| error.to_string()),
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn is_missing(config: &Config) -> bool {
 pub(super) fn file(config: &Config) -> Option<PathBuf> {
     match (&config.secret, &config.store) {
         (None, Store::Sqlite(ledger)) => Some(ledger.with_file_name(FILE)),
-        (Some(_), _) | (None, Store::Memory | Store::Redis) => None,
+        (Some(_), _) | (None, Store::Memory) => None,
     }
 }
 

@@ -12,8 +12,7 @@ use crate::account::csv::cell;
 use crate::account::usage::{self, Sum, Usage};
 use crate::clock::{self, Date};
 use crate::config::Config;
-use crate::store::sqlite::Sqlite;
-use crate::store::{Ledger, Row};
+use crate::store::{Row, Store};
 
 /// `--by`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,7 +114,8 @@ pub async fn usage(
 
 async fn rows(config: &Config, since: Since) -> Result<Vec<Row>, String> {
     let path = ledger::file(config)?;
-    let ledger = Sqlite::read(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
+    let ledger =
+        Store::open_read_only(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
     ledger.rows(since.moment(clock::wall())).await.map_err(|error| error.to_string())
 }
 

@@ -29,7 +29,7 @@ pub use watch::News;
 use crate::problem::{
     DRAINING, Fault, GATEWAY_UNREACHABLE, JOB_NOT_FOUND, LEDGER_UNAVAILABLE, Problem,
 };
-use crate::store::{Caller, JobBook, KeyId, Unavailable};
+use crate::store::{Caller, KeyId, Store, Unavailable};
 use crate::upstream::{Ask, Error, Reply};
 use reading::Words;
 use seats::{Seat, Seats};
@@ -65,7 +65,7 @@ pub struct Setup {
 pub struct Jobs(Arc<Shared>);
 
 struct Shared {
-    book: Arc<dyn JobBook>,
+    book: Store,
     runtime: Handle,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -77,7 +77,7 @@ struct Shared {
 
 impl Jobs {
     /// Jobs of `book`, polled by tasks on `runtime` until `stop`. They rest until [`Jobs::follow`].
-    pub fn new(book: Arc<dyn JobBook>, runtime: Handle, stop: CancellationToken) -> Self {
+    pub fn new(book: Store, runtime: Handle, stop: CancellationToken) -> Self {
         Self(Arc::new(Shared {
             book,
             runtime,
@@ -114,8 +114,8 @@ impl Jobs {
     }
 
     /// Where accepted jobs are written down.
-    pub fn book(&self) -> Arc<dyn JobBook> {
-        Arc::clone(&self.0.book)
+    pub fn book(&self) -> Store {
+        self.0.book.clone()
     }
 
     /// A job was accepted, and written down where that was possible. Before the first settings it waits to

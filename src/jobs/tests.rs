@@ -12,7 +12,6 @@ use tower::service_fn;
 use super::*;
 use crate::clock;
 use crate::contract::money::Usd;
-use crate::store::memory::Memory;
 use crate::upstream::What;
 
 /// What the gateway says next; the last is said again and again. `None`: it cannot be reached.
@@ -25,17 +24,17 @@ const DONE: Option<(u16, &str)> = Some((200, r#"{"status":"completed"}"#));
 pub(crate) struct Fake {
     pub(crate) jobs: Jobs,
     pub(crate) stop: CancellationToken,
-    book: Arc<Memory>,
+    book: Store,
     asked: Arc<Mutex<Vec<Ask>>>,
     polls: Arc<AtomicU64>,
 }
 
 impl Fake {
     pub(crate) fn new(script: Script) -> Self {
-        Self::on(Arc::new(Memory::new(Arc::new(clock::wall))), script, Duration::ZERO)
+        Self::on(Store::in_memory(Arc::new(clock::wall)), script, Duration::ZERO)
     }
 
-    fn on(book: Arc<Memory>, script: Script, takes: Duration) -> Self {
+    fn on(book: Store, script: Script, takes: Duration) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (polls, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
@@ -60,7 +59,7 @@ impl Fake {
                 reply
             }
         });
-        let jobs = Jobs::new(Arc::clone(&book) as _, Handle::current(), stop.clone());
+        let jobs = Jobs::new(book.clone(), Handle::current(), stop.clone());
         jobs.follow(Setup {
             gateway: BoxCloneSyncService::new(gateway),
             keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
@@ -121,9 +120,21 @@ async fn a_job_that_nobody_ordered_is_not_found_and_the_gateway_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn end_of_a_job_is_kept_though_its_purchase_is_not_settled_yet() {
+    let fake = Fake::new(vec![DONE]);
+    // The store could not take the end of its purchase, which is retried.
+    fake.jobs.accepted(job("r"));
+    sleep(secs(60)).await;
+    assert_eq!(fake.polls(), 1);
+    assert_eq!(fake.stored("r").await.latest.expect("it is kept").state, JobState::Finished);
+    fake.book.accept(&job("r")).await.unwrap();
+    assert!(!fake.stored("r").await.is_open(), "what is settled later opens it no more");
+}
+
+#[tokio::test(start_paused = true)]
 async fn five_hundred_who_watch_one_job_are_one_poll_an_interval() {
     let fake = Fake::on(
-        Arc::new(Memory::new(Arc::new(clock::wall))),
+        Store::in_memory(Arc::new(clock::wall)),
         vec![RUNNING],
         Duration::from_millis(200),
     );
@@ -158,7 +169,7 @@ async fn open_jobs_are_picked_up_by_the_next_server_and_ended_ones_are_not() {
     sleep(secs(2)).await;
     first.stop.cancel();
     first.book.accept(&job("open")).await.unwrap();
-    let second = Fake::on(Arc::clone(&first.book), vec![RUNNING, DONE], Duration::ZERO);
+    let second = Fake::on(first.book.clone(), vec![RUNNING, DONE], Duration::ZERO);
     sleep(secs(2)).await;
     assert_eq!((first.polls(), second.polls()), (1, 1));
     sleep(secs(60)).await;
@@ -173,11 +184,11 @@ async fn open_jobs_are_picked_up_by_the_next_server_and_ended_ones_are_not() {
 
 #[tokio::test(start_paused = true)]
 async fn open_jobs_are_picked_up_one_after_another_and_at_once_for_who_asks() {
-    let book = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let book = Store::in_memory(Arc::new(clock::wall));
     for number in 0..200 {
         book.accept(&job(&format!("r-{number}"))).await.unwrap();
     }
-    let fake = Fake::on(Arc::clone(&book), vec![RUNNING], Duration::ZERO);
+    let fake = Fake::on(book.clone(), vec![RUNNING], Duration::ZERO);
     sleep(Duration::from_millis(9_500)).await;
     assert_eq!(fake.polls(), 5, "one in two seconds");
     fake.jobs.status("r-150", &caller()).await.unwrap();
@@ -222,7 +233,7 @@ async fn where_there_is_no_word_at_all_who_asks_is_told_so_in_time() {
     let problem = fake.jobs.status("r", &caller()).await.unwrap_err();
     assert_eq!(problem.kind().code, "gateway_unreachable");
 
-    let slow = Fake::on(Arc::clone(&fake.book), vec![RUNNING], secs(60));
+    let slow = Fake::on(fake.book.clone(), vec![RUNNING], secs(60));
     let start = clock::now();
     let problem = slow.jobs.status("r", &caller()).await.unwrap_err();
     assert_eq!((problem.kind().code, clock::now() - start), ("gateway_unreachable", secs(10)));

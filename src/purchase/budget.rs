@@ -14,8 +14,8 @@ use super::{Claim, Context, Delivery, Phase, Progress, Purchase, Stop, Terms, Wa
 use crate::clock;
 use crate::problem::{BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{
-    self, Binding, Ending, Identity, Job, KeptReply, Ledger, Limit, OverBudget, PurchaseId,
-    Refusals, Refused, RefusedAs, Reservation, Twin,
+    self, Binding, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
+    Refused, RefusedAs, Reservation, Store, Twin,
 };
 use crate::upstream::{Abort, BeforeSend, Reply};
 use crate::validate::Paid;
@@ -27,7 +27,7 @@ const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// A price that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled by its phase:
 /// released if nothing was sent, else unknown.
 pub(super) struct Hold {
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     refusals: Arc<Refusals>,
     id: PurchaseId,
     /// For how long a reply is kept.
@@ -57,14 +57,14 @@ impl Hold {
         // It may have repeated another one that was not sent after all. Nothing of this one was sent.
         purchase.progress.enter(Phase::Queued);
         let guard = SendGuard {
-            ledger: Arc::clone(ledger),
+            ledger: ledger.clone(),
             id: purchase.id,
             binding: binding.clone(),
             waiters: purchase.waiters.clone(),
             progress: purchase.progress.clone(),
         };
         Ok(Self {
-            ledger: Arc::clone(ledger),
+            ledger: ledger.clone(),
             refusals: Arc::clone(refusals),
             id: purchase.id,
             keep: terms.keep(purchase.service()),
@@ -81,7 +81,7 @@ impl Hold {
 
     /// Notes that the caller took the reply, where that decides what a repeat without a key is.
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        let delivery = || Delivery { ledger: Arc::clone(&self.ledger), id: self.id };
+        let delivery = || Delivery { ledger: self.ledger.clone(), id: self.id };
         self.fingerprint.map(|_| delivery())
     }
 
@@ -136,7 +136,7 @@ fn note_refusal(refusals: &Refusals, fingerprint: Option<Identity>) {
 
 /// Says right before the first byte whether a purchase may be sent.
 struct SendGuard {
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     id: PurchaseId,
     binding: Binding,
     waiters: Waiters,
@@ -164,7 +164,7 @@ impl BeforeSend for SendGuard {
             }
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.progress.enter(Phase::AtRisk);
-            match self.ledger.sent(self.id).await {
+            match self.ledger.sent(self.id, self.binding.account()).await {
                 Ok(()) => {
                     self.progress.enter(Phase::Sent);
                     Ok(())

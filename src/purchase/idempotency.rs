@@ -190,7 +190,7 @@ async fn replay(
         toll,
         is_replay: true,
         delivery: matches!(purchase.claim, Claim::Likeness { .. })
-            .then(|| Delivery { ledger: Arc::clone(&context.ledger), id }),
+            .then(|| Delivery { ledger: context.ledger.clone(), id }),
     })
 }
 

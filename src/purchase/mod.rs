@@ -31,9 +31,7 @@ use crate::contract::video::VideoAccepted;
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
-use crate::store::{
-    Binding, Caller, Earlier, KeyId, Ledger, Limits, PurchaseId, Refusals, Service,
-};
+use crate::store::{Binding, Caller, Earlier, KeyId, Limits, PurchaseId, Refusals, Service, Store};
 use crate::upstream::{Ask, Error, Reply};
 use crate::validate::{Checked, Order, Paid};
 use budget::Hold;
@@ -47,7 +45,7 @@ type Outcome = Result<Receipt, Problem>;
 #[derive(Clone)]
 pub struct Context {
     /// Where each purchase is written down.
-    pub ledger: Arc<dyn Ledger>,
+    pub ledger: Store,
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
     /// The purchases that are under way.
@@ -307,7 +305,7 @@ impl Receipt {
 /// Notes in the ledger that a reply reached its caller.
 #[derive(Clone)]
 pub struct Delivery {
-    ledger: Arc<dyn Ledger>,
+    ledger: Store,
     id: PurchaseId,
 }
 

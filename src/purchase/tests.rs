@@ -7,7 +7,6 @@ use tower::service_fn;
 
 use super::*;
 use crate::contract::catalog::Catalog;
-use crate::store::memory::Memory;
 use crate::upstream::What;
 use crate::validate;
 
@@ -27,18 +26,18 @@ pub(super) fn terms(patience: Duration) -> Terms {
 
 /// A new ledger, whose jobs rest.
 pub(super) fn context(patience: Duration) -> Context {
-    let memory = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let ledger = Store::in_memory(Arc::new(clock::wall));
     Context {
         binding: Binding::play(),
         running: Running::default(),
         refusals: Arc::new(Refusals::new(Duration::ZERO)),
         credit: Credit::default(),
-        jobs: Jobs::new(Arc::clone(&memory) as _, Handle::current(), CancellationToken::new()),
+        jobs: Jobs::new(ledger.clone(), Handle::current(), CancellationToken::new()),
         keys: Arc::from([KeyId([0; 8]), KeyId([7; 8])]),
         terms: terms(patience),
         metrics: Arc::default(),
         cut: CancellationToken::new(),
-        ledger: memory,
+        ledger,
     }
 }
 

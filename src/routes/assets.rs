@@ -1,6 +1,6 @@
 //! Holds the files of the built-in page, which are part of the binary, and names their set by its content.
 
-use super::file::short;
+use super::file::{Embedded, embedded, short};
 
 /// One file of `static/`.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub struct Row {
     /// Its `Content-Type`.
     pub media_type: &'static str,
     /// What it holds.
-    pub bytes: &'static [u8],
+    pub file: Embedded,
     /// Whether the page needs it before it can show anything, so that it is asked for at once.
     pub at_start: bool,
 }
@@ -23,7 +23,7 @@ macro_rules! rows {
         &[$(Row {
             name: $name,
             media_type: $media_type,
-            bytes: include_bytes!(concat!("../../static/", $name)),
+            file: embedded!($name),
             at_start: $at_start,
         }),*]
     };
@@ -76,7 +76,7 @@ pub fn hash_of_set() -> String {
     let mut hasher = blake3::Hasher::new();
     for row in ROWS {
         hasher.update(row.name.as_bytes()).update(&[0]);
-        hasher.update(&(row.bytes.len() as u64).to_le_bytes()).update(row.bytes);
+        hasher.update(&(row.file.bytes.len() as u64).to_le_bytes()).update(row.file.bytes);
     }
     short(&hasher.finalize())
 }

@@ -1,6 +1,4 @@
-//! Sends a file that is known at start: compressed once, with tags, conditions and ranges.
-
-use std::io::Write;
+//! Sends a file that is known at start: compressed, with tags, conditions and ranges.
 
 use bytes::Bytes;
 use http::header::{
@@ -10,6 +8,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::Body as _;
 
+use super::compress::CODINGS;
 use crate::answer::{Answer, Body};
 
 /// A file that is ready to be sent, in every coding that makes it smaller.
@@ -30,16 +29,60 @@ struct Form {
     tag: HeaderValue,
 }
 
-type Compress = fn(&[u8]) -> std::io::Result<Vec<u8>>;
+/// A file of the binary and its compressed forms in the order of [`CODINGS`]; an empty form does not exist.
+#[derive(Debug)]
+pub struct Embedded {
+    /// The file as it is.
+    pub bytes: &'static [u8],
+    /// By `build.rs`.
+    pub forms: [&'static [u8]; CODINGS.len()],
+}
 
-/// In the order of preference where a client likes several as much.
-const CODINGS: &[(&str, Compress)] = &[("br", brotli), ("zstd", zstd), ("gzip", gzip)];
+/// Embeds a file of `static/` with its compressed forms.
+macro_rules! embedded {
+    ($name:expr) => {
+        $crate::routes::file::Embedded {
+            bytes: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/static/", $name)),
+            forms: [
+                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".br")),
+                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".zstd")),
+                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".gzip")),
+            ],
+        }
+    };
+}
+pub(super) use embedded;
+
 const IDENTITY: &str = "identity";
 
 impl Ready {
-    /// Compresses `bytes`. The tags change with `extra`, too: a 304 must not keep outdated headers alive.
+    /// Compresses `bytes`, which are known at start only.
     pub fn new(
         bytes: Bytes,
+        media_type: &'static str,
+        cache: &'static str,
+        extra: HeaderMap,
+    ) -> Self {
+        // A coding that fails is left out; the file as it is always remains.
+        let forms = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
+        Self::with_forms(bytes, forms, media_type, cache, extra)
+    }
+
+    /// A file of the binary.
+    pub fn embedded(
+        file: &Embedded,
+        media_type: &'static str,
+        cache: &'static str,
+        extra: HeaderMap,
+    ) -> Self {
+        let forms = file.forms.map(Bytes::from_static);
+        Self::with_forms(Bytes::from_static(file.bytes), forms, media_type, cache, extra)
+    }
+
+    /// The tags change with `extra`, too: a 304 must not keep outdated headers alive.
+    fn with_forms(
+        bytes: Bytes,
+        compressed: [Bytes; CODINGS.len()],
         media_type: &'static str,
         cache: &'static str,
         extra: HeaderMap,
@@ -50,15 +93,14 @@ impl Ready {
             hasher.update(name.as_str().as_bytes()).update(value.as_bytes());
         }
         let hash = short(&hasher.finalize());
+        let form = |coding: &'static str, bytes| Form { coding, bytes, tag: tag(&hash, coding) };
         let mut forms: Vec<Form> = CODINGS
-            .iter()
-            .filter_map(|(coding, compress)| {
-                // A coding that fails or does not pay is left out; the file as it is always remains.
-                let small = compress(&bytes).ok().filter(|small| small.len() < bytes.len())?;
-                Some(Form { coding, bytes: small.into(), tag: tag(&hash, coding) })
-            })
+            .into_iter()
+            .zip(compressed)
+            .filter(|(_, small)| !small.is_empty() && small.len() < bytes.len())
+            .map(|((coding, _), small)| form(coding, small))
             .collect();
-        forms.push(Form { coding: IDENTITY, bytes, tag: tag(&hash, IDENTITY) });
+        forms.push(form(IDENTITY, bytes));
         Self { media_type, cache, extra, forms }
     }
 
@@ -242,23 +284,6 @@ fn thousandths(text: &str) -> Option<u16> {
         "1" if rest == 0 => Some(1000),
         _ => None,
     }
-}
-
-fn brotli(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut small = Vec::new();
-    let best = brotli::enc::BrotliEncoderParams { quality: 11, ..Default::default() };
-    brotli::BrotliCompress(&mut &bytes[..], &mut small, &best)?;
-    Ok(small)
-}
-
-fn zstd(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    zstd::bulk::compress(bytes, 19)
-}
-
-fn gzip(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-    encoder.write_all(bytes)?;
-    encoder.finish()
 }
 
 #[cfg(test)]

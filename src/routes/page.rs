@@ -6,14 +6,14 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::assets;
 use super::file::Ready;
-use super::site::Site;
+use super::site::{Site, navigates};
 use crate::answer::{Answer, bytes_of};
 use crate::problem::{self, Problem};
 
@@ -37,15 +37,13 @@ enum Kind {
 }
 
 impl Page {
-    /// The page in the binary, compressed now: its files once a process, its markup with each change
-    /// of settings.
+    /// The page in the binary. Its markup depends on the settings, so it is compressed now.
     pub fn built_in(settings: PageSettings) -> Self {
         let base = base();
         let headers = security(&settings.media_origins);
         let markup = assets::INDEX.replacen(PLACEHOLDER, &head(&settings.title, &base), 1);
         let index = Ready::new(markup.into(), HTML, REVALIDATE, headers);
-        // Forced here: nobody's first request waits for it.
-        Self(Kind::BuiltIn { index, files: LazyLock::force(&FILES) })
+        Self(Kind::BuiltIn { index, files: &FILES })
     }
 
     /// The files of `dir`; `fallback`, a file in it, answers navigations to paths without a file.
@@ -74,12 +72,11 @@ impl Page {
     }
 }
 
-/// The page's files by path. No setting changes them, so a reload need not compress them again.
+/// The page's files by path. No setting changes them.
 static FILES: LazyLock<HashMap<String, Ready>> = LazyLock::new(|| {
     let base = base();
     let ready = |row: &assets::Row| {
-        let bytes = Bytes::from_static(row.bytes);
-        let ready = Ready::new(bytes, row.media_type, FOR_EVER, plain());
+        let ready = Ready::embedded(&row.file, row.media_type, FOR_EVER, plain());
         (format!("{base}/{}", row.name), ready)
     };
     assets::ROWS.iter().map(ready).collect()
@@ -87,15 +84,6 @@ static FILES: LazyLock<HashMap<String, Ready>> = LazyLock::new(|| {
 
 fn base() -> String {
     format!("/_/{}", assets::hash_of_set())
-}
-
-/// Whether a person follows a link or types an address, rather than a program asking.
-pub(super) fn navigates(headers: &HeaderMap) -> bool {
-    let is = |name: &HeaderName, wanted: fn(&str) -> bool| {
-        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).any(wanted)
-    };
-    is(&HeaderName::from_static("sec-fetch-mode"), |mode| mode == "navigate")
-        || is(&ACCEPT, |types| types.contains("text/html"))
 }
 
 const PLACEHOLDER: &str = "{{head}}";

@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Identity, Job,
-    JobBook, KeptReply, Ledger, Member, MemberFault, Members, Own, Place, PurchaseId, Recognise,
-    Refused, Reservation, Role, Row, Scope, Session, Snapshot, Spending, Spent, TakenPlace,
-    Unavailable, WindowLog, Word,
+    Account, AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Identity,
+    Job, JobBook, KeptReply, Ledger, Member, MemberFault, Members, Own, Place, PurchaseId,
+    Recognise, Refused, Reservation, Role, Row, Scope, Session, Snapshot, Spending, Spent,
+    TakenPlace, Unavailable, WindowLog, Word,
 };
 
 /// Answers every verb with [`Unavailable`] and this reason.
@@ -32,7 +32,7 @@ impl Ledger for Broken {
         self.refuse()
     }
 
-    fn sent(&self, _: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
+    fn sent(&self, _: PurchaseId, _: Account) -> Answer<'_, Result<(), Unavailable>> {
         self.refuse()
     }
 

@@ -16,9 +16,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    Answer, Audit, CallerSpending, Checkpoint, Clock, Ending, Evidence, Job, JobBook, KeptReply,
-    Ledger, PurchaseId, Recognise, Refused, Reservation, Room, Row, Scope, Snapshot, Spending,
-    Spent, Unavailable, Word,
+    Account, Answer, Audit, CallerSpending, Checkpoint, Clock, Ending, Evidence, Job, JobBook,
+    KeptReply, Ledger, PurchaseId, Recognise, Refused, Reservation, Room, Row, Scope, Snapshot,
+    Spending, Spent, Unavailable, Word,
 };
 use books::Books;
 use jobs::Jobs;
@@ -77,8 +77,8 @@ impl Ledger for Memory {
         Box::pin(ready(answer.unwrap_or_else(|unavailable| Err(unavailable.into()))))
     }
 
-    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
-        Box::pin(ready(self.step(|books, _| books.sent(id))))
+    fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>> {
+        Box::pin(ready(self.step(|books, _| books.sent(id, account))))
     }
 
     fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>> {
@@ -183,7 +183,11 @@ impl Audit for Memory {
         keys: Vec<String>,
         how: Recognise,
     ) -> Answer<'_, Result<bool, Unavailable>> {
-        Box::pin(ready(self.step(|books, _| Ok(books.recognise(keys, how)))))
+        let answer = self.step(|books, _| Ok(books.recognise(keys, how)));
+        if how == Recognise::Note && matches!(answer, Ok(false)) {
+            self.forget_limit();
+        }
+        Box::pin(ready(answer))
     }
 }
 

@@ -19,6 +19,7 @@ mod broken;
 mod budget;
 mod caller;
 mod entry;
+mod handle;
 mod job;
 mod member;
 pub mod memory;
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use audit::{Audit, Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
+pub use audit::{Account, Audit, Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
 pub use binding::Binding;
 pub use broken::Broken;
 pub use caller::Caller;
@@ -42,6 +43,7 @@ pub use entry::{
     OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State,
     Twin,
 };
+pub use handle::Store;
 pub use job::{AccountLimit, Job, JobState, KeyId, Place, TakenPlace, Word};
 pub use member::{LOOK_EVERY, Member, MemberFault, Members, Own, Role, Session, is_member_name};
 pub use refusals::{Refusals, RefusedAs};
@@ -61,8 +63,8 @@ pub trait Ledger: Audit {
     /// what stands in the way. All of it is one step.
     fn reserve<'a>(&'a self, reservation: &'a Reservation) -> Answer<'a, Result<(), Refused>>;
 
-    /// Marks a reserved purchase as about to be sent; on return, a crash makes it unknown.
-    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>>;
+    /// Marks a reserved purchase as about to be sent to this account; on return, a crash makes it unknown.
+    fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>>;
 
     /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one that has ended already changes
     /// nothing, save that an `unknown` one may become `posted` or `voided`.
@@ -159,7 +161,7 @@ pub trait JobBook: Send + Sync + 'static {
     -> Answer<'_, Result<Vec<Duration>, Unavailable>>;
 }
 
-/// Everything that a server remembers.
-pub trait Store: Ledger + WindowLog + JobBook + Members {}
+/// All of it in one place.
+pub trait Verbs: Ledger + WindowLog + JobBook + Members {}
 
-impl<T: Ledger + WindowLog + JobBook + Members> Store for T {}
+impl<T: Ledger + WindowLog + JobBook + Members> Verbs for T {}

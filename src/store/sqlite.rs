@@ -30,8 +30,8 @@ use bytes::Bytes;
 use tracing::{error, warn};
 
 use super::{
-    Answer, CallerSpending, Clock, Ending, Job, JobBook, KeptReply, Ledger, PurchaseId, Refused,
-    Reservation, Row, Scope, Spending, Spent, Unavailable, Word,
+    Account, Answer, CallerSpending, Clock, Ending, Job, JobBook, KeptReply, Ledger, PurchaseId,
+    Refused, Reservation, Row, Scope, Spending, Spent, Unavailable, Word,
 };
 use begin::Admission;
 use books::Books;
@@ -142,9 +142,9 @@ impl Ledger for Sqlite {
         Box::pin(async { answer.await? })
     }
 
-    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
+    fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>> {
         // A dear one waits for the disk here too: after a power cut, it must not look unsent.
-        self.ask(Weight::Of(id), move |books| books.sent(id))
+        self.ask(Weight::Of(id), move |books| books.sent(id, account))
     }
 
     fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>> {

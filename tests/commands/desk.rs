@@ -15,8 +15,8 @@ use tollgate::contract::money::Usd;
 use tollgate::sandbox::{Sandbox, Settings};
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Audit, Checkpoint, Claim, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Row,
-    Service, Snapshot, State,
+    Account, Audit, Checkpoint, Claim, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation,
+    Row, Service, Snapshot, State,
 };
 
 pub(crate) const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
@@ -141,7 +141,7 @@ impl Desk {
         self.runtime.block_on(async {
             ledger.reserve(&reservation).await.unwrap();
             if let Some(ending) = ending {
-                ledger.sent(id).await.unwrap();
+                ledger.sent(id, Account::Recognised).await.unwrap();
                 ledger.settle(id, ending).await.unwrap();
             }
         });
@@ -158,7 +158,7 @@ impl Desk {
         let id = self.enter(what, "192.0.2.1", None, sent);
         let ledger = self.ledger(lost);
         self.runtime.block_on(async {
-            ledger.sent(id).await.unwrap();
+            ledger.sent(id, Account::Recognised).await.unwrap();
             ledger.settle(id, Ending::Unknown).await.unwrap();
         });
         id

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
-use tollgate::store::{Clock, Ending, Place, PurchaseId, Row, State, Store, Unavailable};
+use tollgate::store::{Clock, Ending, Place, PurchaseId, Row, State, Unavailable, Verbs};
 
 use crate::clients::number;
 use crate::dice::fixed;
@@ -32,7 +32,7 @@ struct Places {
 
 /// What is left of a process when it is dead.
 pub(crate) struct Platter {
-    store: Option<Arc<dyn Store>>,
+    store: Option<Arc<dyn Verbs>>,
     file: Option<PathBuf>,
     /// The wall clock as the store reads it, perhaps on a thread of its own.
     wall: Arc<AtomicU64>,
@@ -42,7 +42,7 @@ pub(crate) struct Platter {
 impl Platter {
     pub(crate) fn in_memory() -> Self {
         let wall = Arc::default();
-        let store: Arc<dyn Store> = Arc::new(Memory::new(clock_at(&wall)));
+        let store: Arc<dyn Verbs> = Arc::new(Memory::new(clock_at(&wall)));
         Self { store: Some(store), file: None, wall, places: Mutex::default() }
     }
 
@@ -84,7 +84,7 @@ impl Platter {
         }
     }
 
-    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Verbs> {
         self.store.as_ref().expect("it is open")
     }
 
@@ -145,7 +145,7 @@ impl Disk {
     }
 
     /// The real store, which answers at once.
-    pub(super) fn store(&self) -> &Arc<dyn Store> {
+    pub(super) fn store(&self) -> &Arc<dyn Verbs> {
         self.0.platter.wind(clock::wall());
         self.0.platter.store()
     }

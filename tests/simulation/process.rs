@@ -17,9 +17,8 @@ use tollgate::pipeline;
 use tollgate::problem::Problem;
 use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
-use tollgate::purchase::{Claim, Context, Purchase, Receipt};
-use tollgate::store::memory::Memory;
-use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals};
+use tollgate::purchase::{Claim, Context, Purchase, Purchases, Receipt};
+use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals, Store};
 use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
 use tollgate::upstream::{Ask, Error, Gateway, Reply, What};
@@ -38,7 +37,7 @@ pub(crate) struct Process {
     runtime: Runtime,
     world: World,
     disk: Disk,
-    purchases: BoxCloneSyncService<Purchase, Receipt, Problem>,
+    purchases: Purchases,
     gateway: BoxCloneSyncService<Ask, Reply, Error>,
     pub(crate) window: Arc<Window>,
     credit: Credit,
@@ -69,7 +68,8 @@ impl Process {
         world.lock().told_credit = None;
         world.lock().life += 1;
         let shutdown = CancellationToken::new();
-        let window = Window::new(Arc::new(disk.clone()), setup.window(), shutdown.clone());
+        let store = Store::in_memory(Arc::new(clock::wall)).but(Arc::new(disk.clone()));
+        let window = Window::new(store.clone(), setup.window(), shutdown.clone());
         let ring = Arc::new(Mutex::new(Ring::new(setup.keys)));
         let gateway = pipeline::gateway(Gateway {
             ring,
@@ -78,15 +78,14 @@ impl Process {
             transport: Line { world: world.clone() },
         });
         let credit = Credit::default();
-        // Nobody looks after jobs: without settings they rest.
-        let book = Arc::new(Memory::new(Arc::new(clock::wall)));
         let context = Context {
-            ledger: Arc::new(disk.clone()),
+            // Nobody looks after jobs: without settings they rest.
+            jobs: Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone()),
+            ledger: store,
             binding: Binding::play(),
             running: Running::default(),
             refusals: Arc::new(Refusals::new(wall)),
             credit: credit.clone(),
-            jobs: Jobs::new(book, runtime.handle().clone(), shutdown.clone()),
             keys: Arc::from([KeyId([1; 8]); 3]),
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),
@@ -119,7 +118,8 @@ impl Process {
         let caller = callers()[wish.caller].clone();
         let mut purchase = Purchase::new(caller, ORDERS[wish.order].clone(), claim);
         purchase.id = name(client);
-        let bought = self.purchases.clone().oneshot(purchase);
+        let purchases = self.purchases.clone();
+        let bought = async move { purchases.buy(purchase).await };
         let presence = Presence { world: self.world.clone(), client };
         let task = self.runtime.spawn(async move {
             let outcome = match manner.patience {

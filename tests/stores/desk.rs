@@ -11,9 +11,9 @@ use tollgate::contract::money::Usd;
 use tollgate::store::memory::Memory;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits, Members,
-    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Store, Twin,
-    WindowLog,
+    Account, Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits,
+    Members, PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin,
+    Verbs, WindowLog,
 };
 
 /// 2025-11-20, noon.
@@ -46,7 +46,7 @@ impl Desk {
         Self::over(Arc::new(store.expect("a new ledger")), time, Some(folder))
     }
 
-    fn over<T: Store>(store: Arc<T>, time: Arc<Mutex<Duration>>, folder: Option<TempDir>) -> Self {
+    fn over<T: Verbs>(store: Arc<T>, time: Arc<Mutex<Duration>>, folder: Option<TempDir>) -> Self {
         Self {
             ledger: store.clone(),
             book: store.clone(),
@@ -80,7 +80,7 @@ impl Desk {
         self.take(Arc::new(Broken("stopped".into())));
     }
 
-    fn take<T: Store>(&mut self, store: Arc<T>) {
+    fn take<T: Verbs>(&mut self, store: Arc<T>) {
         (self.ledger, self.book) = (store.clone(), store.clone());
         (self.places, self.members) = (store.clone(), store);
     }
@@ -104,7 +104,7 @@ impl Desk {
     /// Reserves and sends.
     pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
         self.reserve(asked).await.expect("set aside");
-        bounded(self.ledger.sent(asked.id)).await.expect("marked");
+        bounded(self.ledger.sent(asked.id, Account::Recognised)).await.expect("marked");
         asked.id
     }
 

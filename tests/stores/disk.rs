@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::sqlite::{OpenError, Sqlite};
-use tollgate::store::{Audit, Broken, Ending, Ledger, Money, Refused, Room, Scope, State};
+use tollgate::store::{Account, Audit, Broken, Ending, Ledger, Money, Refused, Room, Scope, State};
 
 use crate::desk::*;
 use crate::jobs::job;
@@ -76,7 +76,7 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
         if let Err(refused) = desk.reserve(&next).await {
             break refused;
         }
-        let _ = desk.ledger.sent(next.id).await;
+        let _ = desk.ledger.sent(next.id, Account::Recognised).await;
         // A reply that finds no room leaves its purchase as it was, and one without a reply may still fit.
         if desk.ledger.settle(next.id, posted(TOLL, &big)).await.is_err() {
             let bare = Ending::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
@@ -246,7 +246,7 @@ async fn a_ledger_that_cannot_be_used_refuses_everything() {
     let broken = Broken("damaged".into());
     let asked = asked("ann", TOLL);
     assert!(matches!(broken.reserve(&asked).await, Err(Refused::Unavailable(_))));
-    assert!(broken.sent(asked.id).await.is_err());
+    assert!(broken.sent(asked.id, Account::Recognised).await.is_err());
     assert!(broken.settle(asked.id, Ending::Voided).await.is_err());
     assert!(broken.spent(Scope::Total).await.is_err());
     assert!(broken.rows(Duration::ZERO).await.is_err());

@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Claim, Ending, Limits, PurchaseId, Reservation, Room, State, Twin};
+use tollgate::store::{Account, Claim, Ending, Limits, PurchaseId, Reservation, Room, State, Twin};
 
 use crate::desk::*;
 
@@ -18,7 +18,7 @@ const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
 #[derive(Clone, Debug)]
 enum Verb {
     Reserve { caller: usize, toll: u64, limits: Limits, claim: Claimed },
-    Sent(prop::sample::Index),
+    Sent(prop::sample::Index, Account),
     Settle { which: prop::sample::Index, ending: Ending, is_waited_for: bool },
     Delivered(prop::sample::Index),
     Forget,
@@ -64,7 +64,10 @@ fn verbs() -> impl Strategy<Value = Verb> {
     prop_oneof![
         8 => (0..3_usize, 0..12_u64, limits, claim)
             .prop_map(|(caller, toll, limits, claim)| Verb::Reserve { caller, toll, limits, claim }),
-        5 => which().prop_map(Verb::Sent),
+        5 => (which(), any::<bool>()).prop_map(|(which, is_recognised)| {
+            let account = if is_recognised { Account::Recognised } else { Account::Unrecognised };
+            Verb::Sent(which, account)
+        }),
         6 => (which(), ending, any::<bool>()).prop_map(|(which, ending, is_waited_for)| {
             Verb::Settle { which, ending, is_waited_for }
         }),
@@ -117,9 +120,10 @@ impl Both {
                     self.is_within(&asked).await;
                 }
             }
-            Verb::Sent(which) => {
+            Verb::Sent(which, account) => {
                 let Some(id) = self.pick(which) else { return };
-                let (memory, disk) = (self.memory.ledger.sent(id), self.disk.ledger.sent(id));
+                let memory = self.memory.ledger.sent(id, *account);
+                let disk = self.disk.ledger.sent(id, *account);
                 let answers = (bounded(memory).await, bounded(disk).await);
                 assert_eq!(answers.0.is_ok(), answers.1.is_ok());
             }
@@ -206,6 +210,11 @@ impl Both {
         }
         let (memory, disk) = (self.memory.rows().await, self.disk.rows().await);
         assert_eq!(memory, disk, "{after:?}");
+        let evidence = async |desk: &Desk| {
+            let found = bounded(desk.ledger.evidence(0, Duration::MAX)).await.expect("read");
+            found.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect::<Vec<_>>()
+        };
+        assert_eq!(evidence(&self.memory).await, evidence(&self.disk).await, "{after:?}");
     }
 }
 

@@ -4,18 +4,17 @@ use tokio::time::advance;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::memory::Memory;
-use crate::store::{Answer, MemberFault, Own};
+use crate::store::{Answer, MemberFault, Members, Own};
 
 /// A store that can be out of reach.
-struct Store {
-    inner: Memory,
+struct Away {
+    inner: Store,
     is_away: AtomicBool,
 }
 
-impl Store {
+impl Away {
     fn new() -> Arc<Self> {
-        let inner = Memory::new(Arc::new(clock::wall));
+        let inner = Store::in_memory(Arc::new(clock::wall));
         Arc::new(Self { inner, is_away: AtomicBool::new(false) })
     }
 
@@ -24,7 +23,7 @@ impl Store {
     }
 }
 
-impl Members for Store {
+impl Members for Away {
     fn enlist<'a>(&'a self, member: &'a Member) -> Answer<'a, Result<(), MemberFault>> {
         self.inner.enlist(member)
     }
@@ -91,7 +90,7 @@ fn hash(token: &str) -> Identity {
     token::hash(&secret(), token)
 }
 
-async fn enlist(store: &Store, name: &str, token: &str) {
+async fn enlist(store: &Away, name: &str, token: &str) {
     let member = Member {
         name: name.into(),
         role: Role::Member,
@@ -104,8 +103,8 @@ async fn enlist(store: &Store, name: &str, token: &str) {
     store.enlist(&member).await.expect("a new name");
 }
 
-async fn roll(store: &Arc<Store>) -> Roll {
-    let roll = Roll::new(Arc::clone(store) as _, secret());
+async fn roll(store: &Arc<Away>) -> Roll {
+    let roll = Roll::new(store.inner.clone().but_members(Arc::clone(store) as _), secret());
     roll.look().await;
     roll
 }
@@ -122,7 +121,7 @@ const AWAY: Denied = Denied::Unavailable { retry_after: TRY_AGAIN };
 
 #[tokio::test(start_paused = true)]
 async fn what_another_process_changes_holds_at_the_next_look() {
-    let store = Store::new();
+    let store = Away::new();
     enlist(&store, "ann", "tg_ann").await;
     let roll = roll(&store).await;
     let (caller, ann) = roll.by_token("tg_ann").unwrap();
@@ -153,7 +152,7 @@ async fn what_another_process_changes_holds_at_the_next_look() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_be_read_at_the_start_lets_nobody_in_until_it_can() {
-    let store = Store::new();
+    let store = Away::new();
     enlist(&store, "ann", "tg_ann").await;
     store.go_away(true);
     let roll = roll(&store).await;
@@ -170,7 +169,7 @@ async fn a_store_that_cannot_be_read_at_the_start_lets_nobody_in_until_it_can() 
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_cannot_be_read_any_more_holds_for_half_a_minute() {
-    let store = Store::new();
+    let store = Away::new();
     enlist(&store, "ann", "tg_ann").await;
     let roll = roll(&store).await;
     advance(Duration::from_secs(100)).await;
@@ -189,7 +188,7 @@ async fn a_list_that_cannot_be_read_any_more_holds_for_half_a_minute() {
 
 #[tokio::test(start_paused = true)]
 async fn a_login_is_new_each_time_and_ends_with_the_next_a_logout_or_its_token() {
-    let store = Store::new();
+    let store = Away::new();
     enlist(&store, "ann", "tg_ann").await;
     let roll = roll(&store).await;
     let open = async |carried: Option<&str>| roll.log_in("tg_ann", carried).await.unwrap().value;
@@ -221,7 +220,7 @@ async fn a_login_is_new_each_time_and_ends_with_the_next_a_logout_or_its_token()
 
 #[tokio::test(start_paused = true)]
 async fn one_look_after_another_finds_a_change_within_a_second() {
-    let store = Store::new();
+    let store = Away::new();
     let roll = roll(&store).await;
     let following = roll.follow();
     let adding = async {

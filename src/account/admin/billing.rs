@@ -8,7 +8,7 @@ use crate::account::billing::{Books, Known, shown};
 use crate::answer::{self, Answer};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
-use crate::store::{Ledger, Row, Snapshot, Unavailable};
+use crate::store::{Row, Snapshot, Store, Unavailable};
 use crate::upstream::billing::{KeyRow, Listing};
 
 /// Snapshots that are shown, the latest first.
@@ -90,7 +90,7 @@ struct Purchase {
     toll_micros: u64,
 }
 
-pub(super) async fn answer(books: &Books, ledger: &dyn Ledger) -> Result<Answer, Unavailable> {
+pub(super) async fn answer(books: &Books, ledger: &Store) -> Result<Answer, Unavailable> {
     let mut rows = ledger.unknown(MOST_UNKNOWN + 1).await?;
     let more = rows.len() > MOST_UNKNOWN;
     rows.truncate(MOST_UNKNOWN);

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::answer::{self, Answer};
 use crate::clock::{self, iso8601};
-use crate::store::{Job, JobBook, Unavailable};
+use crate::store::{Job, Store, Unavailable};
 
 /// Jobs that are listed, the latest first.
 const MOST: usize = 200;
@@ -30,7 +30,7 @@ struct Row<'a> {
     heard_at: Option<String>,
 }
 
-pub(super) async fn answer(book: &dyn JobBook) -> Result<Answer, Unavailable> {
+pub(super) async fn answer(book: &Store) -> Result<Answer, Unavailable> {
     let jobs = book.latest_jobs(MOST).await?;
     Ok(answer::json(StatusCode::OK, &Document { jobs: jobs.iter().map(row).collect() }))
 }

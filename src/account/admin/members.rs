@@ -7,7 +7,7 @@ use crate::account::members::{self, Listed};
 use crate::answer::{self, Answer};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
-use crate::store::{Ledger, Members, Unavailable};
+use crate::store::{Store, Unavailable};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -36,11 +36,8 @@ struct Budget {
     spent_micros: u64,
 }
 
-pub(super) async fn answer(
-    members: &dyn Members,
-    ledger: &dyn Ledger,
-) -> Result<Answer, Unavailable> {
-    let listed = members::list(members, ledger).await?;
+pub(super) async fn answer(store: &Store) -> Result<Answer, Unavailable> {
+    let listed = members::list(store).await?;
     let document = Document { members: listed.iter().map(row).collect() };
     Ok(answer::json(StatusCode::OK, &document))
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
@@ -11,10 +13,9 @@ use tower::service_fn;
 use super::*;
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
-use crate::store::memory::Memory;
 use crate::store::{
-    Audit, Claim, Ending, Job, JobState, Limits, Member, Own, PurchaseId, Reservation, Service,
-    Snapshot, Word,
+    Claim, Ending, Job, JobState, Limits, Member, Own, PurchaseId, Reservation, Service, Snapshot,
+    Word,
 };
 use crate::upstream::billing::Billing;
 use crate::upstream::{Ask, Error, Reply};
@@ -24,12 +25,12 @@ const CANARY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 
 struct Office {
     admin: Admin,
-    store: Arc<Memory>,
+    store: Store,
 }
 
 /// Where the gateway answers its account's listing so.
 fn office(listing: Option<String>) -> Office {
-    let store = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let store = Store::in_memory(Arc::new(clock::wall));
     let gateway = service_fn(move |_: Ask| {
         let body = listing.clone().map(Bytes::from).ok_or(Error::NotTaken);
         async {
@@ -37,8 +38,7 @@ fn office(listing: Option<String>) -> Office {
         }
     });
     let books = Books::new(gateway, || |_: &Billing| (), |_| false);
-    let (ledger, members, jobs) = (store.clone(), store.clone(), store.clone());
-    Office { admin: Admin { ledger, members, jobs, books }, store }
+    Office { admin: Admin { store: store.clone(), books }, store }
 }
 
 impl Office {

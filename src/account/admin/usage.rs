@@ -11,7 +11,7 @@ use crate::account::csv::cell;
 use crate::answer::{self, Answer};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
-use crate::store::{CallerSpending, Ledger, Unavailable};
+use crate::store::{CallerSpending, Store, Unavailable};
 use crate::validate::{EverybodyQuery, Shape};
 
 /// More are no answer for a page, and memory that one caller can have us fill.
@@ -50,7 +50,7 @@ struct Figures {
 
 /// `Ok(None)` where there are more rows than anybody is told at once: a part would not add up.
 pub(super) async fn answer(
-    ledger: &dyn Ledger,
+    ledger: &Store,
     query: EverybodyQuery,
 ) -> Result<Option<Answer>, Unavailable> {
     let today = Date::at(clock::wall()).days();

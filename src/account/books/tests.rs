@@ -6,9 +6,8 @@ use super::super::reconcile;
 use super::super::reconcile::tests::world::{Bought, Dice, World};
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::memory::Memory;
 use crate::store::{
-    Audit, Claim, Ending, Job, JobBook, JobState, KeptReply, Limits, PurchaseId, Reservation,
+    Account, Claim, Ending, Job, JobState, KeptReply, Limits, PurchaseId, Reservation,
     SETTLES_WITHIN, Service as Kind, State, Word,
 };
 
@@ -35,14 +34,24 @@ fn figures() -> Snapshot {
 
 fn known(keys: &[&str]) -> Known {
     let listing = Arc::new(listing(keys, figures()));
-    Known { listing, as_of: NOON, asked: NOON }
+    Known { listing, as_of: NOON, asked: NOON, generation: 0 }
 }
 
-fn ledger() -> Arc<Memory> {
-    Arc::new(Memory::new(Arc::new(|| NOON)))
+fn ledger() -> Store {
+    Store::in_memory(Arc::new(|| NOON))
 }
 
-async fn reserve(ledger: &Memory, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
+async fn reserve(ledger: &Store, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
+    send(ledger, (service, toll), model, id, Account::Recognised).await;
+}
+
+async fn send(
+    ledger: &Store,
+    (service, toll): (Kind, Usd),
+    model: &str,
+    id: PurchaseId,
+    account: Account,
+) {
     let mut key = [0; 32];
     key[..16].copy_from_slice(id.0.as_bytes());
     let reservation = Reservation {
@@ -55,10 +64,10 @@ async fn reserve(ledger: &Memory, (service, toll): (Kind, Usd), model: &str, id:
         limits: Limits::default(),
     };
     ledger.reserve(&reservation).await.unwrap();
-    ledger.sent(id).await.unwrap();
+    ledger.sent(id, account).await.unwrap();
 }
 
-async fn lose(ledger: &Memory) {
+async fn lose(ledger: &Store) {
     let id = PurchaseId::new();
     reserve(ledger, (Kind::Chat, Usd::mills(3)), "eta-5-mini", id).await;
     ledger.settle(id, Ending::Unknown).await.unwrap();
@@ -99,6 +108,18 @@ async fn checkpoint_is_tried_again_with_each_listing() {
 }
 
 #[tokio::test]
+async fn checkpoint_is_noted_anew_once_the_account_is_back() {
+    let ledger = ledger();
+    let keeper = Keeper::new(ledger.clone(), Binding::real());
+    keeper.judge(&known(&["k1"])).await;
+    assert!(ledger.last_check().await.unwrap().is_some());
+    keeper.judge(&known(&["another's"])).await;
+    assert!(ledger.last_check().await.unwrap().is_none());
+    keeper.judge(&known(&["k1"])).await;
+    assert!(ledger.last_check().await.unwrap().is_some());
+}
+
+#[tokio::test]
 async fn unknown_outcomes_keep_their_checkpoint() {
     let ledger = ledger();
     lose(&ledger).await;
@@ -125,7 +146,7 @@ async fn keys_rotated_one_by_one_keep_the_account() {
     let mut keys = vec!["k0", "k1", "k2", "k3", "k4"];
     let recognise = async |keys: &[&str]| {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        binding.recognise(&*ledger, keys).await.unwrap()
+        binding.recognise(&ledger, keys).await.unwrap()
     };
     assert!(recognise(&keys).await);
     for (place, new) in ["n0", "n1", "n2", "n3", "n4"].into_iter().enumerate() {
@@ -162,10 +183,10 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
     // Back with the first account's key, whose counters did not move.
     let listing = listing(&["a"], figures());
     let later = || NOON + 2 * SETTLES_WITHIN;
-    let look = look_by(&*ledger, async { Ok(listing) }, later).await.unwrap();
+    let look = look_by(&ledger, async { Ok(listing) }, later).await.unwrap();
     assert_eq!(look.before, None, "there is nothing to compare it with");
     assert_eq!(look.evidence.len(), 1);
-    write_down(&*ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
+    write_down(&ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
     let row = ledger.purchase(look.evidence[0].row.id).await.unwrap().expect("it is there");
     assert_eq!(row.state, State::Unknown);
 }
@@ -185,7 +206,7 @@ async fn other_account_is_not_compared() {
     let ledger = ledger();
     let look = async |keys: &[&str]| {
         let listing = listing(keys, figures());
-        look(&*ledger, async { Ok(listing) }).await
+        look(&ledger, async { Ok(listing) }).await
     };
     assert!(look(&["k1"]).await.is_ok());
     ledger.recognise(vec!["k1".to_owned()], Recognise::Note).await.unwrap();
@@ -200,20 +221,20 @@ async fn reconciliation_notes_the_account_that_it_compared() {
     let keep = |_| Duration::from_secs(60);
     let is_same =
         async |key: &str| ledger.recognise(vec![key.to_owned()], Recognise::Look).await.unwrap();
-    let look = look(&*ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     assert!(is_same("k2").await, "a dry run notes nothing");
-    assert!(write_down(&*ledger, &look, None, keep).await.unwrap());
+    assert!(write_down(&ledger, &look, None, keep).await.unwrap());
     assert!(is_same("k1").await && !is_same("k2").await);
 }
 
 #[tokio::test]
 async fn reconciliation_notes_no_checkpoint_of_another_account() {
     let ledger = ledger();
-    let look = look(&*ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     // A server notes its account meanwhile.
     Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["k2"])).await;
     let keep = |_| Duration::from_secs(60);
-    let written = write_down(&*ledger, &look, None, keep).await;
+    let written = write_down(&ledger, &look, None, keep).await;
     assert!(matches!(written, Err(Blocked::OtherAccount)), "{written:?}");
     assert_eq!(ledger.checks(9).await.unwrap().len(), 1, "the server's");
 }
@@ -226,7 +247,7 @@ enum Event {
     Reconciles,
 }
 
-async fn end(ledger: &Memory, bought: &Bought) {
+async fn end(ledger: &Store, bought: &Bought) {
     let Bought { id, price, .. } = *bought;
     let (keep, job) = (Duration::from_secs(60), bought.job.map(|_| Box::new(job(bought))));
     let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
@@ -258,7 +279,7 @@ async fn live(seed: u64) -> usize {
     let world = World::random(&mut dice, 9, false);
     let time = Arc::new(Mutex::new(world.wall(0)));
     let clock = Arc::clone(&time);
-    let ledger = Memory::new(Arc::new(move || *clock.lock().unwrap()));
+    let ledger = Store::in_memory(Arc::new(move || *clock.lock().unwrap()));
     let mut events = Vec::new();
     for (place, bought) in world.bought.iter().enumerate() {
         events.push((bought.begun, 0, Event::Begins(place)));
@@ -278,8 +299,10 @@ async fn live(seed: u64) -> usize {
         *time.lock().unwrap() = world.wall(at);
         match event {
             Event::Begins(place) => {
-                let Bought { service, price, model, id, .. } = world.bought[place];
-                reserve(&ledger, (service, price), model, id).await;
+                let Bought { service, price, model, id, is_recognised, .. } = world.bought[place];
+                let account =
+                    if is_recognised { Account::Recognised } else { Account::Unrecognised };
+                send(&ledger, (service, price), model, id, account).await;
             }
             Event::Ends(place) => end(&ledger, &world.bought[place]).await,
             Event::Hears(place) => {

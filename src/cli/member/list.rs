@@ -12,7 +12,7 @@ use crate::account::members::{self, Listed};
 use crate::cli::Format;
 use crate::clock::{self, Date, iso8601};
 use crate::contract::money::Usd;
-use crate::store::sqlite::Sqlite;
+use crate::store::Store;
 
 const HEAD: [&str; 10] = [
     "name",
@@ -35,8 +35,8 @@ pub(super) async fn print(
     err: &mut impl Write,
 ) -> Result<(), Refusal> {
     let listed = if path.try_exists()? {
-        let ledger = Sqlite::read(path, Arc::new(clock::wall)).map_err(Refusal::failed)?;
-        members::list(&ledger, &ledger).await.map_err(Refusal::failed)?
+        let ledger = Store::open_read_only(path, Arc::new(clock::wall)).map_err(Refusal::failed)?;
+        members::list(&ledger).await.map_err(Refusal::failed)?
     } else {
         writeln!(err, "there is no ledger at {} yet, and nobody in it", path.display())?;
         Vec::new()

@@ -66,7 +66,7 @@ struct Simulation {
     world: Arc<World>,
     gateway: BoxCloneSyncService<Ask, Reply, Error>,
     jobs: Jobs,
-    book: Arc<Memory>,
+    book: Store,
     stop: CancellationToken,
 }
 
@@ -116,10 +116,10 @@ impl Simulation {
             ends: Mutex::default(),
         });
         let stop = CancellationToken::new();
-        let book = Arc::new(Memory::new(Arc::new(clock::wall)));
+        let book = Store::in_memory(Arc::new(clock::wall));
         let requests = u32::try_from(LIMIT).unwrap().try_into().unwrap();
         let setting = config::Window::Fixed { requests, period: PERIOD };
-        let window = Window::new(Arc::clone(&book) as _, setting, stop.clone());
+        let window = Window::new(book.clone(), setting, stop.clone());
         let answering = Arc::clone(&world);
         let gateway = BoxCloneSyncService::new(service_fn(move |ask: Ask| {
             let (window, world) = (Arc::clone(&window), Arc::clone(&answering));
@@ -130,7 +130,7 @@ impl Simulation {
             let attempt = Attempt { ask, key: 0, since: clock::now() };
             async move { send(&window, MAX_WAIT, transport, attempt).await }
         }));
-        let jobs = Jobs::new(Arc::clone(&book) as _, Handle::current(), stop.clone());
+        let jobs = Jobs::new(book.clone(), Handle::current(), stop.clone());
         jobs.follow(Setup {
             gateway: gateway.clone(),
             keys: Arc::from([]),

@@ -44,18 +44,18 @@ async fn what_was_cut_off_after_it_was_sent_is_unknown_and_is_not_bought_again()
 async fn purchase_while_another_account_is_found(was_refused: bool) {
     let context = Context { binding: Binding::real(), ..context(SOON) };
     let Context { ledger, binding, .. } = context.clone();
-    assert!(binding.recognise(&*ledger, vec!["ours".into()]).await.unwrap());
+    assert!(binding.recognise(&ledger, vec!["ours".into()]).await.unwrap());
     let purchase = keyed();
-    let (accounts, progress) = (Arc::clone(&ledger), purchase.progress.clone());
+    let (accounts, progress) = (ledger.clone(), purchase.progress.clone());
     let queue = purchases(&context, move |ask| {
-        let (binding, ledger) = (binding.clone(), Arc::clone(&accounts));
+        let (binding, ledger) = (binding.clone(), accounts.clone());
         let progress = progress.clone();
         async move {
             let before_send = ask.before_send.expect("the ledger decides");
             if was_refused {
                 before_send.authorize().await.expect("it is the ledger's account");
             }
-            assert!(!binding.recognise(&*ledger, vec!["another".into()]).await.unwrap());
+            assert!(!binding.recognise(&ledger, vec!["another".into()]).await.unwrap());
             let abort = before_send.authorize().await.expect_err("it stays");
             assert_eq!(progress.phase() == Phase::Sent, was_refused);
             Err(Error::Aborted(abort))

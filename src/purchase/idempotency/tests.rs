@@ -28,7 +28,7 @@ async fn elsewhere(until: Option<Duration>) -> (Outcome, Duration) {
     let earlier = keyed();
     let reservation = reservation(&earlier, &context.terms, &context.refusals);
     context.ledger.reserve(&reservation).await.expect("it is the first");
-    context.ledger.sent(earlier.id).await.expect("it is there");
+    context.ledger.sent(earlier.id, context.binding.account()).await.expect("it is there");
     if let Some(until) = until {
         tokio::spawn(async move {
             sleep(until).await;

@@ -10,8 +10,7 @@ use super::*;
 use crate::contract::catalog::Catalog;
 use crate::purchase::tests::{SOON, answered, context, keyed, purchases};
 use crate::purchase::{Claim, Receipt};
-use crate::store::memory::Memory;
-use crate::store::{Caller, JobBook, KeyId};
+use crate::store::{Caller, KeyId};
 use crate::validate;
 
 const CHAT: &[u8] = br#"{"model":"eta-5-mini","messages":[{"role":"user","content":"hi"}]}"#;
@@ -92,12 +91,11 @@ async fn an_unknown_outcome_counts_with_its_whole_toll() {
 
 /// The receipt of a video that was answered so, and the job that the ledger has then.
 async fn ordered(status: u16, body: &'static str) -> (Receipt, Option<Job>) {
-    let memory = Arc::new(Memory::new(Arc::new(clock::wall)));
-    let context = crate::purchase::Context { ledger: Arc::clone(&memory) as _, ..context(SOON) };
+    let context = context(SOON);
     let purchases = purchases(&context, move |_| std::future::ready(Ok(answered(status, body))));
     let receipt = purchases.complete(&keyed()).await.expect("the reply is given");
     assert_eq!(receipt.status, status);
-    (receipt, memory.job("r-1".into()).await.expect("the store is there"))
+    (receipt, context.ledger.job("r-1".into()).await.expect("the store is there"))
 }
 
 #[tokio::test]

@@ -74,8 +74,9 @@ impl Books {
                 && state != Some(JobState::Finished)
                 && since.is_some_and(|since| since > refundable);
             let counts = number > settled || row.state == State::Unknown || is_refundable;
-            let is_assumed = entry.is_assumed;
-            counts.then(|| Evidence { row: row.clone(), number, is_assumed, job: state })
+            let (is_assumed, is_recognised) = (entry.is_assumed, entry.is_recognised);
+            let row = row.clone();
+            counts.then_some(Evidence { row, number, is_assumed, is_recognised, job: state })
         });
         found.collect()
     }

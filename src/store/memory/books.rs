@@ -10,8 +10,8 @@ use super::replies::Replies;
 use crate::contract::money::Usd;
 use crate::store::period::{self, Today};
 use crate::store::{
-    Claim, Earlier, Ending, Identity, Job, KeptReply, PurchaseId, Refused, Reservation, Room, Row,
-    Scope, Spent, State, Twin, Unavailable, budget,
+    Account, Claim, Earlier, Ending, Identity, Job, KeptReply, PurchaseId, Refused, Reservation,
+    Room, Row, Scope, Spent, State, Twin, Unavailable, budget,
 };
 
 pub(super) struct Books {
@@ -46,6 +46,7 @@ pub(super) struct Entry {
     found_by: FoundBy,
     is_delivered: bool,
     pub(super) is_assumed: bool,
+    pub(super) is_recognised: bool,
     keep_until: Duration,
 }
 
@@ -125,17 +126,19 @@ impl Books {
             found_by,
             is_delivered: false,
             is_assumed: false,
+            is_recognised: true,
             keep_until: Duration::ZERO,
         };
         self.entries.insert(number, entry);
         Ok(())
     }
 
-    pub(super) fn sent(&mut self, id: PurchaseId) -> Result<(), Unavailable> {
+    pub(super) fn sent(&mut self, id: PurchaseId, account: Account) -> Result<(), Unavailable> {
         let entry = self.numbers.get(&id).and_then(|number| self.entries.get_mut(number));
         match entry {
             Some(entry) if matches!(entry.row.state, State::Reserved | State::Sent) => {
                 entry.row.state = State::Sent;
+                entry.is_recognised &= account == Account::Recognised;
                 Ok(())
             }
             Some(_) | None => Err(Unavailable("nothing is set aside for the purchase".into())),

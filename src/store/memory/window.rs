@@ -23,6 +23,12 @@ impl Memory {
     fn places(&self) -> Result<MutexGuard<'_, Places>, Unavailable> {
         self.places.lock().map_err(|_| Unavailable("a step of the window's log broke".into()))
     }
+
+    pub(super) fn forget_limit(&self) {
+        if let Ok(mut places) = self.places() {
+            places.limit = None;
+        }
+    }
 }
 
 impl Places {

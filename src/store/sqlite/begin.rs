@@ -219,6 +219,9 @@ impl Sqlite {
         let Taken { mut lock, mut connection, kind, identity, .. } = taken;
         let unusable = |why: String| OpenError::unusable(path, why);
         check(&mut connection, kind, &identity).map_err(unusable)?;
+        if identity.doubt.is_some() {
+            lock.keep_doubt();
+        }
         let room = Room::default();
         open::prepare(&mut connection, kind, room).map_err(unusable)?;
         let books = Books::new(connection, room);

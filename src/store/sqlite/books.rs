@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::column::{self, nanos};
 use super::counters::Counters;
@@ -13,8 +13,8 @@ use super::{claim, jobs};
 use crate::contract::money::Usd;
 use crate::store::period::{self, Today};
 use crate::store::{
-    Claim, Ending, Money, PurchaseId, Refused, Reservation, Room, Scope, Spent, State, Unavailable,
-    budget,
+    Account, Claim, Ending, Money, PurchaseId, Refused, Reservation, Room, Scope, Spent, State,
+    Unavailable, budget,
 };
 
 /// An open ledger, and what is known of it without asking.
@@ -48,7 +48,9 @@ impl Books {
         &self,
         work: impl FnOnce(&Self) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let transaction = self.connection.unchecked_transaction()?;
+        // One that reads first would not wait for who writes just now.
+        let writing = TransactionBehavior::Immediate;
+        let transaction = Transaction::new_unchecked(&self.connection, writing)?;
         work(self)?;
         Ok(transaction.commit()?)
     }
@@ -111,11 +113,12 @@ impl Books {
         Ok(Ok(()))
     }
 
-    pub(super) fn sent(&self, id: PurchaseId) -> Result<(), Fault> {
+    pub(super) fn sent(&self, id: PurchaseId, account: Account) -> Result<(), Fault> {
         let mut mark = self.connection.prepare_cached(
-            "UPDATE purchases SET state = 'sent' WHERE id = ? AND ended_at IS NULL",
+            "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
+             WHERE id = ? AND ended_at IS NULL",
         )?;
-        match mark.execute([id.0.as_bytes()])? {
+        match mark.execute(params![account == Account::Unrecognised, id.0.as_bytes()])? {
             0 => Err(Unavailable("nothing is set aside for the purchase".into()).into()),
             _ => Ok(()),
         }

@@ -31,7 +31,7 @@ use super::billing::RateLimit;
 use super::{Abort, Attempt, Error, What};
 use crate::clock::{self, Instant};
 use crate::config;
-use crate::store::{AccountLimit, Place, WindowLog};
+use crate::store::{AccountLimit, Place, Store};
 use queue::{Limit, Queue, Rank, Ticket};
 
 /// What holds where the gateway does not say: the contract's reference payload (2.3).
@@ -50,7 +50,7 @@ pub struct Window {
     changed: Notify,
     /// Whichever patient waiter looks at the clock for all of them has gone.
     unattended: Notify,
-    log: Arc<dyn WindowLog>,
+    log: Store,
     shutdown: CancellationToken,
 }
 
@@ -72,11 +72,7 @@ impl Window {
     /// An empty window. With `auto` and no limit that [`restore`](Self::restore) finds, purchases wait at
     /// most five seconds for [`set_limit`](Self::set_limit); then 60 requests in 60 s hold. After
     /// `shutdown`, nothing queues any more.
-    pub fn new(
-        log: Arc<dyn WindowLog>,
-        setting: config::Window,
-        shutdown: CancellationToken,
-    ) -> Arc<Self> {
+    pub fn new(log: Store, setting: config::Window, shutdown: CancellationToken) -> Arc<Self> {
         let mut queue = Queue::assuming(ASSUMED);
         let fixed = fixed(setting);
         match fixed {

@@ -9,8 +9,6 @@ use http::StatusCode;
 use tokio::time::timeout;
 
 use super::*;
-use crate::store::Broken;
-use crate::store::memory::Memory;
 use crate::upstream::keyring::Ring;
 use crate::upstream::{Ask, BeforeSend, Reply, Transport};
 
@@ -25,8 +23,8 @@ fn setting(requests: u32, seconds: u64) -> config::Window {
     config::Window::Fixed { requests, period: Duration::from_secs(seconds) }
 }
 
-fn memory() -> Arc<Memory> {
-    Arc::new(Memory::new(Arc::new(clock::wall)))
+fn memory() -> Store {
+    Store::in_memory(Arc::new(clock::wall))
 }
 
 fn window(requests: u32, seconds: u64) -> Arc<Window> {
@@ -245,7 +243,7 @@ async fn a_shutdown_refuses_who_waits_and_leaves_alone_who_was_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_recorded_is_not_sent_and_takes_no_place() {
-    let log = Arc::new(Broken("no disk".into()));
+    let log = Store::unusable("no disk");
     let window = Window::new(log, setting(1, 60), CancellationToken::new());
     window.restore().await;
     let gateway = Gateway::new(|_| Ok(reply()));

@@ -13,7 +13,8 @@ use tempfile::TempDir;
 use tollgate::contract::money::Usd;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Claim, Clock, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Scope, Service, State,
+    Account, Claim, Clock, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Scope,
+    Service, State,
 };
 use uuid::Uuid;
 
@@ -115,7 +116,7 @@ async fn sell(ledger: &Sqlite, turn: u8) {
         _ => Ending::Posted { cost: reservation.toll, reply: Some(reply), keep: NOON, job: None },
     };
     ledger.reserve(&reservation).await.expect("set aside");
-    ledger.sent(id).await.expect("marked");
+    ledger.sent(id, Account::Recognised).await.expect("marked");
     ledger.settle(id, ending).await.expect("settled");
 }
 

@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tollgate::app::Remembered;
 use tollgate::store::{
-    AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job, JobBook,
-    KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope, Snapshot,
-    Spending, Spent, TakenPlace, Unavailable, WindowLog, Word,
+    Account, AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job,
+    JobBook, KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope,
+    Snapshot, Spending, Spent, Store, TakenPlace, Unavailable, WindowLog, Word,
 };
 
 use crate::support::lock;
@@ -37,13 +36,11 @@ pub(super) fn has_struck() -> bool {
     lock(&NEXT).is_none()
 }
 
-pub(super) fn wrap(inner: Remembered) -> Remembered {
-    let brittle = Arc::new(Brittle(inner.clone()));
-    let (ledger, book) = (Arc::clone(&brittle) as _, Arc::clone(&brittle) as _);
-    Remembered { ledger, book, log: brittle, ..inner }
+pub(super) fn wrap(inner: Store) -> Store {
+    inner.clone().but(Arc::new(Brittle(inner)))
 }
 
-struct Brittle(Remembered);
+struct Brittle(Store);
 
 fn strike(verb: &str, when: When) {
     let strikes = lock(&NEXT).take_if(|next| *next == (verb, when)).is_some();
@@ -61,40 +58,40 @@ fn around<'a, T: 'a>(verb: &'static str, inner: Answer<'a, T>) -> Answer<'a, T> 
 
 impl Ledger for Brittle {
     fn reserve<'a>(&'a self, wanted: &'a Reservation) -> Answer<'a, Result<(), Refused>> {
-        around("reserve", self.0.ledger.reserve(wanted))
+        around("reserve", self.0.reserve(wanted))
     }
 
-    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
-        around("sent", self.0.ledger.sent(id))
+    fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>> {
+        around("sent", self.0.sent(id, account))
     }
 
     fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>> {
-        around("settle", Box::pin(async move { self.0.ledger.settle(id, ending).await }))
+        around("settle", Box::pin(async move { self.0.settle(id, ending).await }))
     }
 
     fn settle_later(&self, id: PurchaseId, ending: Ending) {
-        self.0.ledger.settle_later(id, ending);
+        self.0.settle_later(id, ending);
     }
 
     fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
-        around("reply", self.0.ledger.reply(id))
+        around("reply", self.0.reply(id))
     }
 
     fn delivered(&self, id: PurchaseId) {
         strike("delivered", When::Before);
-        self.0.ledger.delivered(id);
+        self.0.delivered(id);
     }
 
     fn keep_unread(&self, id: PurchaseId, body: Bytes) {
-        self.0.ledger.keep_unread(id, body);
+        self.0.keep_unread(id, body);
     }
 
     fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
-        self.0.ledger.forget()
+        self.0.forget()
     }
 
     fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
-        self.0.ledger.rows(since)
+        self.0.rows(since)
     }
 
     fn spending(
@@ -102,7 +99,7 @@ impl Ledger for Brittle {
         caller: String,
         since: Duration,
     ) -> Answer<'_, Result<Vec<Spending>, Unavailable>> {
-        around("spending", self.0.ledger.spending(caller, since))
+        around("spending", self.0.spending(caller, since))
     }
 
     fn spending_of_all(
@@ -110,33 +107,33 @@ impl Ledger for Brittle {
         since: Duration,
         most: usize,
     ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        self.0.ledger.spending_of_all(since, most)
+        self.0.spending_of_all(since, most)
     }
 
     fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
-        self.0.ledger.unknown(most)
+        self.0.unknown(most)
     }
 
     fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
-        around("spent", self.0.ledger.spent(scope))
+        around("spent", self.0.spent(scope))
     }
 }
 
 impl Audit for Brittle {
     fn check(&self, snapshot: Snapshot) -> Answer<'_, Result<(), Unavailable>> {
-        self.0.ledger.check(snapshot)
+        self.0.check(snapshot)
     }
 
     fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        self.0.ledger.last_check()
+        self.0.last_check()
     }
 
     fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>> {
-        self.0.ledger.checks(most)
+        self.0.checks(most)
     }
 
     fn unknown_after(&self, number: u64) -> Answer<'_, Result<u64, Unavailable>> {
-        self.0.ledger.unknown_after(number)
+        self.0.unknown_after(number)
     }
 
     fn evidence(
@@ -144,11 +141,11 @@ impl Audit for Brittle {
         settled: u64,
         refundable: Duration,
     ) -> Answer<'_, Result<Vec<Evidence>, Unavailable>> {
-        self.0.ledger.evidence(settled, refundable)
+        self.0.evidence(settled, refundable)
     }
 
     fn purchase(&self, id: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>> {
-        self.0.ledger.purchase(id)
+        self.0.purchase(id)
     }
 
     fn recognise(
@@ -156,59 +153,59 @@ impl Audit for Brittle {
         keys: Vec<String>,
         how: Recognise,
     ) -> Answer<'_, Result<bool, Unavailable>> {
-        self.0.ledger.recognise(keys, how)
+        self.0.recognise(keys, how)
     }
 }
 
 impl WindowLog for Brittle {
     fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>> {
-        around("took", self.0.log.took(place, at))
+        around("took", self.0.took(place, at))
     }
 
     fn replied(&self, place: Place, at: Duration) {
-        self.0.log.replied(place, at);
+        self.0.replied(place, at);
     }
 
     fn unsent(&self, place: Place) {
-        self.0.log.unsent(place);
+        self.0.unsent(place);
     }
 
     fn note_limit(&self, limit: AccountLimit) {
-        self.0.log.note_limit(limit);
+        self.0.note_limit(limit);
     }
 
     fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
-        self.0.log.noted_limit()
+        self.0.noted_limit()
     }
 
     fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
-        self.0.log.places(since)
+        self.0.places(since)
     }
 }
 
 impl JobBook for Brittle {
     fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
-        around("accept", self.0.book.accept(job))
+        around("accept", self.0.accept(job))
     }
 
     fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {
-        around("heard", self.0.book.heard(request_id, word))
+        around("heard", self.0.heard(request_id, word))
     }
 
     fn job(&self, request_id: Arc<str>) -> Answer<'_, Result<Option<Job>, Unavailable>> {
-        around("job", self.0.book.job(request_id))
+        around("job", self.0.job(request_id))
     }
 
     fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
-        self.0.book.open_jobs()
+        self.0.open_jobs()
     }
 
     fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
-        around("jobs_of", self.0.book.jobs_of(owner, most))
+        around("jobs_of", self.0.jobs_of(owner, most))
     }
 
     fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
-        self.0.book.latest_jobs(most)
+        self.0.latest_jobs(most)
     }
 
     fn times(
@@ -216,6 +213,6 @@ impl JobBook for Brittle {
         model: Arc<str>,
         most: usize,
     ) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
-        around("times", self.0.book.times(model, most))
+        around("times", self.0.times(model, most))
     }
 }

@@ -10,7 +10,7 @@ use std::{fs, thread};
 use tempfile::TempDir;
 use tollgate::access::Access;
 use tollgate::config::Environment;
-use tollgate::store::Members;
+use tollgate::store::Store;
 use zeroize::Zeroizing;
 
 use super::client::{Answer, Client, Record};
@@ -205,7 +205,7 @@ impl Gate {
     }
 
     /// Who may call, in the store and as the gate sees it.
-    pub(super) fn members(&self) -> (Arc<dyn Members>, Arc<Access>) {
+    pub(super) fn members(&self) -> (Store, Arc<Access>) {
         match &self.running {
             Running::Here(here) => here.known.clone().expect("it runs"),
             Running::Apart(_) => panic!("a process has its own: tollgate member add"),

@@ -11,25 +11,25 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::access::Access;
 use tollgate::access::token::Secret;
-use tollgate::app::{App, Ends, Lasting, Remembered};
+use tollgate::app::{App, Ends, Lasting};
 use tollgate::config::{Config, Environment, Source};
 use tollgate::downstream::caller::{Introduced, Peer};
 use tollgate::jobs::Jobs;
-use tollgate::routes::admin::Admin;
+use tollgate::routes::ops::Ops;
 use tollgate::server;
-use tollgate::store::Members;
+use tollgate::store::Store;
 
 use super::log;
 
 /// Makes a store that does what another does, and more.
-pub(crate) type Wrap = fn(Remembered) -> Remembered;
+pub(crate) type Wrap = fn(Store) -> Store;
 
 /// A gate on a thread of its own.
 pub(super) struct InProcess {
     pub(super) page: SocketAddr,
     pub(super) admin: SocketAddr,
     /// The list in the store and as the gate sees it; they hold the store open, until `stop`.
-    pub(super) known: Option<(Arc<dyn Members>, Arc<Access>)>,
+    pub(super) known: Option<(Store, Arc<Access>)>,
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,8 +51,6 @@ impl InProcess {
             key_file: &|path| panic!("no key file is read here: {}", path.display()),
         };
         let config = Config::read(&source).expect("the test's settings are right");
-        let not_yet = config.not_yet();
-        assert!(not_yet.is_empty(), "{not_yet:?}");
         let page = server::bind(config.server.listen[0]).unwrap();
         let admin = server::bind(config.admin.listen).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
@@ -64,13 +62,13 @@ impl InProcess {
         let beginning = tollgate::app::begin(&config, None, runtime.handle(), &ends, secret);
         let mut lasting = runtime.block_on(beginning).expect("a store that can be used");
         if let Some(wrap) = wrap {
-            let store = wrap(tollgate::app::memory());
-            lasting.ledger = store.ledger;
-            lasting.jobs = Jobs::new(store.book, runtime.handle().clone(), shutdown.clone());
-            let window = tollgate::app::window(store.log, &config, shutdown.clone());
+            let store = wrap(lasting.store.clone());
+            lasting.store = store.clone();
+            lasting.jobs = Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone());
+            let window = tollgate::app::window(store, &config, shutdown.clone());
             lasting.window = runtime.block_on(window);
         }
-        let known = (Arc::clone(&lasting.members), Arc::clone(&lasting.access));
+        let known = (lasting.store.clone(), Arc::clone(&lasting.access));
         let ends = shutdown.clone();
         let serve = move || {
             runtime.block_on(async {
@@ -113,7 +111,7 @@ async fn serve(
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
-    let admin_service = Admin::new(metrics, || true);
+    let admin_service = Ops::new(metrics, || true);
     let end = CancellationToken::new();
     let settings = server::Settings { crowd: Arc::default(), ..app.server() };
     tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));

@@ -1,11 +1,11 @@
 //! Members of a running gate, as another process would add and revoke them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{Answer, Member, MemberFault, Members, Own, Role};
+use tollgate::store::{Answer, Member, MemberFault, Own, Role, Store};
 
 use super::{Gate, lock, until};
 
@@ -17,7 +17,7 @@ pub(crate) struct Holder {
     pub(crate) name: &'static str,
     pub(crate) token: String,
     bearer: String,
-    store: Arc<dyn Members>,
+    store: Store,
 }
 
 impl Gate {

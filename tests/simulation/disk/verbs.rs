@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
-    AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job, JobBook,
-    KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope, Snapshot,
-    Spending, Spent, State, TakenPlace, Unavailable, WindowLog, Word,
+    Account, AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job,
+    JobBook, KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope,
+    Snapshot, Spending, Spent, State, TakenPlace, Unavailable, WindowLog, Word,
 };
 
 use super::{Disk, Verb, finish};
@@ -102,7 +102,7 @@ impl Ledger for Disk {
         })
     }
 
-    fn sent(&self, id: PurchaseId) -> Answer<'_, Result<(), Unavailable>> {
+    fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>> {
         let mut state = self.world().lock();
         state.gateway.departs(id);
         if state.books.state(id).is_none() {
@@ -114,7 +114,7 @@ impl Ledger for Disk {
         drop(state);
         Box::pin(async move {
             let mark = move |this: &Self| {
-                finish(this.store().sent(id))?;
+                finish(this.store().sent(id, account))?;
                 let mut state = this.world().lock();
                 state.note(|| format!("{id} marked as sent"));
                 let kept = state.books.sent(id);

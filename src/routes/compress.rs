@@ -1,0 +1,26 @@
+//! The content codings of files. `build.rs` uses this file, too.
+
+use std::io::{Result, Write};
+
+/// Compresses bytes.
+pub(super) type Compress = fn(&[u8]) -> Result<Vec<u8>>;
+
+/// In the server's order of preference, where a client likes several as much.
+pub(super) const CODINGS: [(&str, Compress); 3] = [("br", brotli), ("zstd", zstd), ("gzip", gzip)];
+
+fn brotli(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut small = Vec::new();
+    let best = brotli::enc::BrotliEncoderParams { quality: 11, ..Default::default() };
+    brotli::BrotliCompress(&mut &bytes[..], &mut small, &best)?;
+    Ok(small)
+}
+
+fn zstd(bytes: &[u8]) -> Result<Vec<u8>> {
+    zstd::bulk::compress(bytes, 19)
+}
+
+fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}
