@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::purchase::tests::{SOON, accepted, answered, context, purchase, purchases};
 use crate::purchase::{Context, Terms};
-use crate::upstream::Error;
+use crate::upstream::{Error, Reply};
 
 /// What happens to one account; sums are in dollars.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +215,8 @@ proptest! {
 #[tokio::test]
 async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
     const SAID: &str = r#"{"request_id":"r","balance":"$41.50"}"#;
-    let outcomes: [(fn() -> Result<_, Error>, _); 5] = [
+    type Answer = fn() -> Result<Reply, Error>;
+    let outcomes: [(Answer, u64); 5] = [
         (|| Ok(accepted()), 47_000_000),
         (|| Ok(answered(200, SAID)), 41_500_000),
         (|| Ok(answered(402, SAID)), 50_000_000),
