@@ -12,7 +12,6 @@ use bytes::Bytes;
 use http_body::Frame;
 use serde::Serialize;
 use tokio::time::{Interval, interval, sleep, timeout};
-use tower::ServiceExt;
 
 use super::reply::{Said, Usage, Voice, refusal, refusal_document};
 use crate::answer::{self, Answer, Body, BoxError};
@@ -40,11 +39,11 @@ pub(super) async fn buy(
     order: Checked<Order>,
     voice: Voice,
 ) -> Result<Answer, Problem> {
-    let purchase = cx.purchase(order)?;
-    let sent = purchase.sent.clone();
-    let mut bought: Bought = Box::pin(cx.purchases.clone().oneshot(purchase));
+    let (purchase, purchases) = (cx.purchase(order)?, cx.purchases.clone());
+    let progress = purchase.progress.clone();
+    let mut bought: Bought = Box::pin(async move { purchases.buy(purchase).await });
     let begins = async {
-        timeout(LONGEST_HOLD, sent.wait()).await.ok();
+        timeout(LONGEST_HOLD, progress.sent()).await.ok();
         sleep(GRACE).await;
     };
     tokio::select! {
