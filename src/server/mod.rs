@@ -14,8 +14,8 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
@@ -37,6 +37,18 @@ pub struct Settings {
     /// How many of them each address may have.
     pub crowd: Arc<Crowd>,
     pub metrics: Arc<Metrics>,
+}
+
+impl Settings {
+    /// Counts a connection by its peer's address. One too many is closed without a word: to say why, the
+    /// server would have to wait until it has asked.
+    fn enter(&self, peer: SocketAddr) -> Option<Guest> {
+        let guest = self.crowd.enter(peer.ip());
+        if guest.is_none() {
+            self.metrics.turned_away();
+        }
+        guest
+    }
 }
 
 /// How long the other end may leave what we wrote unacknowledged.
@@ -80,35 +92,50 @@ pub async fn run<F, S, B>(
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let connections = TaskTracker::new();
-    let serve = |stream: TcpStream, peer, guest: Guest, permit| {
+    let serve = |stream: TcpStream, peer, room: Room| {
         let service = introduce(peer);
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
             // All are given back however it ends, by a panic too.
-            let _held = (Counted::new(Arc::clone(&settings.metrics)), guest, permit);
+            let _held = (Counted::new(Arc::clone(&settings.metrics)), room);
             connection::serve(stream, service, &settings, shutdown).await;
         });
     };
-    // Closed without a word: to say why, we would have to wait until it has asked.
-    let enter = |peer: SocketAddr| {
-        let guest = settings.crowd.enter(peer.ip());
-        if guest.is_none() {
-            settings.metrics.turned_away();
-        }
-        guest
-    };
+    while let Some((stream, peer, room)) = next(&listener, &settings, &shutdown).await {
+        serve(prepared(stream), peer, room);
+    }
+    // Who was in the kernel's queue already had its connection accepted, as it sees it.
+    while let Ok(Ok((stream, peer))) = timeout(Duration::from_millis(1), listener.accept()).await {
+        let Some(guest) = settings.enter(peer) else { continue };
+        let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
+        serve(prepared(stream), peer, (guest, permit));
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+/// What a connection takes of the room that there is.
+type Room = (Guest, Option<OwnedSemaphorePermit>);
+
+/// Returns the next connection that may be served; `None` once `shutdown` is cancelled.
+async fn next(
+    listener: &TcpListener,
+    settings: &Settings,
+    shutdown: &CancellationToken,
+) -> Option<(TcpStream, SocketAddr, Room)> {
     let mut pause = FIRST_PAUSE;
     loop {
         let accepted = tokio::select! {
             biased;
-            () = shutdown.cancelled() => break,
+            () = shutdown.cancelled() => return None,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => {
                 pause = FIRST_PAUSE;
                 // Before it waits for room: one address must not hold up the others there.
-                let Some(guest) = enter(peer) else { continue };
+                let Some(guest) = settings.enter(peer) else { continue };
                 // Whoever comes after the first that finds no room waits in the kernel's queue, not
                 // in our memory. A permit taken before `accept` would be one that a quiet listener
                 // keeps from a busy one.
@@ -118,7 +145,7 @@ pub async fn run<F, S, B>(
                     () = shutdown.cancelled() => None,
                     permit = free.acquire_owned() => permit.ok(),
                 };
-                serve(prepared(stream), peer, guest, permit);
+                return Some((stream, peer, (guest, permit)));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -128,17 +155,6 @@ pub async fn run<F, S, B>(
             }
         }
     }
-    // Who was in the kernel's queue already had its connection accepted, as it sees it.
-    while let Ok(Ok((stream, peer))) =
-        tokio::time::timeout(Duration::from_millis(1), listener.accept()).await
-    {
-        let Some(guest) = enter(peer) else { continue };
-        let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
-        serve(prepared(stream), peer, guest, permit);
-    }
-    drop(listener);
-    connections.close();
-    connections.wait().await;
 }
 
 /// A connection in the metrics, for as long as it is there.
