@@ -23,7 +23,7 @@ use super::reload::Reload;
 use super::secret::secret;
 use super::signals::{Signals, wait_for_the_end, watch_the_end};
 use super::{Exit, Loaded, log, open_files};
-use crate::access::keyed::SecretFault;
+use crate::access::SecretFault;
 use crate::app::{self, App, Current, Ends, Lasting, Starting};
 use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};

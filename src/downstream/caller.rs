@@ -18,7 +18,7 @@ use tracing::Span;
 use super::forwarded::{client, is_trusted, way};
 use super::route::Needs;
 use super::{Arrival, Arrived, Call, DownstreamConfig, refuse};
-use crate::access::cookie::{self, Carried, Way};
+use crate::access::cookie::{self, Way};
 use crate::access::{Access, Shown, Standing};
 use crate::answer::Answer;
 use crate::config::Network;
@@ -165,11 +165,7 @@ fn credentials(headers: &HeaderMap, way: Way) -> Shown<'_> {
     match (lines.next(), lines.next()) {
         (Some(line), None) => bearer(line).map_or(Shown::Garbled, Shown::Token),
         (Some(_), Some(_)) => Shown::Garbled,
-        (None, _) => match way.carried(headers) {
-            Carried::Nothing => Shown::Nothing,
-            Carried::Value(value) => Shown::Login(value),
-            Carried::Several => Shown::Garbled,
-        },
+        (None, _) => way.carried(headers),
     }
 }
 

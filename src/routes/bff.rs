@@ -5,12 +5,13 @@ use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 
 use super::{Context, purchases};
-use crate::access::cookie::{Carried, unmeant};
-use crate::account::admin::must_be_admin;
-use crate::account::jobs;
+use crate::access::Shown;
+use crate::access::cookie::unmeant;
 use crate::answer::{self, Answer, Body};
 use crate::jobs::events::{self, Listener};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
+use crate::reports::admin::must_be_admin;
+use crate::reports::jobs;
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -102,11 +103,7 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
     }
     let asked = validate::log_in(&call.body)?;
     // It ends the login that the browser has.
-    let carried = match carried(&cx)? {
-        Carried::Value(value) => Some(value),
-        // Nobody can say which of several was this browser's login.
-        Carried::Nothing | Carried::Several => None,
-    };
+    let carried = carried(&cx)?;
     let token = &asked.get().token;
     let opened = access.log_in(token, carried, &call.caller, &cx.handlers.admit).await?;
     Ok(done(call.way.set(&opened.value, opened.lasts)))
@@ -115,19 +112,20 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
 /// `POST /bff/logout`: ends the login that the browser carries, if it carries one.
 pub(super) async fn log_out(cx: Context) -> Result<Answer, Problem> {
     cx.handlers.access.logins()?;
-    if let Carried::Value(value) = carried(&cx)? {
+    if let Some(value) = carried(&cx)? {
         cx.handlers.access.log_out(value).await?;
     }
     Ok(done(cx.call.way.clear()))
 }
 
-/// What cookie the request carries; whoever has one must mean what it asks for.
-fn carried(cx: &Context) -> Result<Carried<'_>, Problem> {
+/// The login that the request carries; whoever has a cookie must mean what it asks for.
+fn carried(cx: &Context) -> Result<Option<&str>, Problem> {
     let headers = &cx.call.head.headers;
-    let carried = cx.call.way.carried(headers);
+    let shown = cx.call.way.carried(headers);
     match unmeant(headers) {
-        Some(problem) if carried != Carried::Nothing => Err(problem),
-        Some(_) | None => Ok(carried),
+        Some(problem) if shown != Shown::Nothing => Err(problem),
+        // Nobody can say which of several was this browser's login.
+        Some(_) | None => Ok(if let Shown::Login(value) = shown { Some(value) } else { None }),
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
 use crate::contract::money::Usd;
-use crate::contract::{catalog as contract, chat, video};
+use crate::contract::{catalog as contract, video, wire};
 
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -132,7 +132,7 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
             video_body_bytes: facts.video_body,
         },
         aspect_ratios: video::ASPECT_RATIOS,
-        roles: chat::ROLES,
+        roles: wire::ROLES,
         jobs: &facts.jobs,
         sandbox_moods: facts.moods.iter().map(|&(word, does)| Mood { word, does }).collect(),
         replay: &facts.replay,

@@ -11,6 +11,7 @@ mod openai;
 pub mod openapi;
 pub mod ops;
 pub mod page;
+pub mod passthrough;
 mod purchases;
 pub mod site;
 mod widgets;
@@ -25,19 +26,19 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt, service_fn};
 
 use crate::access::{Access, Admit};
-use crate::account::admin::Admin;
-use crate::account::further::Further;
-use crate::account::me::Me;
-use crate::account::media::Videos;
-use crate::account::reports::Reports;
-use crate::account::spend::Spend;
 use crate::answer::{self, Answer};
 use crate::downstream::Call;
 use crate::downstream::route::Class;
 use crate::jobs::Jobs;
+use crate::media::Videos;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
 use crate::redact::Redactor;
+use crate::reports::Reports;
+use crate::reports::admin::Admin;
+use crate::reports::me::Me;
+use crate::reports::spend::Spend;
+use crate::routes::passthrough::Further;
 use crate::validate::{ChatRules, Checked, Order};
 
 /// What the endpoints answer with.

@@ -13,8 +13,8 @@ use tower::Service;
 
 use super::bff::alive;
 use crate::access::Access;
-use crate::account::statement::Statement;
 use crate::answer::{self, Answer};
+use crate::billing::statement::Statement;
 use crate::metrics::Metrics;
 use crate::problem::{
     DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,

@@ -110,7 +110,7 @@ fn head(title: &str, base: &str) -> String {
     for row in assets::ROWS.iter().filter(|row| row.at_start).filter(is_module) {
         head += &format!("<link rel=\"modulepreload\" href=\"{base}/{}\">\n", row.name);
     }
-    head + &format!("<script type=\"module\" src=\"{base}/app.js\"></script>")
+    head + &format!("<script type=\"module\" src=\"{base}/shell.js\"></script>")
 }
 
 fn escaped(text: &str) -> String {

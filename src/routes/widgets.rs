@@ -15,17 +15,21 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const REVALIDATE: &str = "no-cache";
 
 macro_rules! rows {
-    ($($name:literal $media_type:ident)*) => {
-        [$((concat!("/bff/", $name), $media_type, embedded!(concat!("embed/", $name)))),*]
+    ($($path:literal $media_type:ident $file:literal)*) => {
+        [$(($path, $media_type, embedded!($file))),*]
     };
 }
 
 static FILES: LazyLock<Vec<(&'static str, Ready)>> = LazyLock::new(|| {
+    // The page has the core's files, too. They import each other by the names that they have here.
     let rows = rows! {
-        "client.js"     SCRIPT
-        "client.d.ts"   TYPES
-        "elements.js"   SCRIPT
-        "purchasing.js" SCRIPT
+        "/bff/client.js"     SCRIPT "core/transport.js"
+        "/bff/client.d.ts"   TYPES  "widgets/client.d.ts"
+        "/bff/elements.js"   SCRIPT "widgets/elements.js"
+        "/bff/purchasing.js" SCRIPT "widgets/purchasing.js"
+        "/bff/purchases.js"  SCRIPT "core/purchases.js"
+        "/bff/dom.js"        SCRIPT "core/dom.js"
+        "/bff/format.js"     SCRIPT "core/format.js"
     };
     let ready = |(path, media_type, file)| {
         (path, Ready::embedded(&file, media_type, REVALIDATE, for_any_page()))

@@ -212,12 +212,10 @@ fn preflight(method: &Method) -> Answer {
     answer
 }
 
-/// What goes back.
 pub(super) type Answer = Response<Full<Bytes>>;
 /// An answer, or why there is none of the usual kind.
 pub(super) type Reply = Result<Answer, Stop>;
 
-/// What ends a call early.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// It is refused, uncharged.
@@ -243,7 +241,6 @@ pub(super) const NOT_JSON: Refusal =
     Refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
 const LIMITED: Refusal = Refusal(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
 
-/// An answer of 200 with a JSON body.
 pub(super) fn json(body: &impl Serialize) -> Answer {
     answer(StatusCode::OK, "application/json", to_bytes(body))
 }
