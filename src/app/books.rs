@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::future::OptionFuture;
 
 use super::{App, Gateway, Lasting, account};
-use crate::account::books::Keeper;
-use crate::account::statement::Statement;
+use crate::billing::books::Keeper;
+use crate::billing::statement::Statement;
 use crate::config::{Key, Target};
 use crate::pipeline::Counter;
 
