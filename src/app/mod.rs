@@ -40,11 +40,10 @@ use crate::downstream::{self, DownstreamConfig};
 use crate::jobs::{self, Jobs, reading};
 use crate::media::Videos;
 use crate::metrics::Metrics;
-use crate::pipeline::{self, Counter, Public};
-use crate::purchase::Terms;
-use crate::purchase::accepted::Desk;
+use crate::pipeline::{self, Public};
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
+use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::routes::{self, Handlers, catalog, openapi};
@@ -106,7 +105,7 @@ pub struct App {
     gateway: Gateway,
     /// The gateway as whatever is no purchase asks it.
     polls: BoxCloneSyncService<Ask, Reply, upstream::Error>,
-    counter: Counter,
+    context: purchase::Context,
     books: Books,
     config: Config,
     metrics: Arc<Metrics>,
@@ -204,13 +203,14 @@ impl App {
             refusals: Arc::default(),
             metrics: Arc::clone(&metrics),
         };
-        let counter = Counter {
+        let context = purchase::Context {
             ledger: lasting.store.clone(),
             binding: lasting.binding.of_gateway(gateway.generation),
             running: lasting.running.clone(),
             refusals: Arc::clone(&lasting.refusals),
             credit: lasting.credit.clone(),
-            desk: desk(&lasting.jobs, keys),
+            jobs: lasting.jobs.clone(),
+            keys,
             terms: terms(&config),
             metrics: Arc::clone(&metrics),
             cut: lasting.cut.clone(),
@@ -218,15 +218,15 @@ impl App {
         let crowd = Arc::clone(&lasting.crowd);
         let (handlers, polls) = (Arc::new(handlers), BoxCloneSyncService::new(polls));
         let downstream = Arc::new(downstream);
-        Ok(Self { downstream, handlers, gateway, polls, counter, books, config, metrics, crowd })
+        Ok(Self { downstream, handlers, gateway, polls, context, books, config, metrics, crowd })
     }
 
     /// Has what outlives a change of settings go by the settings of this gate.
     fn apply(&self, lasting: &Lasting) {
-        let Self { downstream, config, counter, .. } = self;
+        let Self { downstream, config, context, .. } = self;
         lasting.jobs.follow(jobs::Setup {
             gateway: self.polls.clone(),
-            keys: Arc::clone(&counter.desk.keys),
+            keys: Arc::clone(&context.keys),
             words: words(config),
             is_public: !config.is_private(),
         });
@@ -247,7 +247,7 @@ impl App {
         B::Error: Into<crate::answer::BoxError>,
     {
         let gateway = self.gateway.stack(&self.config)?;
-        let purchases = pipeline::purchases(&self.counter, tasks, gateway);
+        let purchases = pipeline::purchases(&self.context, tasks, gateway);
         let routes = routes::service(Arc::clone(&self.handlers), purchases);
         Ok(pipeline::downstream(&self.downstream, routes))
     }
@@ -256,7 +256,7 @@ impl App {
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let DownstreamConfig { limiter, refusals, .. } = &*self.downstream;
         let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
-        let ledger = self.counter.ledger.clone();
+        let ledger = self.context.ledger.clone();
         async move {
             limiter.tidy();
             refusals.tidy(clock::now());
@@ -295,9 +295,12 @@ impl Gateway {
         + use<>,
     > {
         let redactor = self.redactor.clone();
-        let client = Client::new(&self.base, &self.keys, &config.gateway, redactor)?;
-        let window = Arc::clone(&self.window);
-        Ok(pipeline::gateway(window, config.gateway.max_wait, Arc::clone(&self.ring), client))
+        Ok(pipeline::gateway(upstream::Gateway {
+            ring: Arc::clone(&self.ring),
+            window: Arc::clone(&self.window),
+            max_wait: config.gateway.max_wait,
+            transport: Client::new(&self.base, &self.keys, &config.gateway, redactor)?,
+        }))
     }
 }
 
@@ -365,11 +368,6 @@ pub fn terms(config: &Config) -> Terms {
         keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),
         patience: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
     }
-}
-
-fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
-    let jobs = jobs.clone();
-    Desk { keys, tell: Arc::new(move |job| jobs.accepted(job)) }
 }
 
 fn words(config: &Config) -> reading::Words {

@@ -110,7 +110,7 @@ mod tests {
                     "totalSpentCents":790}}}}}}"#
                 );
                 let body = Bytes::from(body);
-                Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+                Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
             }
         })
     }

@@ -266,10 +266,7 @@ impl Part {
             },
             None => return Self::Whole,
         };
-        match first < length {
-            true => Self::Some(first..last.min(length - 1) + 1),
-            false => Self::Beyond,
-        }
+        if first < length { Self::Some(first..last.min(length - 1) + 1) } else { Self::Beyond }
     }
 }
 

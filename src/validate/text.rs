@@ -83,6 +83,19 @@ pub(super) fn listed<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -
     }
 }
 
+/// Why `id` is no model of this kind, where `known` are.
+pub(super) fn unknown_model<'k>(
+    kind: &str,
+    id: &str,
+    known: impl Iterator<Item = &'k str> + Clone,
+) -> String {
+    let name = shown(id);
+    match nearest(id, known.clone()) {
+        Some(near) => format!("there is no {kind} model `{name}`; did you mean `{near}`?"),
+        None => format!("there is no {kind} model `{name}`; known: {}", listed(known, "and")),
+    }
+}
+
 fn has_no_ink(letter: char) -> bool {
     letter.is_whitespace() || NO_INK.iter().any(|(first, last)| (*first..=*last).contains(&letter))
 }

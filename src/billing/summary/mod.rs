@@ -286,7 +286,7 @@ impl Shared {
         if current.generation != generation {
             return (reply, false);
         }
-        if matches!(reply, Err(Error::Stayed(_) | Error::WindowFull { .. } | Error::Draining)) {
+        if matches!(reply, Err(Error::Aborted(_) | Error::WindowFull { .. } | Error::Draining)) {
             // The gateway was not asked, so it does not refuse to tell.
             self.is_stale.store(true, Ordering::Relaxed);
             return (reply, false);

@@ -7,7 +7,7 @@ use http::StatusCode;
 use tower::service_fn;
 
 use super::*;
-use crate::upstream::Stay;
+use crate::upstream::Abort;
 
 fn listing(cents: u64, keys: &str) -> Bytes {
     format!(
@@ -28,7 +28,7 @@ fn books(
         async move {
             tokio::task::yield_now().await;
             let body = answer.ok_or(Error::NotTaken)?;
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         }
     });
     let ears = move || {
@@ -77,7 +77,13 @@ async fn operators_question_does_not_wait_for_patient_one() {
             true => std::future::pending().await,
             false => sleep(3 * PATIENCE).await,
         }
-        Ok(Reply { status: StatusCode::OK, is_json: true, body: listing(7, ""), key: 0 })
+        Ok(Reply {
+            status: StatusCode::OK,
+            is_json: true,
+            body: listing(7, ""),
+            key: 0,
+            video: None,
+        })
     });
     let books = Books::new(gateway, || |_: &Billing| {}, |_| false);
     // Nobody else asks: its own answer is waited for.
@@ -170,7 +176,7 @@ async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
         service_fn(move |_: Ask| {
             others.fetch_add(1, Ordering::SeqCst);
             let body = listing(2, "");
-            async move { Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 }) }
+            async move { Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None }) }
         })
     };
     let balance = || books.known().unwrap().listing.billing.balance_cents;
@@ -198,7 +204,7 @@ async fn exchanged_while_asked(is_another: bool) -> (Books, Arc<Mutex<Vec<u64>>>
         async move {
             answered.notified().await;
             let body = listing(1, "");
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         }
     });
     let balances = Arc::new(Mutex::new(Vec::new()));
@@ -212,7 +218,7 @@ async fn exchanged_while_asked(is_another: bool) -> (Books, Arc<Mutex<Vec<u64>>>
     let exchange = async {
         let next = service_fn(|_: Ask| async {
             let body = listing(2, "");
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         });
         books.ask_through(next, |_| false, is_another);
         answer.notify_one();
@@ -249,9 +255,15 @@ async fn question_that_was_held_back_here_tells_nothing_of_the_gateway() {
         let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
             if is_first {
-                return Err(Error::Stayed(Stay::Unrecorded));
+                return Err(Error::Aborted(Abort::Unrecorded));
             }
-            Ok(Reply { status: StatusCode::OK, is_json: true, body: listing(7, ""), key: 0 })
+            Ok(Reply {
+                status: StatusCode::OK,
+                is_json: true,
+                body: listing(7, ""),
+                key: 0,
+                video: None,
+            })
         }
     });
     let books = Books::new(gateway, || |_: &Billing| {}, |_| false);
@@ -273,7 +285,13 @@ async fn another_gateway_is_asked_at_once_although_the_former_one_hangs() {
     let following = tokio::spawn(books.follow(|| true));
     sleep(Duration::from_secs(1)).await;
     let next = service_fn(|_: Ask| async {
-        Ok(Reply { status: StatusCode::OK, is_json: true, body: listing(2, ""), key: 0 })
+        Ok(Reply {
+            status: StatusCode::OK,
+            is_json: true,
+            body: listing(2, ""),
+            key: 0,
+            video: None,
+        })
     });
     books.ask_through(next, |_| false, true);
     sleep(Duration::from_millis(100)).await;

@@ -4,12 +4,11 @@ use std::future::ready;
 
 use http::{Method, StatusCode};
 
-use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op};
+use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op, schemas};
 use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
 };
-use crate::routes::openapi::schemas;
 use crate::routes::{api, bff, openai, widgets};
 
 const JSON: &str = "application/json";

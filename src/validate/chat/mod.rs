@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::json::{self, Entry, Field, Members, Shape, Unknown, Value};
 use super::rule::{Faults, Rule};
-use super::text::{has_nul, is_blank, listed, nearest, shown};
+use super::text::{has_nul, is_blank, listed, shown, unknown_model};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::Catalog;
 use crate::contract::wire::{self, Message, ROLES};
@@ -73,20 +73,14 @@ impl<'a> Draft<'a> {
     }
 
     fn unknown_model(&self) -> Option<String> {
-        let id = self.model.value()?;
-        let catalog = &self.rules.catalog;
+        let (id, catalog) = (self.model.value()?, &self.rules.catalog);
         if catalog.chat_model(id).is_some() {
             return None;
         }
-        let known = || catalog.chat.iter().map(|model| &*model.id);
-        Some(match (catalog.video_model(id), nearest(id, known())) {
-            (Some(row), _) => format!("{} makes videos: send it to {}", row.id, wire::VIDEO),
-            (None, Some(near)) => {
-                format!("there is no chat model `{}`; did you mean `{near}`?", shown(id))
-            }
-            (None, None) => {
-                format!("there is no chat model `{}`; known: {}", shown(id), listed(known(), "and"))
-            }
+        let known = catalog.chat.iter().map(|model| &*model.id);
+        Some(match catalog.video_model(id) {
+            Some(row) => format!("{} makes videos: send it to {}", row.id, wire::VIDEO),
+            None => unknown_model("chat", id, known),
         })
     }
 

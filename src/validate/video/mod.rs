@@ -7,7 +7,7 @@ use serde::de::MapAccess;
 use super::image_url::image_url;
 use super::json::{self, Entry, Field, Members, Shape, Unknown, Whole};
 use super::rule::{Faults, Ignored, Rule};
-use super::text::{has_nul, is_blank, listed, nearest, shown};
+use super::text::{has_nul, is_blank, listed, shown, unknown_model};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::{
     Aspect, Catalog, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Durations, Image, VideoModel,
@@ -123,21 +123,14 @@ impl<'a> Draft<'a> {
     }
 
     fn unknown_model(&self) -> Option<String> {
-        let id = self.model.value()?;
-        if self.catalog.video_model(id).is_some() {
+        let (id, catalog) = (self.model.value()?, self.catalog);
+        if catalog.video_model(id).is_some() {
             return None;
         }
-        let known = || self.catalog.video.iter().map(|model| &*model.id);
-        Some(match (self.catalog.chat_model(id), nearest(id, known())) {
-            (Some(row), _) => format!("{} answers chats: send it to {}", row.id, wire::CHAT),
-            (None, Some(near)) => {
-                format!("there is no video model `{}`; did you mean `{near}`?", shown(id))
-            }
-            (None, None) => format!(
-                "there is no video model `{}`; known: {}",
-                shown(id),
-                listed(known(), "and")
-            ),
+        let known = catalog.video.iter().map(|model| &*model.id);
+        Some(match catalog.chat_model(id) {
+            Some(row) => format!("{} answers chats: send it to {}", row.id, wire::CHAT),
+            None => unknown_model("video", id, known),
         })
     }
 
