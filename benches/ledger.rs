@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Service, Store, Twin,
+    Account, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Service, Store, Twin,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -63,7 +63,7 @@ async fn buy(ledger: &Store, toll: Usd) -> Outcome {
     let service = Service::Chat;
     let asked = Reservation { id, caller, service, model, toll, claim, limits };
     ledger.reserve(&asked).await?;
-    ledger.sent(id).await?;
+    ledger.sent(id, Account::Recognised).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
     ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep, job: None }).await?;

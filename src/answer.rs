@@ -26,7 +26,17 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// How much of a body is handed out at once, in bytes.
 pub const PART: usize = 16 * 1_024;
 
-/// A body that is there already, or one that comes piece by piece.
+/// The body of a response: an [`http_body::Body`] of [`Bytes`] that is there already, or that comes piece
+/// by piece.
+///
+/// ```
+/// use http_body_util::BodyExt;
+///
+/// async fn text(response: http::Response<tollgate::Body>) -> Option<String> {
+///     let whole = response.into_body().collect().await.ok()?;
+///     String::from_utf8(whole.to_bytes().into()).ok()
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Body {
     inner: Inner,
@@ -59,7 +69,7 @@ impl Body {
         Self::from(Bytes::new())
     }
 
-    /// A body that comes piece by piece.
+    #[doc(hidden)]
     pub fn stream<B>(body: B) -> Self
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -67,7 +77,7 @@ impl Body {
         Self::new(Inner::Stream(body.map_err(Into::into).boxed_unsync()))
     }
 
-    /// The same body, which keeps `guard` until the connection has taken all of it, or is gone.
+    #[doc(hidden)]
     #[must_use]
     pub fn holding(mut self, guard: impl Send + 'static) -> Self {
         let guard: Box<dyn Send> = match self.guard.take() {
@@ -78,7 +88,7 @@ impl Body {
         self
     }
 
-    /// What is left of it, if all of that is there already.
+    #[doc(hidden)]
     pub fn whole(&self) -> Option<Bytes> {
         match &self.inner {
             Inner::Whole(rest) => Some(rest.clone()),
@@ -86,7 +96,7 @@ impl Body {
         }
     }
 
-    /// The refusal that it is the document of.
+    #[doc(hidden)]
     pub fn problem(&self) -> Option<&Problem> {
         self.problem.as_deref()
     }

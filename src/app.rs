@@ -35,19 +35,19 @@ use crate::account::media::Videos;
 use crate::account::reports::Reports;
 use crate::clock;
 use crate::config::{self, Config, Key, Mode, Target};
-use crate::downstream;
 use crate::downstream::body::Memory;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::downstream::{self, DownstreamConfig};
 use crate::jobs::{self, Jobs, reading};
 use crate::metrics::Metrics;
-use crate::pipeline::{self, Counter, Gate, Public};
+use crate::pipeline::{self, Counter, Public};
 use crate::purchase::Terms;
 use crate::purchase::accepted::Desk;
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::redact::Redactor;
-use crate::routes::{Parts, Routes, catalog, openapi};
+use crate::routes::{self, Handlers, catalog, openapi};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
 use crate::store::{Binding, KeyId, Limits, Refusals, Store};
@@ -101,8 +101,8 @@ pub struct Lasting {
 
 /// The gate as settings describe it, ready to be served by any number of cores.
 pub struct App {
-    gate: Gate,
-    parts: Arc<Parts>,
+    downstream: Arc<DownstreamConfig>,
+    handlers: Arc<Handlers>,
     gateway: Gateway,
     /// The gateway as whatever is no purchase asks it.
     polls: BoxCloneSyncService<Ask, Reply, upstream::Error>,
@@ -120,6 +120,8 @@ struct Gateway {
     ring: Arc<Mutex<Ring>>,
     window: Arc<Window>,
     redactor: Redactor,
+    /// How many with other keys or another address there were before.
+    generation: u64,
 }
 
 impl App {
@@ -128,48 +130,44 @@ impl App {
     /// # Errors
     /// Settings that only the system can refuse: no trust anchors, an unreadable `page.dir`.
     pub fn new(config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
-        Self::build(config, own, lasting, None)
+        let app = Self::build(config, own, lasting, None)?;
+        app.apply(lasting);
+        Ok(app)
     }
 
-    /// Builds the gate anew from other settings. It keeps this gate's books, so that it has nothing to
-    /// ask; [`take_over`](Self::take_over) has them ask with the new settings.
+    /// Builds the gate anew from other settings, and changes nothing that is in use:
+    /// [`take_over`](Self::take_over) does. It keeps this gate's books, so that it has nothing to ask.
     ///
     /// # Errors
     /// As [`App::new`].
     pub fn renewed(&self, config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
-        let app = Self::build(config, own, lasting, Some(self.books.clone()))?;
-        if app.is_of_another_gateway(self) {
-            lasting.binding.ask_again();
-        }
-        Ok(app)
+        Self::build(config, own, lasting, Some(self))
     }
 
     fn build(
         config: Config,
         own: Vec<IpAddr>,
         lasting: &Lasting,
-        books: Option<Books>,
+        old: Option<&Self>,
     ) -> io::Result<Self> {
         let (base, keys) = gateway(&config.gateway.target, lasting)?;
         let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
         let (window, redactor) = (Arc::clone(&lasting.window), lasting.redactor.clone());
-        let gateway = Gateway { base, keys, ring, window, redactor };
+        let mut gateway = Gateway { base, keys, ring, window, redactor, generation: 0 };
+        if let Some(old) = old.map(|old| &old.gateway) {
+            gateway.generation = old.generation + u64::from(!gateway.is_that_of(old));
+        }
         let metrics = Arc::clone(&lasting.metrics);
         let polls = gateway.stack(&config)?;
         let limiter = Arc::new(Limiter::new(&config.limits, Arc::clone(&lasting.refusals)));
-        let books = books.unwrap_or_else(|| {
-            account::books(polls.clone(), lasting.credit.clone(), &gateway.keys)
-        });
+        let books = match old {
+            Some(old) => old.books.clone(),
+            None => account::books(polls.clone(), lasting.credit.clone(), &gateway.keys),
+        };
         let origins = page::media_origins(&config, lasting);
         let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
-        lasting.jobs.follow(jobs::Setup {
-            gateway: BoxCloneSyncService::new(polls.clone()),
-            keys: Arc::clone(&keys),
-            words: words(&config),
-            is_public: !config.is_private(),
-        });
         let media = Media::new(origins.clone(), config.gateway.connect_timeout);
-        let parts = Parts {
+        let handlers = Handlers {
             access: Arc::clone(&lasting.access),
             admit: account::admit(&limiter),
             catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
@@ -194,22 +192,21 @@ impl App {
             ),
             page: page::page(&config),
         };
-        let gate = Gate {
+        let downstream = DownstreamConfig {
             origins: config.access.allowed_origins.clone().into(),
             hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own)),
             trusted: config.server.trusted_proxies.clone().into(),
             access: Arc::clone(&lasting.access),
-            further: account::rows(&config),
+            routes: account::routes(&config),
             limiter,
             bodies: (&config.server).into(),
             memory: Arc::clone(&lasting.bodies),
             refusals: Arc::default(),
             metrics: Arc::clone(&metrics),
         };
-        lasting.hosts.store(Arc::clone(&gate.hosts));
         let counter = Counter {
             ledger: lasting.store.clone(),
-            binding: lasting.binding.clone(),
+            binding: lasting.binding.of_gateway(gateway.generation),
             running: lasting.running.clone(),
             refusals: Arc::clone(&lasting.refusals),
             credit: lasting.credit.clone(),
@@ -218,12 +215,26 @@ impl App {
             metrics: Arc::clone(&metrics),
             cut: lasting.cut.clone(),
         };
-        lasting.window.follow(config.gateway.window);
-        let (most, trusted) = (config.server.max_connections_per_address, gate.trusted.clone());
-        lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
         let crowd = Arc::clone(&lasting.crowd);
-        let (parts, polls) = (Arc::new(parts), BoxCloneSyncService::new(polls));
-        Ok(Self { gate, parts, gateway, polls, counter, books, config, metrics, crowd })
+        let (handlers, polls) = (Arc::new(handlers), BoxCloneSyncService::new(polls));
+        let downstream = Arc::new(downstream);
+        Ok(Self { downstream, handlers, gateway, polls, counter, books, config, metrics, crowd })
+    }
+
+    /// Has what outlives a change of settings go by the settings of this gate.
+    fn apply(&self, lasting: &Lasting) {
+        let Self { downstream, config, counter, .. } = self;
+        lasting.jobs.follow(jobs::Setup {
+            gateway: self.polls.clone(),
+            keys: Arc::clone(&counter.desk.keys),
+            words: words(config),
+            is_public: !config.is_private(),
+        });
+        lasting.hosts.store(Arc::clone(&downstream.hosts));
+        lasting.window.follow(config.gateway.window);
+        let (most, trusted) =
+            (config.server.max_connections_per_address, downstream.trusted.clone());
+        lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -237,13 +248,14 @@ impl App {
     {
         let gateway = self.gateway.stack(&self.config)?;
         let purchases = pipeline::purchases(&self.counter, tasks, gateway);
-        let routes = Routes::new(Arc::clone(&self.parts), purchases);
-        Ok(pipeline::downstream(&self.gate, routes))
+        let routes = routes::service(Arc::clone(&self.handlers), purchases);
+        Ok(pipeline::downstream(&self.downstream, routes))
     }
 
     /// Forgets callers who have not come for a while, and replies that were kept for long enough.
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
-        let (limiter, refusals) = (Arc::clone(&self.gate.limiter), Arc::clone(&self.gate.refusals));
+        let DownstreamConfig { limiter, refusals, .. } = &*self.downstream;
+        let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
         let ledger = self.counter.ledger.clone();
         async move {
             limiter.tidy();

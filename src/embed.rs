@@ -1,8 +1,8 @@
-//! The gate as a service for a server of one's own: axum, hyper, or any other that speaks tower.
+//! The proxy as a service for a server of one's own: axum, hyper, or any other that speaks tower.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,25 +16,64 @@ use tokio::runtime::{self, Handle};
 use tokio::time::{interval, timeout};
 use tokio_util::task::TaskTracker;
 use tower::Service;
+use zeroize::Zeroizing;
 
 use crate::access::Access;
-use crate::answer::{self, BoxError};
+use crate::answer::{self, Body, BoxError};
 use crate::app::{self, App, Ends, TIDY_EVERY};
 use crate::cli;
+use crate::config::{self, Environment};
 use crate::pipeline::Public;
 use crate::problem::{DRAINING, Problem};
 
 /// When a gate that stops is worth another try: another one may have taken its place.
 const RETURN_AFTER: Duration = Duration::from_secs(5);
 
-/// What [`Tollgate`] answers with: an [`http_body::Body`] of [`Bytes`].
-pub type Body = answer::Body;
+/// The settings of a [`Tollgate`]: those of a `proxy.toml`, or those that are set one by one.
+///
+/// Every setting has the name and the meaning that `proxy.toml` documents. What is not set keeps its
+/// default, which is the sandbox: a make-believe gateway, play money, and a ledger in memory.
+///
+/// ```
+/// use tollgate::{Config, StartError};
+///
+/// let config = Config::default()
+///     .gateway("https://gateway.example.com", "svc_sk_0123456789abcdef")
+///     .folder(std::env::temp_dir())
+///     .set("store.url", "sqlite:tollgate.db")
+///     .set("server.hosts", r#"["shop.example.com"]"#)
+///     .set("budget.total", r#"{ day = "20.00" }"#)
+///     .set("limits.burst", 20)
+///     .checked()?;
+/// # let _ = config;
+/// let Err(StartError::Settings(faults)) = Config::default().set("limits.burst", "many").checked() else {
+///     panic!("a burst is a number");
+/// };
+/// assert_eq!(faults, ["TOLLGATE_LIMITS__BURST: limits.burst: expected a whole number"]);
+/// # Ok::<(), StartError>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Config {
+    toml: String,
+    folder: PathBuf,
+    variables: Environment,
+}
 
-/// Settings that are right: what `proxy.toml` and the environment say.
-#[derive(Clone, Debug, Default)]
-pub struct Config(crate::config::Config);
-
-/// Why there is no gate.
+/// Why there is no [`Tollgate`].
+///
+/// ```
+/// use std::path::Path;
+/// use tollgate::{Config, StartError};
+///
+/// let toml = "[limits]\nbrust = 5";
+/// match Config::read(toml, Path::new("."), []) {
+///     Err(StartError::Settings(faults)) => assert_eq!(
+///         faults,
+///         ["proxy.toml:2:1: unknown setting `limits.brust`, did you mean `limits.burst`?"],
+///     ),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
@@ -51,8 +90,9 @@ impl Config {
     /// where its relative paths count from, and `variables` stand for the environment, such as
     /// `GATEWAY_API_KEY`; give [`std::env::vars`] for the process's own. A `.env` is not read.
     ///
-    /// `server.listen` says where your own server listens: whether others than this machine reach it
-    /// decides what open access demands. What else is in `[server]` about connections is your server's.
+    /// `server.listen` says where your own server listens: if machines other than this one can reach it,
+    /// open access demands a `budget.total`. The other settings of `[server]` about connections have no
+    /// effect, because connections are your server's.
     ///
     /// # Errors
     /// [`StartError::Settings`], with every fault at once.
@@ -61,25 +101,92 @@ impl Config {
         folder: &Path,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, StartError> {
-        let faults = |faults: Vec<crate::config::Fault>| {
+        let variables = variables.into_iter().map(|(name, value)| (name, Zeroizing::new(value)));
+        Self { toml: toml.to_owned(), folder: folder.to_owned(), variables: variables.collect() }
+            .checked()
+    }
+
+    /// Sets a setting by the name that `proxy.toml` has for it, over what was there. A text, a time, a
+    /// size and an amount are written without quotes; a list and a table as TOML writes them.
+    #[must_use]
+    pub fn set(self, name: &str, value: impl fmt::Display) -> Self {
+        let name = name.replacen('.', "__", 1).to_ascii_uppercase();
+        self.variable(&format!("TOLLGATE_{name}"), value.to_string())
+    }
+
+    /// Asks this gateway with this key, or with several keys of one account, separated by commas.
+    #[must_use]
+    pub fn gateway(self, base_url: &str, keys: impl Into<String>) -> Self {
+        self.set("gateway.base_url", base_url).variable("GATEWAY_API_KEY", keys.into())
+    }
+
+    /// Sets the secret that keys the hashes of members' tokens: at least 32 random characters. Without
+    /// it, one is made in a file beside the ledger.
+    #[must_use]
+    pub fn secret(self, secret: impl Into<String>) -> Self {
+        self.variable("TOLLGATE_SECRET", secret.into())
+    }
+
+    /// Sets the folder that relative paths count from; without it, that is the working directory.
+    #[must_use]
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = folder.into();
+        self
+    }
+
+    /// Looks for mistakes now. [`Tollgate::new`] does so in any case.
+    ///
+    /// # Errors
+    /// [`StartError::Settings`], with every fault at once.
+    pub fn checked(self) -> Result<Self, StartError> {
+        self.parse().map(|_| self)
+    }
+
+    fn variable(mut self, name: &str, value: String) -> Self {
+        self.variables.insert(name.to_owned(), Zeroizing::new(value));
+        self
+    }
+
+    fn parse(&self) -> Result<config::Config, StartError> {
+        let Self { toml, folder, variables } = self;
+        cli::read_text(toml, folder, variables).map_err(|faults| {
             StartError::Settings(faults.iter().map(ToString::to_string).collect())
-        };
-        let config = cli::read_text(toml, folder, variables).map_err(faults)?;
-        let not_yet = config.not_yet();
-        if !not_yet.is_empty() {
-            return Err(StartError::Settings(not_yet));
-        }
-        Ok(Self(config))
+        })
     }
 }
 
-/// The whole gate behind one [`tower::Service`]: the API, the OpenAI dialect and the page. It never
+/// Shows no text of the settings: somebody may have put a key into it.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+/// The whole proxy behind one [`tower::Service`]: the API, the OpenAI dialect and the page. It never
 /// fails: a refusal is a response. Clones share everything.
 ///
-/// Every request needs a [`Peer`](crate::Peer) in its extensions, the address of the connection's other
-/// end; without one, whatever depends on who is asking is refused with a 500 that says so.
+/// Every request needs a [`Peer`](crate::Peer) in its extensions. [`background`](Self::background) has
+/// to run as long as requests come.
 ///
-/// [`background`](Self::background) has to run as long as requests come.
+/// ```
+/// use tollgate::{Config, Peer, Tollgate};
+/// use tower::Service;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut gate = Tollgate::new(Config::default())?;
+/// tokio::spawn(gate.background());
+///
+/// let mut request =
+///     http::Request::get("/bff/catalog").header("host", "localhost").body(String::new())?;
+/// request.extensions_mut().insert(Peer("127.0.0.1:50000".parse()?));
+/// let response = gate.call(request).await?;
+/// assert_eq!(response.status(), 200);
+///
+/// gate.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Tollgate {
     stack: Public<Body>,
@@ -101,7 +208,7 @@ impl Tollgate {
     /// # Errors
     /// [`StartError::NoRuntime`], or [`StartError::System`].
     pub fn new(config: Config) -> Result<Self, StartError> {
-        let Config(config) = config;
+        let config = config.parse()?;
         let host = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         // There is no second listener here.
         for warning in config.warnings().iter().filter(|text| !text.starts_with("admin.")) {

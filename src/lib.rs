@@ -1,13 +1,6 @@
 //! tollgate: a backend-for-frontend proxy for a prepaid AI gateway that never buys twice.
 //!
-//! ```text
-//! client ─► server ─► downstream ─► routes ─┬─► purchase ─┬─► upstream ─► gateway, or the sandbox
-//!                     who may ask           │   what is   │   keys, the
-//!                     what, how often       │   bought,   │   window,
-//!                                           │   once      │   connections
-//!                                           └─► jobs ─────┘
-//! ```
-//! As a program, `tollgate serve` runs it. As a library, [`Tollgate`] is the whole gate as one
+//! As a program, `tollgate serve` runs it. As a library, [`Tollgate`] is the whole proxy as one
 //! [`tower::Service`], for axum, hyper or any other server that speaks tower:
 //!
 //! ```no_run
@@ -25,32 +18,57 @@
 //! ```
 //! `examples/axum.rs` and `examples/hyper.rs` are whole servers.
 //!
-//! [`pipeline`] holds the three stacks and is the file to read first; the folders are its stations in
-//! order. What a station has learned is carried by the type that it hands on: only [`validate`] makes a
-//! [`validate::Checked`] order, and only a checked order can become a [`purchase::Purchase`].
+//! The five names below are the library. The modules are `pub` for the program, tests and benchmarks
+//! of this repository alone, and change without notice.
 
+// Read `src/pipeline.rs` first: it is the path of a request.
+#[doc(hidden)]
 pub mod access;
+#[doc(hidden)]
 pub mod account;
+#[doc(hidden)]
 pub mod answer;
+#[doc(hidden)]
 pub mod app;
+#[doc(hidden)]
 pub mod cli;
+#[doc(hidden)]
 pub mod clock;
+#[doc(hidden)]
 pub mod config;
+#[doc(hidden)]
 pub mod contract;
+#[doc(hidden)]
 pub mod downstream;
-pub mod embed;
+mod embed;
+#[doc(hidden)]
 pub mod jobs;
+#[doc(hidden)]
 pub mod metrics;
+#[doc(hidden)]
 pub mod pipeline;
+#[doc(hidden)]
 pub mod problem;
+#[doc(hidden)]
 pub mod purchase;
+#[doc(hidden)]
 pub mod redact;
+#[doc(hidden)]
 pub mod routes;
+#[doc(hidden)]
 pub mod sandbox;
+#[doc(hidden)]
 pub mod server;
+#[doc(hidden)]
 pub mod store;
+mod sync;
+#[doc(hidden)]
 pub mod upstream;
+#[doc(hidden)]
 pub mod validate;
 
+#[doc(inline)]
+pub use answer::Body;
+#[doc(inline)]
 pub use downstream::caller::Peer;
-pub use embed::{Body, Config, StartError, Tollgate};
+pub use embed::{Config, StartError, Tollgate};

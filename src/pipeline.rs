@@ -17,15 +17,8 @@ use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceBuilder};
 
-use crate::access::Access;
 use crate::answer::{Answer, BoxError};
-use crate::config::Network;
-use crate::downstream::body::Memory;
-use crate::downstream::host::Hosts;
-use crate::downstream::rate::Limiter;
-use crate::downstream::refusal_log::RefusalLog;
-use crate::downstream::route::{Further, Route};
-use crate::downstream::{self, Call};
+use crate::downstream::{self, Arrival, Call, DownstreamConfig};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::purchase::accepted::Desk;
@@ -37,63 +30,37 @@ use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
 use crate::upstream::{self, Ask, Attempt, Error, Reply};
 
-/// What the gate knows before a request comes; shared by every core.
-#[derive(Clone, Debug)]
-pub struct Gate {
-    /// `access.allowed_origins`
-    pub origins: Arc<[String]>,
-    /// The names that we answer to.
-    pub hosts: Arc<Hosts>,
-    /// `server.trusted_proxies`
-    pub trusted: Arc<[Network]>,
-    /// Who may call.
-    pub access: Arc<Access>,
-    /// `gateway.passthrough`
-    pub further: Arc<[Further]>,
-    /// What callers have used up.
-    pub limiter: Arc<Limiter>,
-    /// Sizes and deadlines of payloads.
-    pub bodies: downstream::body::Limits,
-    /// What payloads take in memory.
-    pub memory: Arc<Memory>,
-    /// What was refused before anybody was counted.
-    pub refusals: Arc<RefusalLog>,
-    /// What operators see.
-    pub metrics: Arc<Metrics>,
-}
-
 /// The gate as whoever serves it sees it: a request in, an answer out, never an error.
 pub type Public<B> = BoxCloneSyncService<Request<B>, Answer, Infallible>;
 
 /// From the socket to the routes. It never fails: a refusal is an answer.
-pub fn downstream<S, B>(gate: &Gate, routes: S) -> Public<B>
+pub fn downstream<S, B>(config: &Arc<DownstreamConfig>, routes: S) -> Public<B>
 where
     S: Service<Call<Bytes>, Response = Answer, Error = Infallible>,
     S: Clone + Send + Sync + 'static,
     S::Future: Send,
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    use downstream::{catch, cors, csrf, dialect, head, host, observe, route};
-    let refusals = || Arc::clone(&gate.refusals);
+    use downstream::{catch, cors, cross_site, dialect, head, host, observe, route};
     let stack = ServiceBuilder::new()
-        .layer(observe::layer(Arc::clone(&gate.metrics), refusals(), Arc::clone(&gate.further))) // id, span and metrics before any refusal
-        .layer(cors::layer(&gate.origins, gate.access.has_logins(), refusals())) // else a browser cannot read a refusal
-        .layer(dialect::layer()) //                           refusals under /v1/ in OpenAI's shape
-        .layer(catch::layer()) //                             a panic is a 500, readable and with its id
-        .layer(head::layer()) //                              400: two parsers could disagree
-        .layer(host::layer(Arc::clone(&gate.hosts), refusals())) // 421: not our name
-        .layer(csrf::layer(&gate.origins, refusals())) //     403: a page that nobody listed
-        .layer(route::layer(Arc::clone(&gate.further))) //   404, 405; the path becomes a row
-        .service(calls(gate, routes));
+        .layer(observe::layer(config)) //        id, row, span and metrics before any refusal
+        .layer(cors::layer(config)) //           else a browser cannot read a refusal
+        .layer(dialect::layer()) //              refusals under /v1/ in OpenAI's shape
+        .layer(catch::layer()) //                a panic is a 500, readable and with its id
+        .layer(head::layer()) //                 400: two parsers could disagree
+        .layer(host::layer(config)) //           421: not our name
+        .layer(cross_site::spending(config)) //  403: a page that is not listed
+        .layer(route::layer()) //                404, 405
+        .service(calls(config, routes));
     BoxCloneSyncService::new(stack)
 }
 
-/// From a row of the routes to a call. Its type is opaque, since the time that the compiler takes doubles, and
-/// more, with each layer that it sees through.
+/// From a request with its row to a call. The type is opaque: the compiler takes twice as long, and more, with
+/// each layer that it sees through.
 fn calls<S, B>(
-    gate: &Gate,
+    config: &Arc<DownstreamConfig>,
     routes: S,
-) -> impl Service<(&'static Route, Request<B>), Response = Answer, Error = Infallible, Future: Send>
+) -> impl Service<Arrival<B>, Response = Answer, Error = Infallible, Future: Send>
 + Clone
 + Send
 + Sync
@@ -107,10 +74,10 @@ where
 {
     use downstream::{body, caller, cross_site, rate};
     ServiceBuilder::new()
-        .layer(cross_site::layer(Arc::clone(&gate.origins), Arc::clone(&gate.refusals))) // 403: the same for reads
-        .layer(caller::layer(Arc::clone(&gate.trusted), Arc::clone(&gate.access))) // 401; Request becomes Call
-        .layer(rate::layer(Arc::clone(&gate.limiter))) //     429, cheap first: before the body is read
-        .layer(body::layer(gate.bodies, Arc::clone(&gate.memory))) // 415, 413, 503, 408
+        .layer(cross_site::reading(config)) //   403: the same for reads
+        .layer(caller::layer(config)) //         401; the request becomes a Call
+        .layer(rate::layer(config)) //           429, cheap first: before the body is read
+        .layer(body::layer(config)) //           415, 413, 503, 408
         .service(routes)
 }
 

@@ -48,6 +48,8 @@ pub struct Known {
     pub as_of: Duration,
     /// When it was asked, likewise.
     pub asked: Duration,
+    /// Which gateway said so: how many with other keys or another address there were before.
+    pub generation: u64,
 }
 
 /// What came of the latest question.
@@ -215,14 +217,26 @@ impl Books {
         let books: Weak<Shared> = Arc::downgrade(&self.0);
         let moved = Arc::clone(&self.0.moved);
         async move {
+            // What was asked before the ledger was open was held back.
+            if let Some(shared) = books.upgrade() {
+                shared.asked.invalidate(&()).await;
+            }
             let mut is_another = false;
             loop {
                 let Some(shared) = books.upgrade() else { return };
-                let is_read = match is_another {
-                    true => shared.look_again().await,
-                    false => shared.look().await,
+                let look = async move {
+                    match is_another {
+                        true => shared.look_again().await,
+                        false => shared.look().await,
+                    }
                 };
-                drop(shared);
+                let is_read = tokio::select! {
+                    is_read = look => is_read,
+                    () = moved.notified() => {
+                        is_another = true;
+                        continue;
+                    }
+                };
                 let pause = async {
                     sleep(if is_read { WHILE_USED } else { AT_MOST_EVERY }).await;
                     while !was_used() && books.strong_count() > 0 {
@@ -272,6 +286,11 @@ impl Shared {
         if current.generation != generation {
             return (reply, false);
         }
+        if matches!(reply, Err(Error::Stayed(_) | Error::WindowFull { .. } | Error::Draining)) {
+            // The gateway was not asked, so it does not refuse to tell.
+            self.is_stale.store(true, Ordering::Relaxed);
+            return (reply, false);
+        }
         let listing = reply.as_ref().ok().map(billing::read);
         let is_read = matches!(listing, Some(Ok(_)));
         if let Some(Ok(listing)) = listing {
@@ -279,7 +298,7 @@ impl Shared {
             self.hand_on(listing.billing.rate_limit);
             self.tell_revoked(&listing.keys);
             let (listing, as_of) = (Arc::new(listing), clock::wall());
-            let known = Known { listing, as_of, asked: asked_at };
+            let known = Known { listing, as_of, asked: asked_at, generation };
             self.heard.send_replace(Heard::Listing(known.clone()));
             *lock(&self.latest) = Some(known);
         } else {

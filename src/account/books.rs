@@ -158,9 +158,16 @@ impl Keeper {
     /// Whatever fails is a line in the log, and is tried again with the next listing.
     async fn judge(&self, known: &Known) {
         let Self { ledger, binding, is_noted } = self;
+        let binding = binding.of_gateway(known.generation);
         match binding.recognise(ledger, known.listing.key_ids()).await {
             Ok(true) => {}
-            Ok(false) => return,
+            Ok(false) => {
+                if binding.is_other() {
+                    // Its checkpoints are not used any more.
+                    is_noted.store(false, Ordering::Relaxed);
+                }
+                return;
+            }
             Err(why) => return info!(%why, "account not checked"),
         }
         if is_noted.load(Ordering::Relaxed) {

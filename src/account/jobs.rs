@@ -1,13 +1,11 @@
 //! `GET /bff/jobs`: the caller's own jobs, or those that it names, each with the latest word on it.
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use crate::answer::{self, Answer};
 use crate::clock;
-use crate::jobs::{Job, Jobs, Word};
+use crate::jobs::{Job, Jobs, Status};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::store::Caller;
 use crate::validate::{Checked, JobIds};
@@ -25,34 +23,6 @@ struct Row<'a> {
     ordered_at: String,
     #[serde(flatten)]
     status: Status<'a>,
-}
-
-/// How far a job is, as lists and events tell it.
-#[derive(Serialize)]
-pub(super) struct Status<'a> {
-    request_id: &'a str,
-    /// `open`, `finished` or `failed`, by the words of `[jobs]`.
-    state: &'static str,
-    /// When the gateway said so; `null` before it said anything.
-    at: Option<String>,
-    /// The gateway's status body, unchanged.
-    status: Option<Box<RawValue>>,
-}
-
-impl<'a> Status<'a> {
-    pub(super) fn new(request_id: &'a str, word: Option<&Word>) -> Self {
-        Self {
-            request_id,
-            state: word.map_or("open", |word| word.state.name()),
-            at: word.map(|word| clock::iso8601(word.at)),
-            status: word.and_then(|word| raw(&word.body)),
-        }
-    }
-}
-
-/// The body as it came. It was found to be JSON when it did.
-fn raw(body: &Bytes) -> Option<Box<RawValue>> {
-    serde_json::from_str(&String::from_utf8_lossy(body)).ok()
 }
 
 /// Lists the named jobs that there are, or the caller's own where none is named.

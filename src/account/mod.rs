@@ -4,7 +4,6 @@ pub mod admin;
 pub mod billing;
 pub mod books;
 pub mod csv;
-pub mod events;
 pub mod further;
 pub mod jobs;
 pub mod me;

@@ -11,6 +11,9 @@
 //! - a reply that was read was charged, a finished video is not refunded;
 //! - our clock was not set forward between the end of the purchase and now.
 //!
+//! What was sent while nobody knew whose account the gateway's keys are of may be on another account. Such a
+//! purchase is never settled here, and counts as 0 or as its price whatever its reply said.
+//!
 //! "Charged" leaves the money spent and the key taken, so it may assume more: that nobody else uses the
 //! account. What it infers is doubtful from then on, and never makes room for a release.
 
@@ -102,6 +105,8 @@ pub enum Doubt {
     Hidden,
     /// Nothing at the gateway counts this kind of purchase.
     Uncounted,
+    /// It may have been sent to another account, whose counters nobody knows.
+    Unrecognised,
     /// The gateway's counters contradict each other, or what is surely charged here.
     Contradiction,
     /// The balance rose (or fell) by so many cents that the spending does not explain.
@@ -144,12 +149,17 @@ pub fn decide(
 ) -> Verdict {
     let case = Case::new(before, now, evidence, read_at);
     let mut verdict = Draft::default();
-    let unknown = |entry: &&Evidence| entry.row.state == State::Unknown;
-    for entry in evidence.iter().filter(unknown).filter(|entry| entry.number <= before.number) {
+    let lost = |entry: &&Evidence| entry.row.state == State::Unknown;
+    let (told, untold): (Vec<_>, Vec<_>) =
+        evidence.iter().filter(lost).partition(|entry| entry.is_recognised);
+    verdict.doubt(&untold, Doubt::Unrecognised);
+    for entry in told.iter().filter(|entry| entry.number <= before.number) {
         verdict.undecided.push((entry.row.id, Doubt::Older(before.snapshot.at)));
     }
     if case.went_back() {
-        verdict.doubt(&case.since().filter(unknown).collect::<Vec<_>>(), Doubt::WentBack);
+        for service in [Service::Chat, Service::Video, Service::Other] {
+            verdict.doubt(&case.unknown(service).collect::<Vec<_>>(), Doubt::WentBack);
+        }
         return verdict.finish(&case);
     }
     case.chats(&mut verdict);
@@ -189,8 +199,9 @@ impl Draft {
             unknown: sum(&mut case.since().filter(is_open).map(|entry| entry.row.toll)),
             spent: (case.spent_cents >= 0).then(|| usd(case.spent_cents * CENT)),
         };
-        let can_be_told =
-            |(_, doubt): &(PurchaseId, Doubt)| !matches!(doubt, Doubt::Older(_) | Doubt::Uncounted);
+        let can_be_told = |(_, doubt): &(PurchaseId, Doubt)| {
+            !matches!(doubt, Doubt::Older(_) | Doubt::Uncounted | Doubt::Unrecognised)
+        };
         let is_final = !self.undecided.iter().any(can_be_told)
             || !case.evidence.iter().any(|entry| case.may_settle(entry));
         Verdict { settled: self.settled, undecided: self.undecided, drift, is_final }

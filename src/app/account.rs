@@ -17,8 +17,9 @@ use crate::account::spend::Spend;
 use crate::config::{Config, Key, Mode, Target};
 use crate::contract::money::Usd;
 use crate::downstream::rate::{Allowed, Limiter};
-use crate::downstream::route;
+use crate::downstream::route::Table;
 use crate::purchase::credit::{Credit, Left};
+use crate::routes::endpoints;
 use crate::store::Caller;
 use crate::upstream::billing::Billing;
 use crate::upstream::window::Window;
@@ -108,10 +109,10 @@ where
     Further::new(gateway, tolls)
 }
 
-/// The rows that `gateway.passthrough` adds.
-pub(super) fn rows(config: &Config) -> Arc<[route::Further]> {
-    let rows = config.gateway.passthrough.iter().cloned();
-    rows.map(|one| route::Further { method: one.method, path: one.path }).collect()
+/// Every endpoint, those of `gateway.passthrough` included.
+pub(super) fn routes(config: &Config) -> Arc<Table> {
+    let added = config.gateway.passthrough.iter().cloned();
+    Arc::new(endpoints::routes(added.map(|one| (one.method, one.path))))
 }
 
 /// In open mode, an address is an identity among this machine's own users at most.

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 use url::Url;
 
-use crate::config::{self, Key};
+use crate::config::{self, Key, Target};
 use crate::metrics::Metrics;
 use crate::pipeline;
 use crate::redact::Redactor;
@@ -37,6 +37,44 @@ pub fn asking(
 ) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
     let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
     let redactor = Redactor::new(Arc::new(Metrics::default()));
+    if let Target::Live { keys: all, .. } = &settings.target {
+        // The gateway may echo another key than the one that it is asked with.
+        redactor.learn(all);
+    }
     let client = Client::new(base, keys, settings, redactor)?;
     Ok(pipeline::gateway(window, settings.max_wait, ring, client))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::clock;
+    use crate::config::Config;
+    use crate::upstream::What;
+
+    #[tokio::test]
+    async fn key_that_is_not_asked_with_is_redacted_too() {
+        let keys = ["svc_sk_CANARY_first_key", "svc_sk_CANARY_second_key"];
+        let keys = keys.map(|key| Key::new(key.to_owned()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = Url::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let echo = format!(r#"{{"keyPrefix":"{}"}}"#, keys[1].expose());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0);
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", echo.len());
+            stream.write_all((head + &echo).as_bytes()).await.unwrap();
+        });
+        let mut settings = Config::default().gateway;
+        settings.target = Target::Live { base_url: base.clone(), keys: keys.to_vec() };
+        let window = window_alone(Store::in_memory(Arc::new(clock::wall)), &settings).await;
+        let gateway = asking(&settings, &base, &keys[..1], window).unwrap();
+        let reply = gateway.oneshot(Ask::free(What::Billing)).await.unwrap();
+        let said = String::from_utf8(reply.body.to_vec()).unwrap();
+        assert!(said.contains("keyPrefix") && !said.contains("CANARY"), "{said}");
+    }
 }

@@ -138,8 +138,6 @@ async fn open_store(
                 Err(locked @ OpenError::Locked { .. }) => Err(io::Error::other(locked)),
             }
         }
-        // `Config::not_yet` names it, and whoever starts a gate refuses it.
-        config::Store::Redis => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::OptionFuture;
 
-use super::{App, Gateway, account};
+use super::{App, Gateway, Lasting, account};
 use crate::account::books::Keeper;
 use crate::account::statement::Statement;
 use crate::config::{Key, Target};
@@ -35,10 +35,11 @@ impl App {
         Statement::new(self.books.gateway())
     }
 
-    /// Takes the place of `old`: its books ask with the settings of this gate from now on. They ask at
-    /// once if the keys or the gateway's address changed, as the account may be another one, whose rate limit
+    /// Takes the place of `old`: what outlives a change of settings goes by those of this gate from now on, and
+    /// so do its books. They ask at once if the keys or the gateway's address changed, as the account may be another one, whose rate limit
     /// is not that of the former one.
-    pub fn take_over(&self, old: &Self) {
+    pub fn take_over(&self, old: &Self, lasting: &Lasting) {
+        self.apply(lasting);
         let is_another = self.is_of_another_gateway(old);
         if is_another {
             self.gateway.window.forget_limit();
@@ -46,7 +47,6 @@ impl App {
         let is_ours = account::is_ours(&self.gateway.keys);
         self.books.ask_through(self.polls.clone(), is_ours, is_another);
         if is_another {
-            // An answer of the former gateway may have decided since this gate was built.
             self.counter.binding.ask_again();
         }
     }
@@ -59,7 +59,7 @@ impl App {
 
 impl Gateway {
     /// Whether it answers for the same account, as far as the settings tell.
-    fn is_that_of(&self, other: &Self) -> bool {
+    pub(super) fn is_that_of(&self, other: &Self) -> bool {
         let ids = |keys: &[Key]| keys.iter().map(Key::id).collect::<Vec<_>>();
         self.base == other.base && ids(&self.keys) == ids(&other.keys)
     }

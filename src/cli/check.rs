@@ -12,8 +12,7 @@ use crate::clock;
 use crate::config::{Budget, Config, Fault, Mode, Spend, Store, Target};
 use crate::store;
 
-/// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`. Settings
-/// that this version cannot honour are faults too, as `serve` would refuse them.
+/// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`.
 ///
 /// # Errors
 /// That of writing.
@@ -28,13 +27,6 @@ pub async fn check(
     };
     for warning in &loaded.warnings {
         writeln!(err, "warning: {warning}")?;
-    }
-    let not_yet = loaded.config.not_yet();
-    for sentence in &not_yet {
-        writeln!(err, "{sentence}")?;
-    }
-    if !not_yet.is_empty() {
-        return Ok(Exit::Mistake);
     }
     if let Some(fault) = secret_fault(&loaded.config).await {
         writeln!(err, "{fault}")?;
@@ -173,6 +165,5 @@ fn store(store: &Store) -> String {
     match store {
         Store::Memory => "memory".to_owned(),
         Store::Sqlite(path) => format!("sqlite, {}", path.display()),
-        Store::Redis => "redis".to_owned(),
     }
 }

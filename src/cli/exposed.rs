@@ -19,7 +19,7 @@ pub(super) fn exposed(
     };
     let ledger = match &config.store {
         Store::Sqlite(path) => Some(("the ledger (store.url)", path.clone())),
-        Store::Memory | Store::Redis => None,
+        Store::Memory => None,
     };
     // It may lie elsewhere than a ledger that is a link, and it has no hidden name.
     let secret =

@@ -22,7 +22,6 @@ pub(super) fn file(config: &Config) -> Result<&Path, String> {
                     .to_owned(),
             );
         }
-        Store::Redis => return Err("store.url: this version keeps no ledger in redis".to_owned()),
     };
     match path.try_exists() {
         Ok(true) => Ok(path),

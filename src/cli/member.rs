@@ -65,7 +65,7 @@ async fn carry_out(
 ) -> Result<(), Refusal> {
     let store = match &config.store {
         Store::Sqlite(path) => path,
-        Store::Memory | Store::Redis => {
+        Store::Memory => {
             let why = "members need a store that lasts: set store.url, such as \
                        store.url = \"sqlite:tollgate.db\"";
             return Err(Refusal(Exit::Mistake, why.to_owned()));

@@ -38,7 +38,7 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
     };
     let way = match &config.store {
         Store::Sqlite(_) => ledger::file(config).ok().map(|path| asking::way(config, path)),
-        Store::Memory | Store::Redis => None,
+        Store::Memory => None,
     };
     let log = match way {
         Some(Err(why)) => {

@@ -39,10 +39,6 @@ impl Reload {
             refuse(&faults, &mut text).ok();
             String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
         })?;
-        let not_yet = loaded.config.not_yet();
-        if !not_yet.is_empty() {
-            return Err(not_yet.join("; "));
-        }
         open_files::raise_and_fit(&mut loaded.config.server);
         for (setting, effect) in changed(old.config(), &loaded.config) {
             match effect {
@@ -62,7 +58,7 @@ impl Reload {
             cores.iter().map(|core| app.core(core.tasks.clone())).collect();
         let stacks = stacks.map_err(|error| error.to_string())?;
         // First: nothing goes to another account by the former one's rate limit.
-        app.take_over(old);
+        app.take_over(old, &self.lasting);
         for (core, stack) in cores.iter().zip(stacks) {
             core.stack.exchange(stack);
         }

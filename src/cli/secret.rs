@@ -44,7 +44,7 @@ pub(super) fn secret_or_new(config: &Config) -> Result<Secret, String> {
             let found = find_or_make(&path).map_err(|why| format!("{}: {why}", path.display()))?;
             Ok(Secret::new(found.expose().as_bytes()))
         }
-        Store::Memory | Store::Redis => Secret::random().map_err(|error| error.to_string()),
+        Store::Memory => Secret::random().map_err(|error| error.to_string()),
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn is_missing(config: &Config) -> bool {
 pub(super) fn file(config: &Config) -> Option<PathBuf> {
     match (&config.secret, &config.store) {
         (None, Store::Sqlite(ledger)) => Some(ledger.with_file_name(FILE)),
-        (Some(_), _) | (None, Store::Memory | Store::Redis) => None,
+        (Some(_), _) | (None, Store::Memory) => None,
     }
 }
 

@@ -28,7 +28,7 @@ use crate::app::{self, App, Current, Ends, Lasting, Starting};
 use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};
 use crate::downstream::host::Hosts;
-use crate::routes::admin::Admin;
+use crate::routes::ops::Ops;
 use crate::server;
 
 /// What serves a listener.
@@ -48,13 +48,6 @@ pub fn serve(
     err: &mut impl Write,
 ) -> io::Result<Exit> {
     let mut config = loaded.config;
-    let not_yet = config.not_yet();
-    if !not_yet.is_empty() {
-        for sentence in not_yet {
-            writeln!(err, "{sentence}")?;
-        }
-        return Ok(Exit::Mistake);
-    }
     let behind = runtime()?;
     // Before anybody can know that we run: from the first listener on, a signal means a stop in good order.
     let mut signals = behind.block_on(async { Signals::new() })?;
@@ -164,7 +157,7 @@ impl Server {
             move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
         let (shutdown, is_open) = (self.ends.shutdown.clone(), Arc::clone(&self.is_open));
         let ready = move || !shutdown.is_cancelled();
-        let service = Admin::new(Arc::clone(&self.lasting.metrics), ready)
+        let service = Ops::new(Arc::clone(&self.lasting.metrics), ready)
             .with_start(move || is_open.load(Ordering::Acquire))
             .with_members(Arc::clone(&self.lasting.access))
             .guarded_by(guard)

@@ -15,7 +15,7 @@ const DEFAULT_FILE: &str = "proxy.toml";
 /// The file beside it that adds to the environment.
 const ENV_FILE: &str = ".env";
 /// Variables that are read besides `TOLLGATE_…`.
-const VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE", "REDIS_URL"];
+const VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
 /// Of these, where the key stands.
 const KEYS: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
 /// No settings or key file is larger than this.
@@ -115,13 +115,9 @@ fn load_for(
 ///
 /// # Errors
 /// As [`load`].
-pub fn read_text(
-    toml: &str,
-    folder: &Path,
-    variables: impl IntoIterator<Item = (String, String)>,
-) -> Result<Config, Vec<Fault>> {
-    let ours = variables.into_iter().filter(|(name, _)| is_ours(name));
-    let environment = ours.map(|(name, value)| (name, Zeroizing::new(value))).collect();
+pub fn read_text(toml: &str, folder: &Path, variables: &Environment) -> Result<Config, Vec<Fault>> {
+    let ours = variables.iter().filter(|(name, _)| is_ours(name));
+    let environment = ours.map(|(name, value)| (name.clone(), value.clone())).collect();
     let source = Source {
         file: Some((DEFAULT_FILE, toml)),
         folder,
@@ -161,7 +157,7 @@ fn missing_files(config: &Config, places: &Places<'_>) -> Vec<Fault> {
     let site = config.page.dir.as_deref().map(|dir| ("page.dir", dir));
     let store = match &config.store {
         Store::Sqlite(path) => path.parent().map(|folder| ("store.url", folder)),
-        Store::Memory | Store::Redis => None,
+        Store::Memory => None,
     };
     let named = site.into_iter().chain(store);
     let missing = named.filter(|(_, folder)| !folder.as_os_str().is_empty() && !folder.is_dir());

@@ -17,21 +17,9 @@ pub struct Fault {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A spot in a file; both numbers count from 1, the column in characters.
-    Spot {
-        /// The file as the user named it.
-        file: String,
-        /// The line.
-        line: usize,
-        /// The column.
-        column: usize,
-    },
+    Spot { file: String, line: usize, column: usize },
     /// A whole line of a file.
-    Line {
-        /// The file as the user named it.
-        file: String,
-        /// The line, from 1.
-        line: usize,
-    },
+    Line { file: String, line: usize },
     /// A file as a whole.
     File(String),
     /// An environment variable.
@@ -41,12 +29,11 @@ pub enum Place {
 }
 
 impl Fault {
-    /// A fault at `place`; `text` names the setting and what was expected.
+    /// `text` names the setting and what was expected.
     pub fn new(place: Place, text: impl Into<String>) -> Self {
         Self { place, text: text.into() }
     }
 
-    /// Where it is.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -92,9 +79,12 @@ impl fmt::Display for Fault {
 
 /// Names are the user's own words: no control character of theirs reaches a terminal, or ends a line.
 fn on_one_line(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    text.chars().try_for_each(|letter| match letter.is_control() {
-        true => write!(f, "{}", letter.escape_default()),
-        false => f.write_char(letter),
+    text.chars().try_for_each(|letter| {
+        if letter.is_control() {
+            write!(f, "{}", letter.escape_default())
+        } else {
+            f.write_char(letter)
+        }
     })
 }
 
@@ -122,6 +112,61 @@ impl fmt::Debug for Place {
 }
 
 impl std::error::Error for Fault {}
+
+/// Names that people give a key where none may stand.
+const KEY_NAMES: &[&str] = &["key", "keys", "api_key", "api_keys", "secret", "token"];
+/// The longest name that is repeated to its writer.
+const MAX_NAME: usize = 60;
+
+/// The fault of a name that is no setting; `name` is a section's, or `section.setting`.
+pub(super) fn unknown(place: Place, name: &str, known: &[String]) -> Fault {
+    let shown: String = name.chars().take(MAX_NAME).flat_map(char::escape_debug).collect();
+    let kind = if name.contains('.') { "setting" } else { "section" };
+    let mut text = format!("unknown {kind} `{shown}`");
+    let own = name.rsplit('.').next().unwrap_or(name);
+    if KEY_NAMES.contains(&own) {
+        text.push_str(", expected keys in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE alone");
+    } else if let Some(nearest) = nearest(name, known) {
+        let meant = match &place {
+            Place::Variable(_) => variable(nearest),
+            Place::Spot { .. } | Place::Line { .. } | Place::File(_) | Place::Nowhere => {
+                nearest.to_owned()
+            }
+        };
+        text.push_str(&format!(", did you mean `{meant}`?"));
+    }
+    Fault::new(place, text)
+}
+
+fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
+    let sections = known.iter().filter_map(|full| full.split_once('.')).map(|(section, _)| section);
+    let settings = known.iter().map(String::as_str);
+    if name.contains('.') {
+        let full = closest(name, settings.clone());
+        // The right setting in the wrong section.
+        full.or_else(|| settings.clone().find(|full| own(full) == own(name)))
+    } else {
+        // A setting that stands before the first section looks like one.
+        settings.clone().find(|full| own(full) == name).or_else(|| closest(name, sections))
+    }
+}
+
+fn own(full: &str) -> &str {
+    full.split_once('.').map_or(full, |(_, name)| name)
+}
+
+fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let far = 2.max(own(name).chars().count() / 3);
+    candidates
+        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
+        .filter(|(distance, _)| *distance <= far)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+fn variable(setting: &str) -> String {
+    format!("TOLLGATE_{}", setting.replacen('.', "__", 1).to_ascii_uppercase())
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,23 +1,16 @@
-//! The settings: as written (`Raw`), and as meant ([`Config`]).
+//! The settings: as written, and as meant ([`Config`]).
 //!
 //! Invariant: a `Config` is right. Nothing after it parses a string or checks a setting again.
 //!
 //! Reading is pure: [`Config::read`] is given text ([`Source`]), and answers with settings or with
-//! every fault at once.
+//! every fault at once. What each setting is for stands in `proxy.toml`.
 
-mod buying;
 mod fault;
-mod jwt;
-mod key;
-mod keys;
-mod nearest;
-mod not_yet;
 mod origin;
 mod raw;
 mod read;
-mod secret;
-mod section;
-mod serving;
+mod secrets;
+mod sections;
 mod value;
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,10 +21,8 @@ use std::time::Duration;
 use url::Url;
 
 pub use fault::{Fault, Place, blot};
-pub use jwt::{ClaimName, Jwks, Jwt};
-pub use key::Key;
 pub use read::{Environment, Source};
-pub use secret::SecretText;
+pub use secrets::{Key, SecretText};
 
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
@@ -40,80 +31,49 @@ use crate::contract::money::Usd;
 /// loopback, open to whoever can reach it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `[server]`
     pub server: Server,
-    /// `[admin]`
     pub admin: Admin,
-    /// `[gateway]`, and the keys
     pub gateway: Gateway,
-    /// `[access]`
     pub access: Access,
-    /// `TOLLGATE_SECRET`, or what is in `TOLLGATE_SECRET_FILE`; where neither is set, it is made.
+    /// `TOLLGATE_SECRET`, or what is in `TOLLGATE_SECRET_FILE`; if neither is set, a secret is made.
     pub secret: Option<SecretText>,
-    /// `[limits]`
     pub limits: Limits,
-    /// `[budget]`
     pub budget: Budget,
-    /// `[purchase]`
     pub purchase: Purchase,
-    /// `[store]`
     pub store: Store,
-    /// `[jobs]`
     pub jobs: Jobs,
-    /// `[page]`
     pub page: Page,
-    /// The published models and those of `[models]`
+    /// The published models and those of `[models]`.
     pub catalog: Catalog,
-    /// `[sandbox]`
     pub sandbox: Sandbox,
-    /// `[log]`
     pub log: Log,
 }
 
-/// Who listens where, and how patient the server is.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// `server.listen`: at least one address.
+    /// At least one address.
     pub listen: Vec<SocketAddr>,
-    /// `server.hosts`: lower-case names without a port.
+    /// Lower-case names without a port.
     pub hosts: Vec<String>,
-    /// `server.trusted_proxies`
     pub trusted_proxies: Vec<Network>,
-    /// `server.max_connections`
     pub max_connections: usize,
-    /// `server.max_connections_per_address`; a tenth of `max_connections` when it is not set.
+    /// A tenth of `max_connections` when it is not set.
     pub max_connections_per_address: usize,
-    /// `server.max_body_memory`, bytes: at least as large as one body may be.
+    /// In bytes: at least as large as one body may be.
     pub max_body_memory: usize,
-    /// `server.header_timeout`
     pub header_timeout: Duration,
-    /// `server.idle_timeout`
     pub idle_timeout: Duration,
-    /// `server.body_timeout`
     pub body_timeout: Duration,
-    /// `server.chat_body`, bytes.
+    /// In bytes.
     pub chat_body: usize,
-    /// `server.video_body`, bytes.
+    /// In bytes.
     pub video_body: usize,
-    /// `server.drain`
     pub drain: Duration,
-    /// `server.tls`
-    pub tls: Option<Tls>,
-}
-
-/// `server.tls`: PEM files.
-#[derive(Clone, Debug)]
-pub struct Tls {
-    /// The certificate chain.
-    pub cert: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
 }
 
 /// A network in CIDR notation; an IPv4-mapped IPv6 address is folded to IPv4 first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The network's address.
     pub address: IpAddr,
     /// How many leading bits count.
     pub prefix: u8,
@@ -122,41 +82,29 @@ pub struct Network {
 /// The second listener.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// `admin.listen`
     pub listen: SocketAddr,
 }
 
-/// The paid service behind us.
 #[derive(Clone, Debug)]
 pub struct Gateway {
-    /// Which gateway is asked.
     pub target: Target,
-    /// `gateway.connect_timeout`
     pub connect_timeout: Duration,
-    /// `gateway.chat_timeout`
     pub chat_timeout: Duration,
-    /// `gateway.video_timeout`
     pub video_timeout: Duration,
-    /// `gateway.window`
     pub window: Window,
-    /// `gateway.max_wait`
     pub max_wait: Duration,
-    /// `gateway.balance_floor`
     pub balance_floor: Usd,
-    /// `gateway.chat_fields`
     pub chat_fields: Vec<String>,
-    /// `gateway.passthrough`
     pub passthrough: Vec<Passthrough>,
 }
 
-/// Which gateway is asked.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// The built-in sandbox; play money.
     Sandbox,
-    /// A real one: https, or http where the host is loopback.
+    /// https, or http if the host is loopback.
     Live {
-        /// `gateway.base_url`; no query, no fragment, no userinfo.
+        /// No query, no fragment, no userinfo.
         base_url: Url,
         /// The key ring: one to five keys.
         keys: Vec<Key>,
@@ -168,11 +116,8 @@ pub enum Target {
 pub enum Window {
     /// Taken from the billing summary.
     Auto,
-    /// Given in settings.
     Fixed {
-        /// Requests per window.
         requests: NonZeroU32,
-        /// The window's length.
         period: Duration,
     },
 }
@@ -184,20 +129,16 @@ pub struct Passthrough {
     pub method: http::Method,
     /// An exact path below `/api/v1/`.
     pub path: String,
-    /// What one call costs.
     pub toll: Usd,
 }
 
-/// Who may call.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// `access.mode`, and what it needs.
     pub mode: Mode,
-    /// `access.allowed_origins`: exact web origins, as browsers write them.
+    /// Exact web origins, as browsers write them.
     pub allowed_origins: Vec<String>,
 }
 
-/// `access.mode`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Whoever can reach us, told apart by address.
@@ -219,43 +160,61 @@ impl Mode {
     }
 }
 
+/// `access.jwt`: the web app's own login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jwt {
+    /// A token's `iss`, exactly.
+    pub issuer: String,
+    /// A token's `aud`, exactly, or one of them.
+    pub audience: String,
+    pub jwks: Jwks,
+    /// How far the issuer's clock may be from ours.
+    pub leeway: Duration,
+    /// Where a token says who is an admin.
+    pub role_claim: Option<ClaimName>,
+    /// Where a token says what its subject may spend.
+    pub budget_claim: Option<ClaimName>,
+}
+
+/// Where the issuer's public keys are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Jwks {
+    /// https; http if the host is loopback.
+    Address(Url),
+    File(PathBuf),
+}
+
+/// Where a claim stands in a token: the names to follow from the outermost object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimName(pub Vec<String>);
+
 /// What each caller may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// `limits.requests`, per `period`.
+    /// Per `period`.
     pub requests: NonZeroU32,
     /// `limits.seconds`
     pub period: Duration,
-    /// `limits.burst`
     pub burst: NonZeroU32,
-    /// `limits.concurrent`
     pub concurrent: NonZeroU32,
 }
 
-/// What may be spent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
-    /// `budget.total`
     pub total: Spend,
-    /// `budget.caller`
     pub caller: Spend,
 }
 
 /// Spending per UTC day and month; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spend {
-    /// Per day.
     pub day: Option<Usd>,
-    /// Per month.
     pub month: Option<Usd>,
 }
 
-/// How purchases are remembered.
 #[derive(Clone, Copy, Debug)]
 pub struct Purchase {
-    /// `purchase.dedupe_window`
     pub dedupe_window: Duration,
-    /// `purchase.keep_replies`
     pub keep_replies: Duration,
 }
 
@@ -264,63 +223,99 @@ pub struct Purchase {
 pub enum Store {
     /// Gone with the process.
     Memory,
-    /// A file, with the config's folder as its base.
     Sqlite(PathBuf),
-    /// A server that several instances share. `REDIS_URL` may hold the address, as it can be secret.
-    Redis,
 }
 
 /// How a job's status body is read; the contract does not show it, so all of these are guesses.
 #[derive(Clone, Debug)]
 pub struct Jobs {
-    /// `jobs.finished`: words of a finished job.
+    /// Words of a finished job.
     pub finished: Vec<String>,
-    /// `jobs.failed`: words of a failed job.
+    /// Words of a failed job.
     pub failed: Vec<String>,
-    /// `jobs.result`: JSON pointers to the video's address.
+    /// JSON pointers to the video's address.
     pub result: Vec<String>,
 }
 
-/// What is served beside the API.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// `page.dir`: a static site to front; `None` is the built-in page.
+    /// A static site to front; `None` is the built-in page.
     pub dir: Option<PathBuf>,
-    /// `page.fallback`: the file that answers navigations to unknown paths.
+    /// The file that answers navigations to unknown paths.
     pub fallback: Option<String>,
-    /// `page.title`
     pub title: String,
-    /// `page.media_origins`: where finished videos may be played from.
+    /// Where finished videos may be played from.
     pub media_origins: Vec<String>,
 }
 
-/// The built-in sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// `sandbox.job_time`: how long a job takes about.
+    /// About how long a job takes.
     pub job_time: Duration,
-    /// `sandbox.balance`: the play money at start.
+    /// The play money at start.
     pub balance: Usd,
-    /// `sandbox.seed`: the same seed gives the same ids, replies and times.
+    /// The same seed gives the same ids, replies and times.
     pub seed: u64,
 }
 
-/// `[log]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// `log.format`
     pub format: LogFormat,
-    /// `log.level`
     pub level: tracing::Level,
 }
 
-/// `log.format`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// Text on a terminal, JSON otherwise.
     Auto,
-    /// JSON, one object a line.
+    /// One object a line.
     Json,
+}
+
+impl Config {
+    /// A sentence for each setting that is right and still deserves a second look.
+    pub fn warnings(&self) -> Vec<String> {
+        let live = matches!(self.gateway.target, Target::Live { .. });
+        let in_memory = self.store == Store::Memory;
+        let open_purse = self.access.mode == Mode::Open && self.budget.total == Spend::default();
+        let admin_is_local = self.admin.listen.ip().to_canonical().is_loopback();
+        let rows = [
+            (
+                live && in_memory,
+                "store.url: with \"memory\", what was bought and which keys were used is forgotten when \
+                 the process ends",
+            ),
+            (
+                live && self.page.media_origins.is_empty(),
+                "page.media_origins: empty, so finished videos are not fetched from where the gateway \
+                 puts them: the page plays none, and GET /bff/video/content is a 404; a job's status has \
+                 the address whose origin belongs here",
+            ),
+            (
+                live && self.is_fronted() && open_purse,
+                "budget.total: not set, while server.hosts or server.trusted_proxies say that others \
+                 reach us: whoever does can spend the whole balance",
+            ),
+            (
+                self.access.mode == Mode::Members && in_memory,
+                "access.mode: with store.url = \"memory\", `tollgate member add` reaches no list that \
+                 this server reads; use \"sqlite:…\"",
+            ),
+            (!admin_is_local, "admin.listen: the metrics are open to whoever reaches it"),
+        ];
+        rows.into_iter().filter(|(holds, _)| *holds).map(|(_, text)| text.to_owned()).collect()
+    }
+
+    /// Whether only this machine's own users can be calling.
+    pub fn is_private(&self) -> bool {
+        let own = self.server.listen.iter().all(|at| at.ip().to_canonical().is_loopback());
+        own && !self.is_fronted()
+    }
+
+    /// Whether others are expected, whatever we listen on.
+    fn is_fronted(&self) -> bool {
+        !self.server.hosts.is_empty() || !self.server.trusted_proxies.is_empty()
+    }
 }
 
 #[cfg(test)]

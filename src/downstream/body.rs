@@ -3,11 +3,10 @@
 //! What the head tells (media type, length) is refused before the body is touched, so that a client
 //! that asked `Expect: 100-continue` sends nothing in vain.
 
-mod memory;
-
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,17 +18,14 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use self::memory::Taken;
 use super::route::Takes;
-use super::{Call, refuse, shown};
-use crate::answer::{Answer, BoxError};
+use super::{Call, DownstreamConfig, closing, refuse, shown};
+use crate::answer::{self, Answer, BoxError};
 use crate::config;
 use crate::problem::{
     MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
     UNSUPPORTED_MEDIA_TYPE,
 };
-
-pub use self::memory::Memory;
 
 /// Bytes of a login: a token and what is around it.
 const LOGIN: usize = 4_096;
@@ -71,7 +67,7 @@ impl Limits {
     }
 }
 
-/// See the file's documentation.
+/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct ReadBody<S> {
     inner: S,
@@ -79,11 +75,11 @@ pub struct ReadBody<S> {
     memory: Arc<Memory>,
 }
 
-/// Reads what the call's row takes, as long as there is `memory` for it.
+/// Reads the body that the call's row takes.
 pub fn layer<S>(
-    limits: Limits,
-    memory: Arc<Memory>,
-) -> impl Layer<S, Service = ReadBody<S>> + Clone {
+    config: &DownstreamConfig,
+) -> impl Layer<S, Service = ReadBody<S>> + Clone + use<S> {
+    let (limits, memory) = (config.bodies, Arc::clone(&config.memory));
     layer_fn(move |inner| ReadBody { inner, limits, memory: Arc::clone(&memory) })
 }
 
@@ -104,38 +100,42 @@ where
     }
 
     fn call(&mut self, call: Call<B>) -> Self::Future {
-        let Call { id, caller, standing, way, route, head, body } = call;
-        let Some(limit) = self.limits.bytes(route.takes) else {
-            return Either::Left(self.inner.call(Call {
-                id,
-                caller,
-                standing,
-                way,
-                route,
-                head,
-                body: Bytes::new(),
-            }));
+        let Some(limit) = self.limits.bytes(call.route.takes) else {
+            let (call, _none) = call.with(Bytes::new());
+            return Either::Left(self.inner.call(call));
         };
         // Take the service that was polled ready, and leave its clone behind.
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
         let (limits, memory) = (self.limits, Arc::clone(&self.memory));
         Either::Right(Box::pin(async move {
-            if let Some(problem) = fault_of_head(&head.headers, limit, route.takes) {
-                return Ok(refuse(problem, &head.headers, &body));
-            }
-            // Where the head does not tell the length, it may be as long as the row allows.
-            let length = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-            let Some(taken) = memory.take(length.unwrap_or(limit).min(limit), limits.memory) else {
-                return Ok(refuse(no_memory(), &head.headers, &body));
+            let taken = match admit(&call, limit, limits.memory, &memory) {
+                Ok(taken) => taken,
+                Err(problem) => return Ok(refuse(problem, &call)),
             };
+            let (call, body) = call.with(Bytes::new());
             match read(body, limit, limits.timeout, taken).await {
-                Ok(body) => inner.call(Call { id, caller, standing, way, route, head, body }).await,
-                // What is left of the body was dropped with it: say so like for an unread one.
-                Err(problem) => Ok(refuse(problem, &head.headers, &Unread)),
+                Ok(body) => inner.call(Call { body, ..call }).await,
+                // What is left of the body was dropped with it: the connection closes as for an unread one.
+                Err(problem) => Ok(closing(answer::refusal(problem, call.id.as_str()))),
             }
         }))
     }
+}
+
+/// Judges the head, and takes memory for the body.
+fn admit<B: http_body::Body>(
+    call: &Call<B>,
+    limit: usize,
+    max: usize,
+    memory: &Arc<Memory>,
+) -> Result<Taken, Problem> {
+    if let Some(problem) = fault_of_head(&call.head.headers, limit, call.route.takes) {
+        return Err(problem);
+    }
+    // If the head does not tell the length, the body may be as long as the row allows.
+    let length = call.body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+    memory.take(length.unwrap_or(limit).min(limit), max).ok_or_else(no_memory)
 }
 
 fn fault_of_head(headers: &HeaderMap, limit: usize, takes: Takes) -> Option<Problem> {
@@ -212,18 +212,51 @@ fn no_memory() -> Problem {
         .retry_after(COME_BACK)
 }
 
-/// Stands for a body that was not read to its end.
-struct Unread;
+/// The bytes that payloads may have now, shared by every core. It outlives a change of settings.
+#[derive(Debug, Default)]
+pub struct Memory {
+    taken: AtomicUsize,
+}
 
-impl http_body::Body for Unread {
-    type Data = Bytes;
-    type Error = Infallible;
+impl Memory {
+    /// Takes memory for one payload, or `None` if all payloads together would then have more than `max`
+    /// bytes.
+    fn take(self: &Arc<Self>, bytes: usize, max: usize) -> Option<Taken> {
+        let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.taken.fetch_update(order.0, order.1, more).ok()?;
+        Some(Taken { memory: Arc::clone(self), bytes })
+    }
+}
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
-        Poll::Ready(None)
+/// Memory of one payload, given back when this is dropped.
+#[derive(Debug)]
+struct Taken {
+    memory: Arc<Memory>,
+    bytes: usize,
+}
+
+impl Taken {
+    /// The payload, which gives the memory back with its last copy.
+    fn holding(self, payload: Bytes) -> Bytes {
+        Bytes::from_owner(Payload { payload, _taken: self })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.memory.taken.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+struct Payload {
+    payload: Bytes,
+    _taken: Taken,
+}
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        &self.payload
     }
 }
 
@@ -264,5 +297,23 @@ mod tests {
         ] {
             assert_eq!(is_json(media_type), is, "{media_type}");
         }
+    }
+
+    #[test]
+    fn memory_is_given_back_with_the_last_copy_of_the_payload() {
+        let memory = Arc::new(Memory::default());
+        let first = memory.take(6, 10).unwrap();
+        assert!(memory.take(5, 10).is_none());
+        assert!(memory.take(usize::MAX, 10).is_none());
+        let second = memory.take(4, 10).unwrap();
+        drop(second);
+        let payload = first.holding(Bytes::from_static(b"hello"));
+        let (start, copy) = (payload.slice(..2), payload.clone());
+        drop(payload);
+        drop(copy);
+        assert!(memory.take(5, 10).is_none(), "a part of it is still there");
+        drop(start);
+        assert!(memory.take(10, 10).is_some());
+        assert_eq!(memory.taken.load(Ordering::Acquire), 0);
     }
 }

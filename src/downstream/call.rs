@@ -1,4 +1,4 @@
-//! A request that passed the gate, and the name under which logs and answers speak of it.
+//! A request on its way through the layers, and the name under which logs and answers speak of it.
 
 use std::fmt;
 
@@ -11,28 +11,47 @@ use super::route::Route;
 use crate::access::Standing;
 use crate::access::cookie::Way;
 use crate::clock;
+use crate::problem::Problem;
 use crate::store::Caller;
 
 /// The header that names a request, both ways.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 128;
 
-/// A request with what the gate learned of it: its row, who asks, and (after `body`) its payload.
+/// A payload with what the first layer learned of its request: what all layers up to `caller` hand on.
+pub struct Arrived<B> {
+    /// The request's name.
+    pub id: RequestId,
+    /// The request's row, or why there is none.
+    pub route: Result<&'static Route, Problem>,
+    /// The payload as it comes.
+    pub body: B,
+}
+
+/// A request with its row, its caller, and (after `body`) its payload.
 pub struct Call<B = Bytes> {
     /// The request's name.
     pub id: RequestId,
     /// Who is asking.
     pub caller: Caller,
-    /// What its credentials say of it besides.
+    /// What the caller's credentials say besides.
     pub standing: Standing,
-    /// How it came, where there are logins.
+    /// How the request came, where there are logins.
     pub way: Way,
-    /// The row of [`super::route::ROUTES`] that it belongs to.
+    /// The row that it belongs to.
     pub route: &'static Route,
     /// The request's head; no header of it is ever copied to the gateway.
     pub head: request::Parts,
     /// The payload.
     pub body: B,
+}
+
+impl<B> Call<B> {
+    /// Returns the call with another payload, and the payload that it had.
+    pub(super) fn with<T>(self, payload: T) -> (Call<T>, B) {
+        let Self { id, caller, standing, way, route, head, body } = self;
+        (Call { id, caller, standing, way, route, head, body: payload }, body)
+    }
 }
 
 /// Neither head nor payload: there are credentials in the one, and people's words in the other.
@@ -41,18 +60,18 @@ impl<B> fmt::Debug for Call<B> {
         f.debug_struct("Call")
             .field("id", &self.id)
             .field("caller", &self.caller)
-            .field("endpoint", &self.route.endpoint)
+            .field("route", &self.route.path)
             .finish_non_exhaustive()
     }
 }
 
-/// A request's name: the caller's own where it sent a plain one, else a new UUIDv7.
+/// A request's name: the one that the client sent, or else a new UUIDv7.
 #[derive(Clone, Debug)]
 pub struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// Takes the caller's id when it is 1 to 128 letters, digits, `.`, `_` or `-` (anything else
-    /// could forge log lines), and makes one otherwise.
+    /// Takes the client's id if it is 1 to 128 letters, digits, `.`, `_` or `-` (anything else could
+    /// forge log lines), and makes one otherwise.
     pub(super) fn adopt(headers: &HeaderMap) -> Self {
         let plain = |value: &&HeaderValue| {
             let bytes = value.as_bytes();
@@ -62,12 +81,7 @@ impl RequestId {
         headers.get(X_REQUEST_ID).filter(plain).cloned().map_or_else(Self::new, Self)
     }
 
-    /// The id that `observe` put on the request.
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        headers.get(X_REQUEST_ID).cloned().map_or_else(Self::new, Self)
-    }
-
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let wall = clock::wall();
         let stamp =
             uuid::Timestamp::from_unix(uuid::NoContext, wall.as_secs(), wall.subsec_nanos());
@@ -89,6 +103,9 @@ impl RequestId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::downstream::route::{BASE, Path};
+
+    static CHAT: Route = Route { path: Path::Exact("/chat"), ..BASE };
 
     #[test]
     fn neither_a_credential_nor_a_payload_is_shown_to_those_who_debug() {
@@ -103,7 +120,7 @@ mod tests {
             caller: Caller::Member("ann".into()),
             standing: Standing::default(),
             way: Way::Loopback,
-            route: &crate::downstream::route::ROUTES[0],
+            route: &CHAT,
             head,
             body,
         };

@@ -9,26 +9,40 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::{Either, Ready, ready};
-use http::Request;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, Method, Request};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tracing::Span;
 
-use super::credentials::{shown, unmeant};
 use super::forwarded::{client, is_trusted, way};
-use super::route::{Needs, Route};
-use super::{Call, RequestId, refuse};
-use crate::access::cookie::Way;
-use crate::access::{Access, Standing};
+use super::route::Needs;
+use super::{Arrival, Arrived, Call, DownstreamConfig, refuse};
+use crate::access::cookie::{self, Carried, Way};
+use crate::access::{Access, Shown, Standing};
 use crate::answer::Answer;
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
 
-/// The address of the connection's other end. Whoever serves the gate puts it into the request's
-/// extensions: it is the one fact that a request cannot carry in any other way.
+/// The address of the connection's other end, for a request's extensions. Limits and budgets count per
+/// caller, and a request does not say where it came from: without a `Peer`, whatever depends on the caller
+/// is refused with a 500 that says so.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use tollgate::Peer;
+///
+/// fn introduce<B>(mut request: http::Request<B>, peer: SocketAddr) -> http::Request<B> {
+///     request.extensions_mut().insert(Peer(peer));
+///     request
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+pub struct Peer(
+    /// The other end of the connection, which may be a proxy of yours.
+    pub SocketAddr,
+);
 
 /// A connection's service: puts its [`Peer`] into every request.
 #[derive(Clone, Debug)]
@@ -54,30 +68,24 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for Introduced<S> {
     }
 }
 
-/// See the file's documentation.
+/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Identify<S> {
     inner: S,
-    trusted: Arc<[Network]>,
-    access: Arc<Access>,
+    config: Arc<DownstreamConfig>,
 }
 
-/// `trusted` are the networks whose word about the client's address is taken; `access` says whose a
-/// credential is.
+/// Finds each request's caller, or refuses it.
 pub fn layer<S>(
-    trusted: Arc<[Network]>,
-    access: Arc<Access>,
-) -> impl Layer<S, Service = Identify<S>> + Clone {
-    layer_fn(move |inner| Identify {
-        inner,
-        trusted: Arc::clone(&trusted),
-        access: Arc::clone(&access),
-    })
+    config: &Arc<DownstreamConfig>,
+) -> impl Layer<S, Service = Identify<S>> + Clone + use<S> {
+    let config = Arc::clone(config);
+    layer_fn(move |inner| Identify { inner, config: Arc::clone(&config) })
 }
 
 type Judged = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 
-impl<S, B> Service<(&'static Route, Request<B>)> for Identify<S>
+impl<S, B> Service<Arrival<B>> for Identify<S>
 where
     S: Service<Call<B>, Response = Answer, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -91,38 +99,20 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, (route, request): (&'static Route, Request<B>)) -> Self::Future {
-        let Some(&Peer(peer)) = request.extensions().get::<Peer>() else {
-            let problem = Problem::new(&INTERNAL)
-                .detail("the server that embeds tollgate must put tollgate::Peer into the request's extensions");
-            let refusal = refuse(problem, request.headers(), request.body());
-            return Either::Right(Either::Left(ready(Ok(refusal))));
+    fn call(&mut self, request: Arrival<B>) -> Self::Future {
+        let call = match from_address(request, &self.config) {
+            Ok(call) => call,
+            Err(refusal) => return Either::Right(Either::Left(ready(Ok(refusal)))),
         };
-        let network = network(client(peer.ip(), request.headers(), &self.trusted));
-        let way = match self.access.has_logins() {
-            true => way(peer.ip(), request.headers(), &self.trusted),
-            // No cookie means anything.
-            false => Way::Plain,
-        };
-        let (head, body) = request.into_parts();
-        let call = Call {
-            id: RequestId::of(&head.headers),
-            caller: Caller::Address(network),
-            standing: Standing::default(),
-            way,
-            route,
-            head,
-            body,
-        };
-        if self.access.is_open() || route.needs == Needs::Nobody {
+        if self.config.access.is_open() || call.route.needs == Needs::Nobody {
             return Either::Left(self.inner.call(call));
         }
         // Take the service that was polled ready, and leave its clone behind.
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
-        let access = Arc::clone(&self.access);
+        let access = Arc::clone(&self.config.access);
         Either::Right(Either::Right(Box::pin(async move {
-            match known(&access, call).await {
+            match identified(&access, call).await {
                 Ok(call) => inner.call(call).await,
                 Err(refusal) => Ok(refusal),
             }
@@ -130,19 +120,75 @@ where
     }
 }
 
-/// The call of whom its credentials name, or why it goes no further.
-async fn known<B: http_body::Body>(access: &Access, call: Call<B>) -> Result<Call<B>, Answer> {
+/// Returns the call of an address, whoever is behind it.
+fn from_address<B: http_body::Body>(
+    request: Arrival<B>,
+    config: &DownstreamConfig,
+) -> Result<Call<B>, Answer> {
+    let Some(&Peer(peer)) = request.extensions().get::<Peer>() else {
+        let problem = Problem::new(&INTERNAL).detail(
+            "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
+        );
+        return Err(refuse(problem, &request));
+    };
+    let route = match &request.body().route {
+        Ok(route) => *route,
+        Err(problem) => return Err(refuse(problem.clone(), &request)),
+    };
+    let network = network(client(peer.ip(), request.headers(), &config.trusted));
+    let way = match config.access.has_logins() {
+        true => way(peer.ip(), request.headers(), &config.trusted),
+        // No cookie means anything.
+        false => Way::Plain,
+    };
+    let (head, Arrived { id, body, .. }) = request.into_parts();
+    let (caller, standing) = (Caller::Address(network), Standing::default());
+    Ok(Call { id, caller, standing, way, route, head, body })
+}
+
+/// Returns the call of the caller that its credentials name.
+async fn identified<B: http_body::Body>(access: &Access, call: Call<B>) -> Result<Call<B>, Answer> {
     let headers = &call.head.headers;
-    let shown = shown(headers, call.way);
+    let shown = credentials(headers, call.way);
     let (caller, standing) = match access.judge(shown, call.caller.clone()).await {
         Ok(known) => known,
-        Err(problem) => return Err(refuse(problem, headers, &call.body)),
+        Err(problem) => return Err(refuse(problem, &call)),
     };
     if let Some(problem) = unmeant(shown, &call.head.method, headers) {
-        return Err(refuse(problem, headers, &call.body));
+        return Err(refuse(problem, &call));
     }
     Span::current().record("caller", tracing::field::display(&caller));
     Ok(Call { caller, standing, ..call })
+}
+
+/// What the head shows; a bearer token that is there decides, whatever else is. Over
+/// [`Way::Plain`], no cookie counts.
+fn credentials(headers: &HeaderMap, way: Way) -> Shown<'_> {
+    let mut lines = headers.get_all(AUTHORIZATION).iter();
+    match (lines.next(), lines.next()) {
+        (Some(line), None) => bearer(line).map_or(Shown::Garbled, Shown::Token),
+        (Some(_), Some(_)) => Shown::Garbled,
+        (None, _) => match way.carried(headers) {
+            Carried::Nothing => Shown::Nothing,
+            Carried::Value(value) => Shown::Login(value),
+            Carried::Several => Shown::Garbled,
+        },
+    }
+}
+
+/// The token of RFC 6750, 2.1. Two in one line have a comma between them, which no token has.
+fn bearer(line: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
+    let token = token.trim_matches(' ');
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    let is_bearer = scheme.eq_ignore_ascii_case("bearer");
+    (is_bearer && !token.is_empty() && token.bytes().all(plain)).then_some(token)
+}
+
+/// Refuses what changes something by a cookie alone, unless it is meant.
+fn unmeant(shown: Shown<'_>, method: &Method, headers: &HeaderMap) -> Option<Problem> {
+    let by_cookie = matches!(shown, Shown::Login(_)) && !method.is_safe();
+    by_cookie.then(|| cookie::unmeant(headers)).flatten()
 }
 
 /// The address that a peer's connections count under; none for a trusted proxy, which brings many.
@@ -182,5 +228,69 @@ mod tests {
         assert_ne!(counted("192.0.2.1"), counted("192.0.2.2"));
         assert_eq!(counted("::ffff:192.0.2.1"), counted("192.0.2.1"));
         assert_eq!((counted("10.1.2.3"), counted("::ffff:10.1.2.3")), (None, None));
+    }
+
+    fn read(way: Way, lines: &[(&'static str, &str)]) -> String {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        match credentials(&headers, way) {
+            Shown::Token(token) => format!("Token({token:?})"),
+            Shown::Login(value) => format!("Login({value:?})"),
+            other @ (Shown::Nothing | Shown::Garbled) => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_credential_is_not_shown_to_those_who_debug() {
+        for shown in [Shown::Token("hunter2"), Shown::Login("hunter2")] {
+            assert!(!format!("{shown:?}").contains("hunter2"), "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn one_bearer_token_is_read_and_anything_else_in_its_place_is_garbled() {
+        const AUTH: &str = "authorization";
+        const COOKIE: (&str, &str) = ("cookie", "tollgate=v");
+        for (lines, found) in [
+            (&[][..], "Nothing"),
+            (&[(AUTH, "Bearer tg_a")], "Token(\"tg_a\")"),
+            (&[(AUTH, "bEARER  tg_a ")], "Token(\"tg_a\")"),
+            (&[(AUTH, "Bearer a.b-c_~+/==")], "Token(\"a.b-c_~+/==\")"),
+            (&[(AUTH, "Bearer tg_a"), COOKIE], "Token(\"tg_a\")"),
+            (&[(AUTH, "")], "Garbled"),
+            (&[(AUTH, "Bearer")], "Garbled"),
+            (&[(AUTH, "Bearer ")], "Garbled"),
+            (&[(AUTH, "tg_a")], "Garbled"),
+            (&[(AUTH, "Basic dGc6YQ==")], "Garbled"),
+            (&[(AUTH, "Bearer a b")], "Garbled"),
+            (&[(AUTH, "Bearer a,Bearer a")], "Garbled"),
+            (&[(AUTH, "Bearer \u{e9}")], "Garbled"),
+            (&[(AUTH, "Bearer tg_a"), (AUTH, "Bearer tg_a")], "Garbled"),
+            (&[(AUTH, "Basic x"), COOKIE], "Garbled"),
+            (&[COOKIE], "Login(\"v\")"),
+            (&[COOKIE, COOKIE], "Garbled"),
+        ] {
+            assert_eq!(read(Way::Loopback, lines), found, "{lines:?}");
+        }
+        assert_eq!(read(Way::Plain, &[COOKIE]), "Nothing");
+    }
+
+    #[test]
+    fn with_a_cookie_alone_what_changes_something_has_to_be_meant() {
+        let meant = |value| HeaderMap::from_iter([("x-tollgate".parse().unwrap(), value)]);
+        let (yes, no) = (HeaderValue::from_static("1"), HeaderValue::from_static("true"));
+        for (shown, method, is_asked_for) in [
+            (Shown::Login("v"), Method::POST, true),
+            (Shown::Login("v"), Method::GET, false),
+            (Shown::Login("v"), Method::HEAD, false),
+            (Shown::Token("t"), Method::POST, false),
+        ] {
+            let refused = unmeant(shown, &method, &HeaderMap::new()).is_some();
+            assert_eq!(refused, is_asked_for, "{shown:?} {method}");
+            assert_eq!(unmeant(shown, &method, &meant(no.clone())).is_some(), is_asked_for);
+            assert!(unmeant(shown, &method, &meant(yes.clone())).is_none(), "{shown:?} {method}");
+        }
     }
 }

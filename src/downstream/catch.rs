@@ -1,7 +1,5 @@
-//! Turns a panic while answering into a 500, so that it stays in the request that caused it.
-//!
-//! It stands inside `cors` and `observe`: a browser can read the refusal, and it has its id. What a
-//! purchase has set in motion is not here: it runs in a task of its own (`purchase::detached`).
+//! Turns a panic while answering into a 500, so that it stays in the request that caused it. A purchase
+//! is not affected: it runs in a task of its own.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -16,24 +14,24 @@ use pin_project_lite::pin_project;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::RequestId;
+use super::{Arrived, RequestId};
 use crate::answer::{self, Answer};
 use crate::problem::{INTERNAL, Problem};
 
-/// See the file's documentation.
+/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Catch<S> {
     inner: S,
 }
 
 /// Catches what panics further in.
-pub fn layer<S>() -> impl Layer<S, Service = Catch<S>> + Clone {
+pub fn layer<S>() -> impl Layer<S, Service = Catch<S>> + Clone + use<S> {
     layer_fn(|inner| Catch { inner })
 }
 
-impl<S, B> Service<Request<B>> for Catch<S>
+impl<S, B> Service<Request<Arrived<B>>> for Catch<S>
 where
-    S: Service<Request<B>, Response = Answer, Error = Infallible>,
+    S: Service<Request<Arrived<B>>, Response = Answer, Error = Infallible>,
 {
     type Response = Answer;
     type Error = Infallible;
@@ -43,8 +41,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let id = RequestId::of(request.headers());
+    fn call(&mut self, request: Request<Arrived<B>>) -> Self::Future {
+        let id = request.body().id.clone();
         match catch_unwind(AssertUnwindSafe(|| self.inner.call(request))) {
             Ok(future) => {
                 Either::Left(Caught { inner: AssertUnwindSafe(future).catch_unwind(), id })
@@ -89,12 +87,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_a_500_wherever_it_happens() {
-        let at_once = service_fn(|_: Request<()>| -> Ready<Result<Answer, Infallible>> {
+        let request = || {
+            let problem = Problem::new(&INTERNAL);
+            Request::new(Arrived { id: RequestId::new(), route: Err(problem), body: () })
+        };
+        let at_once = service_fn(|_: Request<Arrived<()>>| -> Ready<Result<Answer, Infallible>> {
             panic!("secret");
         });
-        let later = service_fn(|_: Request<()>| async { panic!("secret") });
-        let first = layer().layer(at_once).oneshot(Request::new(())).await.unwrap();
-        let second = layer().layer(later).oneshot(Request::new(())).await.unwrap();
+        let later = service_fn(|_: Request<Arrived<()>>| async { panic!("secret") });
+        let first = layer().layer(at_once).oneshot(request()).await.unwrap();
+        let second = layer().layer(later).oneshot(request()).await.unwrap();
         assert_eq!(first.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(second.status(), StatusCode::INTERNAL_SERVER_ERROR);
     }

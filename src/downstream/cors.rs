@@ -10,15 +10,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::Either;
-use http::header::{self, HeaderName};
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::header::{self, HOST, HeaderName, ORIGIN};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 use tower_http::cors;
 
-use super::after::{After, Finish};
-use super::refusal_log::RefusalLog;
-use super::unlisted::{self, Trace};
+use super::DownstreamConfig;
+use super::refusal_log::Refused;
+use super::route::is_reserved;
+use super::step::{After, Finish};
 use crate::answer::Answer;
 
 const MAX_AGE: Duration = Duration::from_secs(7_200);
@@ -55,25 +56,22 @@ const MAY_READ: &[&str] = &[
     "x-should-retry",
 ];
 
-/// See the file's documentation.
+/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Cors<S> {
     cross: cors::Cors<S>,
     plain: S,
-    refusals: Arc<RefusalLog>,
+    config: Arc<DownstreamConfig>,
 }
 
-/// `origins` are exact, as browsers write them. Their scripts may send the cookie of a login along,
-/// where there is one. Pages of other origins are named in `refusals`.
+/// Lets scripts of the listed origins read answers, and send the cookie of a login where there are logins.
 pub fn layer<S: Clone>(
-    origins: &[String],
-    has_logins: bool,
-    refusals: Arc<RefusalLog>,
-) -> impl Layer<S, Service = Cors<S>> + Clone {
-    let allowed: Vec<_> =
-        origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
+    config: &Arc<DownstreamConfig>,
+) -> impl Layer<S, Service = Cors<S>> + Clone + use<S> {
+    let origins = config.origins.iter();
+    let allowed: Vec<_> = origins.filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
     let readable: Vec<_> = MAY_READ.iter().map(|name| HeaderName::from_static(name)).collect();
-    let listed = allowed.clone();
+    let (has_logins, listed) = (config.access.has_logins(), allowed.clone());
     let credentials =
         cors::AllowCredentials::predicate(move |origin, _| has_logins && listed.contains(origin));
     let rules = cors::CorsLayer::new()
@@ -83,11 +81,12 @@ pub fn layer<S: Clone>(
         .allow_headers(cors::AllowHeaders::mirror_request())
         .expose_headers(readable)
         .max_age(MAX_AGE)
-        .vary([header::ORIGIN]);
+        .vary([ORIGIN]);
+    let config = Arc::clone(config);
     layer_fn(move |inner: S| Cors {
         cross: rules.layer(inner.clone()),
         plain: inner,
-        refusals: Arc::clone(&refusals),
+        config: Arc::clone(&config),
     })
 }
 
@@ -105,23 +104,23 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let headers = request.headers_mut();
-        let preflight = headers.contains_key(header::ORIGIN)
+        let headers = request.headers();
+        let is_options = request.method() == Method::OPTIONS;
+        let is_preflight = is_options
+            && headers.contains_key(ORIGIN)
             && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-        match (request.method() == Method::OPTIONS, preflight) {
-            (true, false) => {
-                Either::Left(After::new(self.plain.call(request), LastTouch::Uncached))
-            }
-            (true, true) => {
-                keep_known_headers(&mut request);
-                let touch = LastTouch::Preflight(unlisted::watch(&request, &self.refusals));
-                Either::Right(After::new(self.cross.call(request), touch))
-            }
-            (false, _) => {
-                let touch = LastTouch::Look(unlisted::watch(&request, &self.refusals));
-                Either::Right(After::new(self.cross.call(request), touch))
-            }
+        if is_options && !is_preflight {
+            return Either::Left(After::new(self.plain.call(request), LastTouch::Uncached));
         }
+        let unlisted = Unlisted::watch(&request, &self.config);
+        let touch = match is_preflight {
+            true => LastTouch::Preflight(unlisted),
+            false => LastTouch::Look(unlisted),
+        };
+        if is_preflight {
+            keep_known_headers(&mut request);
+        }
+        Either::Right(After::new(self.cross.call(request), touch))
     }
 }
 
@@ -142,32 +141,67 @@ fn keep_known_headers<B>(request: &mut Request<B>) {
 /// What tower-http's layer leaves to do.
 #[derive(Debug)]
 pub enum LastTouch {
-    /// A preflight's 200 without a body is a 204; what it says is looked at.
-    Preflight(Option<Trace>),
-    /// An `OPTIONS` that it never saw: no page can send one, and no cache may mix them up.
+    /// A preflight's 200 without a body becomes a 204.
+    Preflight(Option<Unlisted>),
+    /// An `OPTIONS` that is no preflight: no page can send one, and no cache may mix them up.
     Uncached,
-    /// What it says is looked at.
-    Look(Option<Trace>),
-}
-
-fn judge(trace: Option<Trace>, answer: &Answer) {
-    if let Some(trace) = trace {
-        trace.judge(answer);
-    }
+    /// Any other request.
+    Look(Option<Unlisted>),
 }
 
 impl Finish for LastTouch {
     fn finish(self, mut answer: Answer) -> Answer {
-        match self {
-            Self::Preflight(trace) => {
+        let unlisted = match self {
+            Self::Preflight(unlisted) => {
                 *answer.status_mut() = StatusCode::NO_CONTENT;
-                judge(trace, &answer);
+                unlisted
             }
             Self::Uncached => {
                 answer.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
+                None
             }
-            Self::Look(trace) => judge(trace, &answer),
+            Self::Look(unlisted) => unlisted,
+        };
+        if let Some(unlisted) = unlisted
+            && !answer.headers().contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN)
+        {
+            let refused = Refused::Origin(unlisted.asked);
+            unlisted.config.refusals.log(refused, Some(&unlisted.origin));
         }
         answer
     }
+}
+
+/// A read or preflight of another site. If its page cannot read the answer, the log names the origin: nothing
+/// else would tell an operator which one to list.
+#[derive(Debug)]
+pub struct Unlisted {
+    origin: HeaderValue,
+    asked: &'static str,
+    config: Arc<DownstreamConfig>,
+}
+
+impl Unlisted {
+    /// Returns what to look at again when the answer is there. `cross_site` logs methods that spend.
+    fn watch<B>(request: &Request<B>, config: &Arc<DownstreamConfig>) -> Option<Self> {
+        let origin = request.headers().get(ORIGIN)?;
+        let asked = match request.method() {
+            &Method::OPTIONS => "a preflight",
+            &Method::GET | &Method::HEAD => "a read",
+            _ => return None,
+        };
+        let is_other = is_reserved(request.uri().path()) && !is_own(origin, request.headers());
+        let config = Arc::clone(config);
+        is_other.then(|| Self { origin: origin.clone(), asked, config })
+    }
+}
+
+/// Whether the page is our own: by the browser's word, or else by the name that it was reached under.
+fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site == "same-origin" || site == "none";
+    }
+    let name = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    name.is_some_and(|(_, name)| host.is_some_and(|host| host.eq_ignore_ascii_case(name)))
 }

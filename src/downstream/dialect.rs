@@ -1,59 +1,30 @@
-//! Says every refusal under `/v1/` in OpenAI's shape, whichever layer or endpoint made it.
+//! Writes every refusal under `/v1/` in OpenAI's shape, whichever layer or endpoint made it, and tells who asked
+//! for a wrong path which one is right.
 //!
-//! What SDKs ask for where their base URL lacks the `/v1` is refused in that shape, too, and told so: they show
-//! nobody a problem document.
-//!
-//! It stands outside all that refuse, and reads no document back: a refusal's body remembers its
-//! problem.
-
-use std::convert::Infallible;
-use std::task::{Context, Poll};
+//! SDKs whose base URL lacks the `/v1` are refused in that shape, too: they show no problem documents.
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, StatusCode};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
+use http::{HeaderValue, StatusCode};
 
-use super::after::{After, Finish};
-use super::hint;
+use super::Arrival;
+use super::step::{Finish, Onward, Step};
 use crate::answer::{Answer, Body};
 use crate::problem::{SHOULD_RETRY, is_sent_again};
 
 /// Where OpenAI's dialect is spoken.
 const HOME: &str = "/v1";
 
-/// See the file's documentation.
-#[derive(Clone, Debug)]
-pub struct Dialect<S> {
-    inner: S,
-}
-
 /// Rewrites refusals by the path that was asked for.
-pub fn layer<S>() -> impl Layer<S, Service = Dialect<S>> + Clone {
-    layer_fn(|inner| Dialect { inner })
-}
-
-impl<S, B> Service<Request<B>> for Dialect<S>
-where
-    S: Service<Request<B>, Response = Answer, Error = Infallible>,
-{
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = After<S::Future, Spoken>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+pub fn layer<B>() -> Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>, Spoken> + Clone + use<B>> {
+    Step(|request: Arrival<B>| {
         let path = request.uri().path();
         let spoken = match is_openai(path) {
             true => Spoken::OpenAi,
-            false if hint::lacks_base(path) => Spoken::Lost,
+            false if lacks_base(path) => Spoken::Lost,
             false => Spoken::Native,
         };
-        After::new(self.inner.call(request), spoken)
-    }
+        Ok((request, spoken))
+    })
 }
 
 /// Whether nothing is there to be asked so.
@@ -65,7 +36,7 @@ fn is_openai(path: &str) -> bool {
     path.strip_prefix(HOME).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// How refusals are said.
+/// How refusals are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoken {
     /// As problem documents.
@@ -81,7 +52,7 @@ impl Finish for Spoken {
         let document = match (self, answer.body().problem()) {
             (Self::Native, _) | (_, None) => return answer,
             (Self::Lost, Some(problem)) if is_nowhere(answer.status()) => {
-                problem.clone().detail(hint::BASE).openai_document()
+                problem.clone().detail(BASE).openai_document()
             }
             (Self::OpenAi | Self::Lost, Some(problem)) => problem.openai_document(),
         };
@@ -94,6 +65,59 @@ impl Finish for Spoken {
         }
         answer
     }
+}
+
+const CHAT: &str = "chats in OpenAI's dialect are at POST /v1/chat/completions";
+const VIDEOS: &str = "videos in OpenAI's dialect are at POST /v1/videos";
+const ENDPOINTS: &str = "of OpenAI's endpoints there are GET /v1/models, POST /v1/chat/completions, \
+                   POST and GET /v1/videos, GET /v1/videos/{id} and /v1/videos/{id}/content";
+const BASE: &str = "the base URL for OpenAI's SDKs ends in one /v1 here";
+
+/// What OpenAI's SDKs add to their base URL. A path that ends in `/` stands for all below it.
+const OF_SDKS: &[&str] = &[
+    "/audio/",
+    "/chat/completions",
+    "/completions",
+    "/embeddings",
+    "/files",
+    "/images/edits",
+    "/images/generations",
+    "/models",
+    "/models/",
+    "/moderations",
+    "/responses",
+    "/videos",
+    "/videos/",
+];
+
+/// The first row that fits holds. A path that ends in `/` stands for all below it.
+const HINTS: &[(&str, &str)] = &[
+    ("/api/v1/chat/completions", CHAT),
+    ("/v1/chat", CHAT),
+    ("/v1/completions", CHAT),
+    ("/v1/responses", CHAT),
+    ("/v1/messages", CHAT),
+    ("/v1/api/v1/chat", "a chat in the gateway's own words is at POST /api/v1/chat"),
+    ("/v1/video", VIDEOS),
+    ("/v1/video/generations", VIDEOS),
+    ("/api/v1/videos", VIDEOS),
+    ("/v1/v1/", BASE),
+    ("/v1/", ENDPOINTS),
+    ("/v1", ENDPOINTS),
+];
+
+/// Returns where to go instead of `path`, if it is one that people try in vain.
+pub(super) fn hint(path: &str) -> Option<&'static str> {
+    HINTS.iter().find(|(known, _)| is_it(known, path)).map(|(_, hint)| *hint)
+}
+
+/// Whether an SDK asked for `path` whose base URL has no `/v1`.
+fn lacks_base(path: &str) -> bool {
+    OF_SDKS.iter().any(|known| is_it(known, path))
+}
+
+fn is_it(known: &str, path: &str) -> bool {
+    path == known || (known.ends_with('/') && path.starts_with(known))
 }
 
 #[cfg(test)]
@@ -112,6 +136,23 @@ mod tests {
             ("/", false),
         ] {
             assert_eq!(is_openai(path), is, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_path_is_told_what_is_there() {
+        for (path, heart) in [
+            ("/v1/completions", Some("/v1/chat/completions")),
+            ("/v1/embeddings", Some("GET /v1/models")),
+            ("/v1/images/generations", Some("GET /v1/models")),
+            ("/api/v1/chat/completions", Some("/v1/chat/completions")),
+            ("/v1/v1/models", Some("ends in one /v1")),
+            ("/api/v1/search", None),
+            ("/index.html", None),
+        ] {
+            let hint = hint(path);
+            assert_eq!(hint.is_some(), heart.is_some(), "{path}");
+            assert!(hint.unwrap_or_default().contains(heart.unwrap_or_default()), "{path}");
         }
     }
 }

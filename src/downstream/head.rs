@@ -4,61 +4,29 @@
 //! more or fewer than one `Host`, a target that is not a path, transfer codings other than `chunked`,
 //! bodies where none belongs.
 
-use std::convert::Infallible;
-use std::task::{Context, Poll};
-
-use futures_util::future::{Either, Ready, ready};
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::{Method, Request, Version};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
+use http::{Method, Version};
 
-use super::refuse;
-use crate::answer::Answer;
+use super::step::{Onward, Step};
+use super::{Arrival, Refusable, check};
 use crate::problem::{MALFORMED_REQUEST, Problem};
 
-/// See the file's documentation.
-#[derive(Clone, Debug)]
-pub struct PlainHead<S> {
-    inner: S,
+/// Refuses heads that are not plain.
+pub fn layer<B: http_body::Body>()
+-> Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>> + Clone + use<B>> {
+    check(|request: &Arrival<B>| match fault(request) {
+        None => Ok(()),
+        Some(expected) => Err(Problem::new(&MALFORMED_REQUEST).detail(expected)),
+    })
 }
 
-/// Lets plain heads through.
-pub fn layer<S>() -> impl Layer<S, Service = PlainHead<S>> + Clone {
-    layer_fn(|inner| PlainHead { inner })
-}
-
-impl<S, B> Service<Request<B>> for PlainHead<S>
-where
-    S: Service<Request<B>, Response = Answer, Error = Infallible>,
-    B: http_body::Body,
-{
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Either<S::Future, Ready<Result<Answer, Infallible>>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        match fault(&request) {
-            None => Either::Left(self.inner.call(request)),
-            Some(expected) => {
-                let problem = Problem::new(&MALFORMED_REQUEST).detail(expected);
-                Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
-            }
-        }
-    }
-}
-
-/// What was expected, where the head is not plain.
-fn fault<B: http_body::Body>(request: &Request<B>) -> Option<&'static str> {
+/// Returns what was expected instead of this head.
+fn fault<B: http_body::Body>(request: &Arrival<B>) -> Option<&'static str> {
     let headers = request.headers();
     let uri = request.uri();
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
-        // HTTP/1.0 has none; whether that will do is `host`'s to say.
+        // HTTP/1.0 has none; `host` decides.
         (None, _) if request.version() == Version::HTTP_10 => {}
         (None, _) => return Some("expected a Host header"),
         (Some(_), Some(_)) => return Some("expected one Host header, not several"),
@@ -74,7 +42,7 @@ fn fault<B: http_body::Body>(request: &Request<B>) -> Option<&'static str> {
         return Some("expected Transfer-Encoding to be chunked, if anything");
     }
     let bodyless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if bodyless && !request.body().is_end_stream() {
+    if bodyless && request.has_body() {
         return Some("expected no body with this method");
     }
     None

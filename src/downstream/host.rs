@@ -2,20 +2,15 @@
 //! cannot change the `Host` that the browser sends.
 
 use std::collections::HashSet;
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_util::future::{Either, Ready, ready};
+use http::HeaderMap;
 use http::header::HOST;
-use http::{HeaderMap, Request};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 
-use super::refusal_log::{RefusalLog, Refused};
-use super::refuse;
-use crate::answer::Answer;
+use super::refusal_log::Refused;
+use super::step::{Onward, Step};
+use super::{Arrival, DownstreamConfig, check};
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
 /// Answered under any name: probes come by address, by a name that nobody listed, or in HTTP/1.0
@@ -109,49 +104,21 @@ pub(super) fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// See the file's documentation.
-#[derive(Clone, Debug)]
-pub struct KnownHost<S> {
-    inner: S,
-    hosts: Arc<Hosts>,
-    refusals: Arc<RefusalLog>,
-}
-
-/// Lets requests through that name one of `hosts`; others get 421, and are named in `refusals`.
-pub fn layer<S>(
-    hosts: Arc<Hosts>,
-    refusals: Arc<RefusalLog>,
-) -> impl Layer<S, Service = KnownHost<S>> + Clone {
-    layer_fn(move |inner| KnownHost {
-        inner,
-        hosts: Arc::clone(&hosts),
-        refusals: Arc::clone(&refusals),
-    })
-}
-
-impl<S, B> Service<Request<B>> for KnownHost<S>
-where
-    S: Service<Request<B>, Response = Answer, Error = Infallible>,
-    B: http_body::Body,
-{
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Either<S::Future, Ready<Result<Answer, Infallible>>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let is_probe = request.uri().path() == ANY_HOST;
-        match self.hosts.check(request.headers()) {
-            Err(problem) if !(is_probe && may_be_any(&problem, request.headers())) => {
-                self.refusals.log(Refused::Host, request.headers().get(HOST));
-                Either::Right(ready(Ok(refuse(problem, request.headers(), request.body()))))
+/// Refuses requests for other names with 421.
+pub fn layer<B: http_body::Body>(
+    config: &Arc<DownstreamConfig>,
+) -> Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>> + Clone + use<B>> {
+    let config = Arc::clone(config);
+    check(move |request: &Arrival<B>| {
+        let (headers, is_probe) = (request.headers(), request.uri().path() == ANY_HOST);
+        match config.hosts.check(headers) {
+            Err(problem) if !(is_probe && may_be_any(&problem, headers)) => {
+                config.refusals.log(Refused::Host, headers.get(HOST));
+                Err(problem)
             }
-            Ok(()) | Err(_) => Either::Left(self.inner.call(request)),
+            Ok(()) | Err(_) => Ok(()),
         }
-    }
+    })
 }
 
 #[cfg(test)]

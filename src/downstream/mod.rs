@@ -2,34 +2,112 @@
 //!
 //! Invariant: a layer here refuses before anything is bought, so every refusal is `charged: no`.
 
-pub mod after;
 pub mod body;
 pub mod call;
 pub mod caller;
 pub mod catch;
 pub mod cors;
-mod credentials;
 pub mod cross_site;
-pub mod csrf;
 pub mod dialect;
 pub mod forwarded;
 pub mod head;
-mod hint;
 pub mod host;
 pub mod observe;
 pub mod rate;
 pub mod refusal_log;
 pub mod route;
-pub mod unlisted;
+pub mod step;
 
-pub use call::{Call, RequestId};
+use std::sync::Arc;
 
 use http::header::CONNECTION;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderValue, Request};
 
+pub use call::{Arrived, Call, RequestId};
+
+use self::step::{Onward, Step, Unchanged};
+use crate::access::Access;
 use crate::answer::{self, Answer};
-use crate::config::blot;
+use crate::config::{Network, blot};
+use crate::metrics::Metrics;
 use crate::problem::Problem;
+
+/// What the layers know before a request comes; shared by every core.
+#[derive(Clone, Debug)]
+pub struct DownstreamConfig {
+    /// `access.allowed_origins`
+    pub origins: Arc<[String]>,
+    /// The names that we answer to.
+    pub hosts: Arc<host::Hosts>,
+    /// `server.trusted_proxies`
+    pub trusted: Arc<[Network]>,
+    /// Who may call.
+    pub access: Arc<Access>,
+    /// Every endpoint.
+    pub routes: Arc<route::Table>,
+    /// What callers have used up.
+    pub limiter: Arc<rate::Limiter>,
+    /// Sizes and deadlines of payloads.
+    pub bodies: body::Limits,
+    /// What payloads take in memory.
+    pub memory: Arc<body::Memory>,
+    /// What was refused before its caller was counted.
+    pub refusals: Arc<refusal_log::RefusalLog>,
+    /// What operators see.
+    pub metrics: Arc<Metrics>,
+}
+
+/// A request on its way to `caller`.
+pub type Arrival<B> = Request<Arrived<B>>;
+
+/// A request that can be refused before its body was read.
+pub(super) trait Refusable {
+    fn id(&self) -> &RequestId;
+    /// Whether it has a body, read or not.
+    fn has_body(&self) -> bool;
+}
+
+impl<B: http_body::Body> Refusable for Arrival<B> {
+    fn id(&self) -> &RequestId {
+        &self.body().id
+    }
+
+    fn has_body(&self) -> bool {
+        !self.body().body.is_end_stream()
+    }
+}
+
+impl<B: http_body::Body> Refusable for Call<B> {
+    fn id(&self) -> &RequestId {
+        &self.id
+    }
+
+    fn has_body(&self) -> bool {
+        !self.body.is_end_stream()
+    }
+}
+
+/// A refusal of a request whose body, if it has one, was not read.
+fn refuse(problem: Problem, request: &impl Refusable) -> Answer {
+    let refusal = answer::refusal(problem, request.id().as_str());
+    if request.has_body() { closing(refusal) } else { refusal }
+}
+
+/// The answer, after which the connection closes: what follows on it cannot be told apart from the unread body.
+fn closing(mut answer: Answer) -> Answer {
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+/// A layer that passes requests on unchanged, but for those that `check` refuses.
+fn check<R: Refusable>(
+    check: impl Fn(&R) -> Result<(), Problem> + Clone,
+) -> Step<impl Fn(R) -> Onward<R> + Clone> {
+    Step(move |request| match check(&request) {
+        Ok(()) => Ok((request, Unchanged)),
+        Err(problem) => Err(refuse(problem, &request)),
+    })
+}
 
 /// A header that is refused, as a person may read it: escaped, cut, and without any key.
 fn shown(value: Option<&HeaderValue>) -> String {
@@ -37,17 +115,6 @@ fn shown(value: Option<&HeaderValue>) -> String {
     let text = String::from_utf8_lossy(value.map(HeaderValue::as_bytes).unwrap_or_default());
     let cut: String = blot(&text).chars().take(MOST).collect();
     cut.escape_debug().to_string()
-}
-
-/// A refusal of a request whose body, if it has one, was not read: the connection closes after it,
-/// because what follows on it cannot be told apart from that body.
-fn refuse<B: http_body::Body>(problem: Problem, headers: &HeaderMap, body: &B) -> Answer {
-    let id = RequestId::of(headers);
-    let mut refusal = answer::refusal(problem, id.as_str());
-    if !body.is_end_stream() {
-        refusal.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    refusal
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Every accepted job is in the store with its owner. Whoever asks for one that the store does not
 //! know, or that is not theirs, is told that there is none, and the gateway is not asked.
 
+pub mod events;
 mod pace;
 mod poller;
 pub mod reading;
@@ -22,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 use tracing::error;
 
+pub use reading::Status;
 pub use watch::News;
 
 use crate::problem::{

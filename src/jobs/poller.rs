@@ -17,7 +17,7 @@ use super::watch::{News, Watched};
 use super::{Setup, Shared};
 use crate::clock;
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
-use crate::store::Word;
+use crate::store::{JobState, Word};
 use crate::upstream::{Ask, Departure, Error, Reply, Stay, What};
 
 /// How many earlier jobs of the same model tell how long it usually takes.
@@ -129,11 +129,17 @@ async fn heard(shared: &Shared, watched: &Watched, word: Word) {
         .is_none_or(|before| (before.state, &before.body) != (word.state, &word.body));
     let request_id = &watched.job.request_id;
     if is_new {
-        let noted = shared.book.heard(Arc::clone(request_id), word.clone()).await;
-        if let Err(error) = noted {
+        let noted = async {
+            if word.state != JobState::Open {
+                // The entry of its purchase may still be waiting for the store, and the job with it.
+                shared.book.accept(&watched.job).await?;
+            }
+            shared.book.heard(Arc::clone(request_id), word.clone()).await
+        };
+        if let Err(error) = noted.await {
             error!(%error, request_id = &**request_id, "a job's state could not be recorded");
         }
-        if word.state != crate::store::JobState::Open {
+        if word.state != JobState::Open {
             let took = word.at.saturating_sub(watched.job.at);
             let took = Duration::from_secs(took.as_secs());
             info!(request_id = &**request_id, state = word.state.name(), ?took, "a job ended");

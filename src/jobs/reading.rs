@@ -3,11 +3,14 @@
 
 use std::fmt;
 
-use serde::Deserializer;
+use bytes::Bytes;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserializer, Serialize};
+use serde_json::value::RawValue;
 use url::Url;
 
-use crate::store::JobState;
+use crate::clock;
+use crate::store::{JobState, Word};
 
 /// The words of `[jobs]`.
 #[derive(Clone, Debug, Default)]
@@ -195,6 +198,35 @@ impl<'de> Visitor<'de> for At<'_> {
     fn visit_unit<E>(self) -> Result<Option<String>, E> {
         Ok(None)
     }
+}
+
+/// How far a job is, as lists and events tell it.
+#[derive(Serialize)]
+pub struct Status<'a> {
+    request_id: &'a str,
+    /// `open`, `finished` or `failed`, by the words of `[jobs]`.
+    state: &'static str,
+    /// When the gateway said so; `null` before it said anything.
+    at: Option<String>,
+    /// The gateway's status body, unchanged.
+    status: Option<Box<RawValue>>,
+}
+
+impl<'a> Status<'a> {
+    /// A job of this id, with the latest word on it.
+    pub fn new(request_id: &'a str, word: Option<&Word>) -> Self {
+        Self {
+            request_id,
+            state: word.map_or("open", |word| word.state.name()),
+            at: word.map(|word| clock::iso8601(word.at)),
+            status: word.and_then(|word| raw(&word.body)),
+        }
+    }
+}
+
+/// The body as it came. It was found to be JSON when it did.
+fn raw(body: &Bytes) -> Option<Box<RawValue>> {
+    serde_json::from_str(&String::from_utf8_lossy(body)).ok()
 }
 
 #[cfg(test)]

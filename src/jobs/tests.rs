@@ -119,6 +119,18 @@ async fn a_job_that_nobody_ordered_is_not_found_and_the_gateway_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn end_of_a_job_is_kept_though_its_purchase_is_not_settled_yet() {
+    let fake = Fake::new(vec![DONE]);
+    // The store could not take the end of its purchase, which is retried.
+    fake.jobs.accepted(job("r"));
+    sleep(secs(60)).await;
+    assert_eq!(fake.polls(), 1);
+    assert_eq!(fake.stored("r").await.latest.expect("it is kept").state, JobState::Finished);
+    fake.book.accept(&job("r")).await.unwrap();
+    assert!(!fake.stored("r").await.is_open(), "what is settled later opens it no more");
+}
+
+#[tokio::test(start_paused = true)]
 async fn five_hundred_who_watch_one_job_are_one_poll_an_interval() {
     let fake = Fake::on(
         Store::in_memory(Arc::new(clock::wall)),

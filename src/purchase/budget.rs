@@ -288,7 +288,7 @@ impl Departure for LastWord {
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.hold.sent.store(true, Ordering::Release);
             self.risk.begins();
-            match self.hold.ledger.sent(self.hold.id).await {
+            match self.hold.ledger.sent(self.hold.id, self.binding.account()).await {
                 Ok(()) => {
                     // Taken once only: a second attempt, after a 429, comes no further than above.
                     self.sent.set(()).ok();

@@ -1,17 +1,11 @@
-//! `GET /bff/catalog`: the one price list, for the page and for any form.
+//! The price list of `GET /bff/catalog`, for the page and for any form.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, LINK};
-use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
-use crate::answer::{self, Answer};
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
 use crate::contract::money::Usd;
 use crate::contract::{catalog as contract, chat, video};
-
-/// Where programs find the whole API (RFC 8631).
-const DESCRIBED_BY: &str = "</bff/openapi.json>; rel=\"service-desc\"";
 
 /// What the list says beside the models.
 #[derive(Clone, Debug)]
@@ -150,14 +144,6 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
     };
     // Plain structs of strings and numbers: this cannot fail.
     serde_json::to_vec(&list).unwrap_or_default().into()
-}
-
-/// The list, to be asked for anew each time: prices and mode can change with a restart.
-pub(super) fn answer(list: &Bytes) -> Answer {
-    let mut answer = answer::bytes_of(StatusCode::OK, "application/json", list.clone());
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    answer.headers_mut().insert(LINK, HeaderValue::from_static(DESCRIBED_BY));
-    answer
 }
 
 fn toll(toll: Usd) -> Toll {

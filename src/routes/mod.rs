@@ -1,35 +1,28 @@
-//! The endpoints: a call that passed the gate becomes an answer.
+//! The endpoints: a call that passed the layers becomes an answer. [`endpoints`] is the table of them.
 
-pub mod admin;
-mod admin_account;
+mod api;
 pub mod assets;
+mod bff;
 pub mod catalog;
-mod chat;
-mod claim;
 mod compress;
-mod embed;
+pub mod endpoints;
 pub mod file;
-mod further;
-mod jobs;
-mod ledger;
-mod log_in;
 mod openai;
 pub mod openapi;
+pub mod ops;
 pub mod page;
-mod problems;
-mod receipt;
+mod purchases;
 pub mod site;
-mod video;
+mod widgets;
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::HeaderValue;
-use tower::Service;
 use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceExt, service_fn};
 
 use crate::access::{Access, Admit};
 use crate::account::admin::Admin;
@@ -40,15 +33,15 @@ use crate::account::reports::Reports;
 use crate::account::spend::Spend;
 use crate::answer::{self, Answer};
 use crate::downstream::Call;
-use crate::downstream::route::Endpoint;
+use crate::downstream::route::Class;
 use crate::jobs::Jobs;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
 use crate::redact::Redactor;
-use crate::validate::{self, ChatRules};
+use crate::validate::{ChatRules, Checked, Order};
 
-/// What the endpoints are made of.
-pub struct Parts {
+/// What the endpoints answer with.
+pub struct Handlers {
     /// Who may call, and who signs in.
     pub access: Arc<Access>,
     /// How often a member may sign in.
@@ -81,90 +74,69 @@ pub struct Parts {
     pub page: page::Page,
 }
 
-impl Parts {
-    /// What reads many purchases at once: one at a time for each caller.
+/// What a checked order is bought through.
+pub type Purchases = BoxCloneSyncService<Purchase, Receipt, Problem>;
+
+/// One call, and what its endpoint answers it with.
+pub struct Context {
+    handlers: Arc<Handlers>,
+    purchases: Purchases,
+    call: Call<Bytes>,
+}
+
+impl Context {
+    fn query(&self) -> Option<&str> {
+        self.call.head.uri.query()
+    }
+
+    /// Returns the purchase that the caller asks for.
+    fn purchase(&self, order: Checked<Order>) -> Result<Purchase, Problem> {
+        let headers = &self.call.head.headers;
+        let claim = purchases::claim(headers)?;
+        purchases::check_ledger(&self.handlers.ledger_name, headers)?;
+        let caller = self.call.caller.clone();
+        Ok(Purchase::new(caller, order, claim).by(self.call.standing.clone()))
+    }
+
+    /// Buys a checked order for the caller.
+    async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
+        let purchase = self.purchase(order)?;
+        self.purchases.clone().oneshot(purchase).await
+    }
+
+    /// Answers with what reads many purchases at once: one at a time for each caller.
     async fn report(
         &self,
-        call: &Call<Bytes>,
         report: impl Future<Output = Result<Answer, Problem>>,
     ) -> Result<Answer, Problem> {
-        let uri = &call.head.uri;
+        let uri = &self.call.head.uri;
         let question = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
-        self.reports.of(&call.caller, question, report).await
+        self.handlers.reports.of(&self.call.caller, question, report).await
     }
 }
 
-/// The service at the end of `downstream`.
-#[derive(Clone)]
-pub struct Routes {
-    parts: Arc<Parts>,
-    purchases: BoxCloneSyncService<Purchase, Receipt, Problem>,
-}
-
-impl Routes {
-    /// Routes that buy through `purchases`.
-    pub fn new(
-        parts: Arc<Parts>,
-        purchases: BoxCloneSyncService<Purchase, Receipt, Problem>,
-    ) -> Self {
-        Self { parts, purchases }
-    }
-}
-
-impl Service<Call<Bytes>> for Routes {
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, call: Call<Bytes>) -> Self::Future {
-        let Self { parts, purchases } = self.clone();
-        Box::pin(async move {
-            let purchases = ledger::guard(&parts.ledger_name, &call, purchases);
-            let outcome = match call.route.endpoint {
-                Endpoint::Chat => chat::buy(&parts.rules, purchases, &call).await,
-                Endpoint::Video => video::buy(&parts.rules.catalog, purchases, &call).await,
-                Endpoint::VideoStatus => video::status(&parts.jobs, &call).await,
-                Endpoint::VideoContent => video::content(&parts.videos, &parts.jobs, &call).await,
-                Endpoint::Events => jobs::events(&parts.jobs, &call).await,
-                Endpoint::Jobs => jobs::list(&parts.jobs, &call).await,
-                Endpoint::Catalog => Ok(catalog::answer(&parts.catalog)),
-                Endpoint::Embed => embed::answer(&call.head),
-                Endpoint::OpenApi => Ok(openapi::answer(&parts.openapi)),
-                Endpoint::Me => parts.me.of(&call.caller, &call.standing).await,
-                Endpoint::LogIn => log_in::open(&parts.access, &parts.admit, &call).await,
-                Endpoint::LogOut => log_in::end(&parts.access, &call).await,
-                Endpoint::Usage => spend(&parts, &call).await,
-                Endpoint::AdminUsage => admin_account::usage(&parts, &call).await,
-                Endpoint::AdminMembers => admin_account::members(&parts.admin, &call).await,
-                Endpoint::AdminJobs => admin_account::jobs(&parts.admin, &call).await,
-                Endpoint::AdminBilling => admin_account::billing(&parts, &call).await,
-                Endpoint::Buy => further::buy(&parts.further, purchases, &call).await,
-                Endpoint::Ask => further::ask(&parts.further, &call).await,
-                Endpoint::OpenAi(which) => openai::answer(which, &parts, purchases, &call).await,
-                Endpoint::Healthz => Ok(admin::alive()),
-                Endpoint::Problem => problems::answer(call.head.uri.path()),
-                Endpoint::Page => return Ok(page(&parts.page, &call).await),
-            };
-            let answer =
-                outcome.unwrap_or_else(|problem| answer::refusal(problem, call.id.as_str()));
-            Ok(ledger::named(&parts.ledger_name, &call, answer::sealed(answer)))
+/// The service at the end of `downstream`; it buys through `purchases`.
+pub fn service(
+    handlers: Arc<Handlers>,
+    purchases: Purchases,
+) -> impl Service<Call<Bytes>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + Sync
+{
+    service_fn(move |call: Call<Bytes>| {
+        let (handlers, purchases) = (Arc::clone(&handlers), purchases.clone());
+        let (id, route) = (call.id.clone(), call.route);
+        let endpoint = endpoints::of(route);
+        let is_paid = route.class == Class::Paid;
+        let name = is_paid.then(|| handlers.ledger_name.clone());
+        (endpoint.answer)(Context { handlers, purchases, call }).map(move |outcome| {
+            let mut answer =
+                outcome.unwrap_or_else(|problem| answer::refusal(problem, id.as_str()));
+            if !endpoint.is_page() {
+                answer = answer::sealed(answer);
+            }
+            if let Some(name) = name {
+                answer.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
+            }
+            Ok(answer)
         })
-    }
-}
-
-/// `GET /bff/usage`
-async fn spend(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    let query = validate::since(call.head.uri.query())?;
-    parts.report(call, parts.spend.of(&call.caller, query)).await
-}
-
-async fn page(page: &page::Page, call: &Call<Bytes>) -> Answer {
-    match page.answer(&call.head).await {
-        Ok(answer) => answer,
-        Err(problem) => answer::refusal(problem, call.id.as_str()),
-    }
+    })
 }

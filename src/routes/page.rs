@@ -6,14 +6,14 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::assets;
 use super::file::Ready;
-use super::site::Site;
+use super::site::{Site, navigates};
 use crate::answer::{Answer, bytes_of};
 use crate::problem::{self, Problem};
 
@@ -84,15 +84,6 @@ static FILES: LazyLock<HashMap<String, Ready>> = LazyLock::new(|| {
 
 fn base() -> String {
     format!("/_/{}", assets::hash_of_set())
-}
-
-/// Whether a person follows a link or types an address, rather than a program asking.
-pub(super) fn navigates(headers: &HeaderMap) -> bool {
-    let is = |name: &HeaderName, wanted: fn(&str) -> bool| {
-        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).any(wanted)
-    };
-    is(&HeaderName::from_static("sec-fetch-mode"), |mode| mode == "navigate")
-        || is(&ACCEPT, |types| types.contains("text/html"))
 }
 
 const PLACEHOLDER: &str = "{{head}}";

@@ -3,13 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use http::header::{HOST, X_CONTENT_TYPE_OPTIONS};
+use http::header::{ACCEPT, HOST, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
-use http::{HeaderValue, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use tower_http::services::ServeDir;
 
-use super::page::navigates;
 use crate::answer::{Answer, Body};
 use crate::problem::{self, Problem};
 
@@ -136,6 +135,15 @@ fn inner_path(path: &str) -> Option<PathBuf> {
         }
     }
     Some(inner)
+}
+
+/// Whether a person follows a link or types an address, rather than a program asking.
+pub(super) fn navigates(headers: &HeaderMap) -> bool {
+    let is = |name: &HeaderName, wanted: fn(&str) -> bool| {
+        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).any(wanted)
+    };
+    is(&HeaderName::from_static("sec-fetch-mode"), |mode| mode == "navigate")
+        || is(&ACCEPT, |types| types.contains("text/html"))
 }
 
 fn uri_of(file: &str) -> Option<Uri> {

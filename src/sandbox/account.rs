@@ -1,16 +1,17 @@
-//! The one prepaid account: its keys, its credit and its window, behind one lock.
+//! The one prepaid account: its keys, its credit and its rate limit, behind one lock.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::clock;
+use serde_json::json;
+
+use super::front::{self, Reply, Stop};
+use super::{Gateway, Settings};
+use crate::clock::{self, Instant, iso8601};
 use crate::contract::money::Usd;
 use crate::contract::wire::{KEY_PREFIX, MOST_KEYS};
-
-use super::Settings;
-use super::seed::Seed;
-use super::window::Window;
-use super::wire::{self, Stop};
+use crate::sync::lock;
 
 /// How many charges there were of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,30 +40,30 @@ pub(super) struct Receipt {
 pub(super) struct Account(Mutex<State>);
 
 /// The account's books at one moment.
-pub(super) struct State {
-    pub(super) keys: Vec<Key>,
-    pub(super) balance: Usd,
-    pub(super) chat: Spent,
-    pub(super) video: Spent,
+struct State {
+    keys: Vec<Key>,
+    balance: Usd,
+    chat: Spent,
+    video: Spent,
     window: Window,
 }
 
 /// What one kind of sale took in.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Spent {
-    pub(super) count: u64,
-    pub(super) micros: u64,
+struct Spent {
+    count: u64,
+    micros: u64,
 }
 
 /// A key and its record (2.1). Dates count from the Unix epoch.
-pub(super) struct Key {
+struct Key {
     secret: String,
-    pub(super) id: String,
-    pub(super) name: String,
-    pub(super) created: Duration,
-    pub(super) last_used: Option<Duration>,
-    pub(super) revoked: Option<Duration>,
-    pub(super) uses: u64,
+    id: String,
+    name: String,
+    created: Duration,
+    last_used: Option<Duration>,
+    revoked: Option<Duration>,
+    uses: u64,
 }
 
 impl Account {
@@ -87,12 +88,12 @@ impl Account {
     pub(super) fn admit(&self, secret: &str) -> Result<(), Stop> {
         let mut guard = self.books();
         let state = &mut *guard;
-        let key = state.keys.iter_mut().find(|key| key.secret == secret && key.revoked.is_none());
+        let key = state.keys.iter_mut().find(|key| key.secret == secret && key.is_active());
         let Some(key) = key.filter(|_| secret.starts_with(KEY_PREFIX)) else {
-            return Err(wire::refuse(wire::BAD_KEY, "The API key is not valid"));
+            return Err(front::refuse(front::BAD_KEY, "The API key is not valid"));
         };
         // Asked under the lock, so that the log stays in order.
-        state.window.admit(clock::now()).map_err(wire::limited)?;
+        state.window.admit(clock::now()).map_err(front::limited)?;
         key.uses += 1;
         key.last_used = Some(clock::wall());
         Ok(())
@@ -104,7 +105,7 @@ impl Account {
         let Some(left) = state.balance.checked_sub(toll) else {
             let (toll, balance) = (toll.short(), state.balance.short());
             let message = format!("This costs {toll}, and the balance is {balance}");
-            return Err(wire::refuse(wire::NO_CREDIT, &message));
+            return Err(front::refuse(front::NO_CREDIT, &message));
         };
         state.balance = left;
         let spent = match sale {
@@ -119,13 +120,13 @@ impl Account {
 
     pub(super) fn active_keys(&self) -> Vec<String> {
         let state = self.books();
-        let active = state.keys.iter().filter(|key| key.revoked.is_none());
+        let active = state.keys.iter().filter(|key| key.is_active());
         active.map(|key| key.secret.clone()).collect()
     }
 
     pub(super) fn add_key(&self, seed: &Seed, now: Duration) -> Option<String> {
         let mut state = self.books();
-        if state.keys.iter().filter(|key| key.revoked.is_none()).count() >= MOST_KEYS {
+        if state.keys.iter().filter(|key| key.is_active()).count() >= MOST_KEYS {
             return None;
         }
         let nth = state.keys.len();
@@ -136,7 +137,7 @@ impl Account {
 
     pub(super) fn revoke(&self, secret: &str, now: Duration) -> bool {
         let mut state = self.books();
-        let key = state.keys.iter_mut().find(|key| key.secret == secret && key.revoked.is_none());
+        let key = state.keys.iter_mut().find(|key| key.secret == secret && key.is_active());
         key.map(|key| key.revoked = Some(now)).is_some()
     }
 
@@ -153,13 +154,13 @@ impl Account {
         Charges { chat: state.chat.count, video: state.video.count }
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn books(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
     }
 }
 
 impl State {
-    pub(super) fn charged(&self) -> Usd {
+    fn charged(&self) -> Usd {
         Usd::micros(self.chat.micros + self.video.micros)
     }
 }
@@ -178,15 +179,141 @@ impl Key {
         }
     }
 
+    fn is_active(&self) -> bool {
+        self.revoked.is_none()
+    }
+
     /// The leading part that the list shows (2.1). Guess: twelve characters, never over half of
     /// what is secret.
-    pub(super) fn prefix(&self) -> String {
+    fn prefix(&self) -> String {
         let rest = self.secret.strip_prefix(KEY_PREFIX).unwrap_or_default();
         let shown = (rest.chars().count() / 2).min(12);
         format!("{KEY_PREFIX}{}", rest.chars().take(shown).collect::<String>())
     }
 }
 
+/// What `GET /api/api-keys` shows (2.1 to 2.3); no key in full. Guesses: a date that is not there yet is
+/// `null`, cents are rounded down, and videos show in the total alone.
+pub(super) fn list(gateway: &Gateway) -> Reply {
+    let (requests, window) = gateway.settings.window;
+    let state = gateway.account.books();
+    let cents = |micros| micros / 10_000;
+    let counter = |spent: Spent| json!({ "count": spent.count, "costCents": cents(spent.micros) });
+    let row = |key: &Key| {
+        json!({
+            "id": key.id,
+            "name": key.name,
+            "keyPrefix": key.prefix(),
+            "createdAt": iso8601(key.created),
+            "lastUsedAt": key.last_used.map(iso8601),
+            "revokedAt": key.revoked.map(iso8601),
+            "usageCount": key.uses,
+        })
+    };
+    Ok(front::json(&json!({
+        "keys": state.keys.iter().map(row).collect::<Vec<_>>(),
+        "stats": {
+            "activeKeys": state.keys.iter().filter(|key| key.is_active()).count(),
+            "totalUsage": state.keys.iter().map(|key| key.uses).sum::<u64>(),
+        },
+        "billing": {
+            "hasCredits": state.balance > Usd::ZERO,
+            "balanceCents": cents(state.balance.as_micros()),
+            "balanceFormatted": state.balance.short().to_string(),
+            "rateLimit": { "requests": requests, "windowSeconds": window.as_secs() },
+            "usage": {
+                "chat": counter(state.chat),
+                "search": counter(Spent::default()),
+                "images": counter(Spent::default()),
+                "totalSpentCents": cents(state.charged().as_micros()),
+            },
+        },
+    })))
+}
+
 fn derived_key(seed: &Seed, nth: usize) -> String {
     format!("{KEY_PREFIX}sandbox_{}", seed.hex("key", &nth.to_string(), 32))
+}
+
+/// When the requests of the last `length` arrived, at most `limit` of them.
+struct Window {
+    limit: usize,
+    length: Duration,
+    taken: VecDeque<Instant>,
+}
+
+impl Window {
+    fn new((limit, length): (u32, Duration)) -> Self {
+        Self { limit: limit as usize, length, taken: VecDeque::new() }
+    }
+
+    /// Lets a request in, or says how long until the next place is free. Guess: a refused request
+    /// takes no place.
+    fn admit(&mut self, now: Instant) -> Result<(), Duration> {
+        while self.taken.front().is_some_and(|taken| now.duration_since(*taken) >= self.length) {
+            self.taken.pop_front();
+        }
+        if self.taken.len() < self.limit {
+            self.taken.push_back(now);
+            return Ok(());
+        }
+        let oldest = self.taken.front().map_or(Duration::ZERO, |taken| now.duration_since(*taken));
+        Err(self.length.saturating_sub(oldest))
+    }
+}
+
+/// Where ids, keys and turns of phrase come from.
+pub(super) struct Seed([u8; 32]);
+
+impl Seed {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(blake3::derive_key("tollgate sandbox seed", &seed.to_le_bytes()))
+    }
+
+    /// `length` hexadecimal digits (at most 64) that belong to this `purpose` and `text`.
+    pub(super) fn hex(&self, purpose: &str, text: &str, length: usize) -> String {
+        let mut hex = self.hash(purpose, text).to_hex().to_string();
+        hex.truncate(length);
+        hex
+    }
+
+    /// One of `choices`, the same one for the same `purpose` and `text`.
+    pub(super) fn pick<'a>(&self, purpose: &str, text: &str, choices: &[&'a str]) -> &'a str {
+        let first = self.hash(purpose, text).as_bytes()[0];
+        choices.get(usize::from(first) % choices.len().max(1)).copied().unwrap_or_default()
+    }
+
+    fn hash(&self, purpose: &str, text: &str) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        // The length keeps purpose and text apart.
+        hasher.update(&(purpose.len() as u64).to_le_bytes());
+        hasher.update(purpose.as_bytes());
+        hasher.update(text.as_bytes());
+        hasher.finalize()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_stretch_of_the_windows_length_holds_more_than_the_limit() {
+        let start = clock::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut window = Window::new((2, Duration::from_secs(1)));
+        assert_eq!(window.admit(at(0)), Ok(()));
+        assert_eq!(window.admit(at(600)), Ok(()));
+        assert_eq!(window.admit(at(700)), Err(Duration::from_millis(300)));
+        assert_eq!(window.admit(at(999)), Err(Duration::from_millis(1)));
+        assert_eq!(window.admit(at(1000)), Ok(()), "the first has left");
+        assert_eq!(window.admit(at(1599)), Err(Duration::from_millis(1)), "the second has not");
+        assert_eq!(window.admit(at(1600)), Ok(()));
+    }
+
+    #[test]
+    fn a_window_of_none_lets_nobody_in() {
+        let mut window = Window::new((0, Duration::from_secs(5)));
+        assert_eq!(window.admit(clock::now()), Err(Duration::from_secs(5)));
+    }
 }

@@ -1,28 +1,31 @@
-//! `POST /api/v1/chat` (2.4): a made-up reply, charged like a real one.
+//! `POST /api/v1/chat` (2.4): a made-up reply, charged like a real one. It is Markdown that gives a chat
+//! window something to show.
+
+use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use super::Gateway;
+use super::account::{Sale, Seed};
+use super::front::{self, Reply, Stop};
+use super::mood::{MOODS, Mood};
 use crate::clock;
-
-use super::account::Sale;
-use super::mood::Mood;
-use super::wire::{self, Reply, Stop};
-use super::{Gateway, reply};
+use crate::contract::catalog::Catalog;
 
 /// Takes an order, charges for it and answers.
 pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
     let order: Order = serde_json::from_slice(body)
-        .map_err(|error| wire::refuse(wire::INVALID, &format!("Not a chat request: {error}")))?;
+        .map_err(|error| front::refuse(front::INVALID, &format!("Not a chat request: {error}")))?;
     let Some(model) = gateway.catalog.chat_model(&order.model) else {
-        return Err(wire::refuse(wire::INVALID, "The model is not known"));
+        return Err(front::refuse(front::INVALID, "The model is not known"));
     };
     let prompt = order.prompt()?;
     let mood = Mood::of(prompt);
     mood.refuse(prompt, &gateway.refused_once)?;
     let receipt = gateway.account.charge(Sale::Chat, model.toll())?;
     mood.dawdle(&gateway.settings).await?;
-    let content = reply::compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
-    Ok(mood.spoil(wire::json(&Chat {
+    let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
+    Ok(mood.spoil(front::json(&Chat {
         id: format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
         model: &model.id,
         created: clock::wall().as_secs(),
@@ -61,12 +64,200 @@ impl Order {
     /// What is answered: the last message of the user, or the last at all.
     fn prompt(&self) -> Result<&str, Stop> {
         if self.messages.iter().any(|message| message.content.trim().is_empty()) {
-            return Err(wire::refuse(wire::INVALID, "A message has no content"));
+            return Err(front::refuse(front::INVALID, "A message has no content"));
         }
         let last_of_user = self.messages.iter().rev().find(|message| message.role == "user");
         last_of_user
             .or(self.messages.last())
             .map(|message| message.content.as_str())
-            .ok_or_else(|| wire::refuse(wire::INVALID, "There are no messages"))
+            .ok_or_else(|| front::refuse(front::INVALID, "There are no messages"))
+    }
+}
+
+/// The longest piece of the prompt that is quoted back, in characters.
+const QUOTE: usize = 120;
+
+/// The same reply for the same seed, model and prompt.
+fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String {
+    let words = prompt.to_lowercase();
+    let mut reply = String::new();
+    let _ = write!(
+        reply,
+        "## {}\n\nYou said:\n\n> {}\n\n{}\n",
+        seed.pick("heading", prompt, HEADINGS),
+        quote(prompt),
+        seed.pick("opening", prompt, OPENINGS),
+    );
+    let asked: Vec<_> = SECTIONS
+        .iter()
+        .filter(|(triggers, _)| triggers.iter().any(|trigger| words.contains(trigger)))
+        .collect();
+    for (_, section) in &asked {
+        reply.push('\n');
+        section(&mut reply, catalog);
+    }
+    if asked.is_empty() {
+        reply.push('\n');
+        hints(&mut reply, catalog);
+    }
+    let _ = write!(reply, "\n*Made up by the sandbox as `{model}`; no model was asked.*\n");
+    reply
+}
+
+type Section = fn(&mut String, &Catalog);
+
+/// Words in a prompt, and what they bring into the reply. The first rows come first.
+const SECTIONS: &[(&[&str], Section)] = &[
+    (&["table", "price", "cost"], table),
+    (&["code", "function", "script"], code),
+    (&["list", "steps", "plan"], list),
+    (&["mood", "error", "sandbox:"], moods),
+    (&["long", "story", "essay"], story),
+];
+
+const HEADINGS: &[&str] = &[
+    "Hello from the sandbox",
+    "Good question",
+    "Here is a thought",
+    "Let us see",
+    "At your service",
+];
+
+const OPENINGS: &[&str] = &[
+    "A real model would think about this now. The sandbox only makes believe, **free of charge**: it \
+     is paid in play money.",
+    "The road to a good answer is *short* here, because nobody travels it: this text was put \
+     together from your words and a seed.",
+    "Ask the same again and you will get the same reply: the sandbox is **deterministic**, which is \
+     what tests like.",
+];
+
+const TALE: &[&str] = &[
+    "At the edge of the map stood a toll house, and in it lived a keeper who had never once been \
+     asked for change. Travellers came with chats in their pockets and videos under their arms; the \
+     keeper looked at each, named the price, and wrote a line into a large green book.",
+    "One evening a storm took the bridge just as a letter was crossing it. The sender stood in the \
+     rain and wondered whether to send it again. \"Wait,\" said the keeper, and turned the pages. \
+     \"It is paid for, and I do not know yet whether it arrived. Paying twice will not make it \
+     arrive more.\"",
+    "In the morning the answer came back over a plank, a little wet, and was handed to the one who \
+     had asked. The book had one line for it, and one was right.",
+    "Since then they say in those parts: *count first, send once, and keep what comes back.* The \
+     keeper had it painted above the door, next to the opening hours, which are always.",
+];
+
+fn hints(reply: &mut String, _: &Catalog) {
+    reply.push_str(
+        "Some words in a prompt bring more:\n\n\
+         - **table**: the price list\n\
+         - **code**: a program to copy\n\
+         - **list**: steps to follow\n\
+         - **long**: a story to scroll through\n\
+         - **mood**: how to make this sandbox misbehave\n",
+    );
+}
+
+fn table(reply: &mut String, catalog: &Catalog) {
+    reply.push_str("### Price list\n\n| Model | Tier | One request |\n|---|---|---:|\n");
+    for model in &catalog.chat {
+        let _ = writeln!(
+            reply,
+            "| `{}` | {} | {} |",
+            model.id,
+            model.tier.name(),
+            model.toll().short()
+        );
+    }
+}
+
+fn code(reply: &mut String, _: &Catalog) {
+    reply.push_str(
+        "### A program\n\n\
+         ```js\n\
+         // Asks through the proxy: the page needs no key.\n\
+         const reply = await fetch(\"/api/v1/chat\", {\n  \
+           method: \"POST\",\n  \
+           headers: { \"Content-Type\": \"application/json\" },\n  \
+           body: JSON.stringify({\n    \
+             model: \"eta-5-mini\",\n    \
+             messages: [{ role: \"user\", content: \"Hello & <welcome>\" }],\n  \
+           }),\n\
+         });\n\
+         console.log((await reply.json()).message.content);\n\
+         ```\n\n\
+         Run it in the console of this page; `await` works there.\n",
+    );
+}
+
+fn list(reply: &mut String, _: &Catalog) {
+    reply.push_str(
+        "### Steps\n\n\
+         1. Write down what you want to know.\n\
+         2. Pick a model:\n   \
+            - a *budget* one while you try things,\n   \
+            - a *standard* one when it matters.\n\
+         3. Read the reply before you pay for the next one.\n",
+    );
+}
+
+fn moods(reply: &mut String, _: &Catalog) {
+    reply.push_str("### Moods\n\nPut one of these words into a prompt:\n\n");
+    for (word, does) in MOODS {
+        let _ = writeln!(reply, "- `{word}` {does}");
+    }
+}
+
+fn story(reply: &mut String, _: &Catalog) {
+    reply.push_str("### The keeper of the toll house\n");
+    for paragraph in TALE {
+        let _ = write!(reply, "\n{paragraph}\n");
+    }
+    reply.push_str("\n---\n\nThat was the whole story.\n");
+}
+
+/// The start of the prompt on one line.
+fn quote(prompt: &str) -> String {
+    let line = prompt.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut quote: String = line.chars().take(QUOTE).collect();
+    if quote.len() < line.len() {
+        quote.push('…');
+    }
+    quote
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn say(seed: u64, prompt: &str) -> String {
+        compose(&Seed::new(seed), &Catalog::published(), "eta-5", prompt)
+    }
+
+    #[test]
+    fn the_same_seed_and_prompt_give_the_same_reply() {
+        assert_eq!(say(7, "hello"), say(7, "hello"));
+        assert!((0..20).any(|seed| say(seed, "hello") != say(7, "hello")));
+    }
+
+    #[test]
+    fn a_short_piece_of_the_prompt_is_quoted_on_one_line() {
+        assert!(say(0, "two\nlines  here").contains("\n> two lines here\n"));
+        let long = "é".repeat(QUOTE + 1);
+        assert!(say(0, &long).contains(&format!("> {}…\n", "é".repeat(QUOTE))));
+    }
+
+    #[test]
+    fn words_in_the_prompt_bring_their_kind_of_markdown() {
+        for (prompt, markdown) in [
+            ("a table, please", "|---|---|---:|\n| `alpha-sonnet-4.5` | standard | $0.006 |"),
+            ("Code!", "```js\n// Asks through the proxy"),
+            ("a list", "\n1. Write"),
+            ("which moods?", "- `sandbox:drop` charges"),
+            ("a long one", "\n---\n"),
+            ("hi", "- **table**"),
+        ] {
+            assert!(say(0, prompt).contains(markdown), "{prompt}: {}", say(0, prompt));
+        }
+        assert!(say(0, "code").contains("\n  method: \"POST\",\n"), "{}", say(0, "code"));
     }
 }

@@ -6,19 +6,9 @@
 
 mod account;
 mod chat;
-mod clips;
 mod front;
-mod keys;
 mod mood;
-mod reply;
-mod seed;
-mod socket;
 mod video;
-mod window;
-mod wire;
-
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,8 +25,7 @@ use crate::contract::wire::REPORTED_WINDOW;
 pub use account::Charges;
 pub use mood::MOODS;
 
-use account::Account;
-use seed::Seed;
+use account::{Account, Seed};
 
 /// How a sandbox behaves. The default is what `tollgate` without an account runs.
 #[derive(Clone)]
@@ -123,7 +112,7 @@ impl Sandbox {
 
     /// Answers on `listener` until `shutdown` is ready, then closes every connection at once.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        socket::serve(self.0, listener, shutdown).await;
+        front::serve(self.0, listener, shutdown).await;
     }
 
     /// The account's active keys in full, for whoever runs the sandbox; no endpoint shows them.
@@ -162,3 +151,6 @@ impl Sandbox {
         self.0.requests.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests;

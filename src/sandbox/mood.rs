@@ -1,14 +1,14 @@
 //! Words in a prompt that make the sandbox misbehave, so that an app's error handling can be tried.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 
 use super::Settings;
-use super::wire::{self, Answer, Stop};
+use super::front::{self, Answer, Stop};
+use crate::sync::lock;
 
 /// Every word that changes the sandbox's mood, and what it does, in words: for the README and the
 /// page. A word counts in a video's prompt and in a chat's last user message.
@@ -78,68 +78,43 @@ impl Mood {
 
     /// Refuses the call before anything is charged, where the mood does.
     pub(super) fn refuse(self, prompt: &str, refused: &RefusedOnce) -> Result<(), Stop> {
-        match self {
-            Self::Broke => Err(wire::refuse(wire::NO_CREDIT, "No credit is left")),
-            Self::Revoked => Err(wire::refuse(wire::BAD_KEY, "The API key has been revoked")),
-            Self::Limited if refused.is_first_try(prompt) => Err(wire::limited(LIMITED_WAIT)),
-            Self::Limited
-            | Self::Calm
-            | Self::Slow
-            | Self::Drop
-            | Self::Hang
-            | Self::BadGateway
-            | Self::Garbled
-            | Self::Fail => Ok(()),
+        if self == Self::Broke {
+            return Err(front::refuse(front::NO_CREDIT, "No credit is left"));
         }
+        if self == Self::Revoked {
+            return Err(front::refuse(front::BAD_KEY, "The API key has been revoked"));
+        }
+        if self == Self::Limited && refused.is_first_try(prompt) {
+            return Err(front::limited(LIMITED_WAIT));
+        }
+        Ok(())
     }
 
     /// Takes the time that the answer to a paid call takes, or drops its connection.
     pub(super) async fn dawdle(self, settings: &Settings) -> Result<(), Stop> {
-        let (wait, end) = match self {
-            Self::Drop => (Duration::ZERO, Err(Stop::Dropped)),
-            Self::Hang => (settings.hang, Err(Stop::Dropped)),
-            Self::Slow => (settings.slow, Ok(())),
-            Self::Calm
-            | Self::BadGateway
-            | Self::Limited
-            | Self::Garbled
-            | Self::Broke
-            | Self::Revoked
-            | Self::Fail => (settings.reply_delay, Ok(())),
+        let is_dropped = matches!(self, Self::Drop | Self::Hang);
+        let wait = if self == Self::Hang {
+            settings.hang
+        } else if self == Self::Slow {
+            settings.slow
+        } else {
+            settings.reply_delay
         };
-        if !wait.is_zero() {
+        if self != Self::Drop && !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-        end
+        if is_dropped { Err(Stop::Dropped) } else { Ok(()) }
     }
 
     /// Spoils the answer to a paid call, where the mood does.
     pub(super) fn spoil(self, answer: Answer) -> Answer {
-        match self {
-            Self::BadGateway => wire::answer(
-                StatusCode::BAD_GATEWAY,
-                "text/html",
-                Bytes::from_static(HTML_502.as_bytes()),
-            ),
-            Self::Garbled => wire::answer(
-                StatusCode::OK,
-                "application/json",
-                Bytes::from_static(GARBLED.as_bytes()),
-            ),
-            Self::Calm
-            | Self::Slow
-            | Self::Drop
-            | Self::Hang
-            | Self::Limited
-            | Self::Broke
-            | Self::Revoked
-            | Self::Fail => answer,
+        if self == Self::BadGateway {
+            return front::answer(StatusCode::BAD_GATEWAY, "text/html", HTML_502.into());
         }
-    }
-
-    /// Whether a job that is ordered in this mood ends as failed.
-    pub(super) fn fails_the_job(self) -> bool {
-        self == Self::Fail
+        if self == Self::Garbled {
+            return front::answer(StatusCode::OK, "application/json", GARBLED.into());
+        }
+        answer
     }
 }
 
@@ -151,7 +126,7 @@ impl RefusedOnce {
     /// Every other try is a first one, so that a person can watch it more than once.
     fn is_first_try(&self, prompt: &str) -> bool {
         let prompt = *blake3::hash(prompt.as_bytes()).as_bytes();
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.0);
         if waiting.remove(&prompt) {
             return false;
         }

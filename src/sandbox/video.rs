@@ -1,20 +1,28 @@
 //! `POST /api/v1/video` (2.5) and `GET /api/v1/video/status`: jobs that take their time and end in a
-//! clip.
+//! clip. `GET /clips/<name>.mp4`: the clips, for any player, with ranges and without a key.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::Mutex;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_RANGES, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL,
+    CONTENT_RANGE, HeaderMap, IF_RANGE, RANGE,
+};
+use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
+use super::Gateway;
+use super::account::Sale;
+use super::front::{self, Answer, Reply};
+use super::mood::Mood;
 use crate::clock::{self, Instant};
 use crate::contract::catalog::{Aspect, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Image, VideoModel};
 use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, PROMPT_LIMIT};
-
-use super::account::Sale;
-use super::mood::Mood;
-use super::wire::{self, Reply};
-use super::{Gateway, clips};
+use crate::sync::lock;
 
 /// How long a model's job takes, in percent of the setting; the others take all of it.
 const PACE: &[(&str, u32)] = &[
@@ -34,52 +42,51 @@ const FAILS_AT: u128 = 60;
 pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
     let arrived = clock::now();
     let order: Order = serde_json::from_slice(body)
-        .map_err(|error| wire::refuse(wire::INVALID, &format!("Not a video request: {error}")))?;
-    let model = order.check(gateway).map_err(|why| wire::refuse(wire::INVALID, why))?;
+        .map_err(|error| front::refuse(front::INVALID, &format!("Not a video request: {error}")))?;
+    let model = order.check(gateway).map_err(|why| front::refuse(front::INVALID, why))?;
     let mood = Mood::of(&order.prompt);
     mood.refuse(&order.prompt, &gateway.refused_once)?;
     let receipt = gateway.account.charge(Sale::Video, model.toll)?;
-    let request_id = gateway.jobs.start(Job {
-        request_id: format!("vid_{}", gateway.seed.hex("video id", &receipt.nth.to_string(), 24)),
+    let request_id = format!("vid_{}", gateway.seed.hex("video id", &receipt.nth.to_string(), 24));
+    let job = Job {
+        request_id: request_id.clone(),
         model: model.id.to_string(),
         is_portrait: order.is_portrait(model),
         takes: pace(&model.id, gateway.settings.job_time),
-        fails: mood.fails_the_job(),
+        fails: mood == Mood::Fail,
         started: clock::now(),
         created: clock::wall(),
-    });
+    };
+    lock(&gateway.jobs).insert(request_id.clone(), job);
     mood.dawdle(&gateway.settings).await?;
-    Ok(mood.spoil(wire::json(&Accepted {
-        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
-        request_id,
-        model: &model.id,
-        cost: Cost {
-            this_request: model.toll.short().to_string(),
-            per_video: model.toll.short().to_string(),
-        },
-        balance: receipt.left.short().to_string(),
-        metadata: Metadata { latency_ms: clock::now().duration_since(arrived).as_millis() },
-    })))
+    let cost = model.toll.short().to_string();
+    Ok(mood.spoil(front::json(&json!({
+        "request_id": request_id,
+        "model": model.id,
+        "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        "cost": { "this_request": cost, "per_video": cost },
+        "balance": receipt.left.short().to_string(),
+        "metadata": { "latency_ms": clock::now().duration_since(arrived).as_millis() },
+    }))))
 }
 
 /// How far the job is that the query names. `origin` is where clips are fetched from.
 pub(super) fn status(gateway: &Gateway, query: &str, origin: &str) -> Reply {
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, id)) = pairs.find(|(name, _)| name == "request_id") else {
-        return Err(wire::refuse(wire::INVALID, "The query has no request_id"));
+        return Err(front::refuse(front::INVALID, "The query has no request_id"));
     };
-    let jobs = gateway.jobs.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let jobs = lock(&gateway.jobs);
     let Some(job) = jobs.get(id.as_ref()) else {
-        return Err(wire::refuse(wire::NOT_FOUND, "There is no such job"));
+        return Err(front::refuse(front::NOT_FOUND, "There is no such job"));
     };
-    Ok(wire::json(&job.status(clock::now(), origin)))
+    Ok(front::json(&job.status(clock::now(), origin)))
 }
 
 /// The account's jobs. Each was paid for, so the balance bounds how many there are.
-#[derive(Default)]
-pub(super) struct Jobs(Mutex<HashMap<String, Job>>);
+pub(super) type Jobs = Mutex<HashMap<String, Job>>;
 
-struct Job {
+pub(super) struct Job {
     request_id: String,
     model: String,
     is_portrait: bool,
@@ -96,27 +103,6 @@ struct Order {
     duration: Option<u32>,
     aspect_ratio: Option<String>,
     image_url: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Accepted<'a> {
-    request_id: String,
-    model: &'a str,
-    message: String,
-    cost: Cost,
-    balance: String,
-    metadata: Metadata,
-}
-
-#[derive(Serialize)]
-struct Cost {
-    this_request: String,
-    per_video: String,
-}
-
-#[derive(Serialize)]
-struct Metadata {
-    latency_ms: u128,
 }
 
 /// "Fields of the video status response: not shown" (2.5). Guess: all of them.
@@ -162,16 +148,6 @@ impl Order {
     }
 }
 
-impl Jobs {
-    /// Starts a job and gives its identifier.
-    fn start(&self, job: Job) -> String {
-        let request_id = job.request_id.clone();
-        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.insert(request_id.clone(), job);
-        request_id
-    }
-}
-
 impl Job {
     fn status(&self, now: Instant, origin: &str) -> Status<'_> {
         let done = match self.takes.as_millis() {
@@ -191,7 +167,7 @@ impl Job {
             progress,
             model: &self.model,
             created_at: clock::iso8601(self.created),
-            video_url: is_completed.then(|| clips::address(origin, self.is_portrait)),
+            video_url: is_completed.then(|| clip_address(origin, self.is_portrait)),
             error: (status == "failed").then_some("The video could not be made"),
         }
     }
@@ -204,6 +180,102 @@ fn pace(model: &str, job_time: Duration) -> Duration {
 
 fn is_web_address(text: &str) -> bool {
     url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+}
+
+/// Where clips live.
+pub(super) const CLIP_FOLDER: &str = "/clips/";
+
+/// Drawn by `contrib/make-clips.sh`.
+const CLIPS: &[(&str, &[u8])] = &[
+    ("landscape.mp4", include_bytes!("clips/landscape.mp4")),
+    ("portrait.mp4", include_bytes!("clips/portrait.mp4")),
+];
+
+/// The absolute address of a clip on `origin`.
+fn clip_address(origin: &str, is_portrait: bool) -> String {
+    let (name, _) = CLIPS[usize::from(is_portrait)];
+    format!("{origin}{CLIP_FOLDER}{name}")
+}
+
+/// The clip at `path`, or the part of it that `Range` asks for.
+pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
+    let name = path.strip_prefix(CLIP_FOLDER).unwrap_or_default();
+    let Some((_, clip)) = CLIPS.iter().find(|(known, _)| *known == name) else {
+        return Err(front::refuse(front::NOT_FOUND, "There is no such clip"));
+    };
+    // We give no validator, so whatever If-Range holds does not match: the whole clip, then.
+    let range = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE));
+    let part = range
+        .and_then(|value| value.to_str().ok())
+        .map_or(Part::Whole, |range| Part::of(range, clip.len()));
+    Ok(decorate(match part {
+        Part::Whole => mp4(StatusCode::OK, clip),
+        Part::Some(bytes) => {
+            let shown = format!("bytes {}-{}/{}", bytes.start, bytes.end - 1, clip.len());
+            with_range(mp4(StatusCode::PARTIAL_CONTENT, &clip[bytes]), &shown)
+        }
+        Part::Beyond => {
+            let shown = format!("bytes */{}", clip.len());
+            with_range(mp4(StatusCode::RANGE_NOT_SATISFIABLE, &[]), &shown)
+        }
+    }))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// Not empty, and within the clip.
+    Some(Range<usize>),
+    Beyond,
+}
+
+impl Part {
+    /// Reads one range of bytes (RFC 9110, 14.1.2). What is malformed, and several ranges at once,
+    /// ask for the whole.
+    fn of(range: &str, length: usize) -> Self {
+        let one = range.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-'));
+        let (first, last) = match one {
+            Some(("", suffix)) => match suffix.parse::<usize>() {
+                Ok(0) => return Self::Beyond,
+                Ok(suffix) => (length.saturating_sub(suffix), length - 1),
+                Err(_) => return Self::Whole,
+            },
+            Some((first, last)) => match (first.parse::<usize>(), last.parse::<usize>()) {
+                (Ok(first), Ok(last)) if first <= last => (first, last),
+                (Ok(first), Err(_)) if last.is_empty() => (first, length - 1),
+                _ => return Self::Whole,
+            },
+            None => return Self::Whole,
+        };
+        match first < length {
+            true => Self::Some(first..last.min(length - 1) + 1),
+            false => Self::Beyond,
+        }
+    }
+}
+
+fn mp4(status: StatusCode, bytes: &'static [u8]) -> Answer {
+    front::answer(status, "video/mp4", Bytes::from_static(bytes))
+}
+
+fn with_range(mut answer: Answer, range: &str) -> Answer {
+    if let Ok(range) = HeaderValue::from_str(range) {
+        answer.headers_mut().insert(CONTENT_RANGE, range);
+    }
+    answer
+}
+
+/// Any page may play a clip and read it by script.
+fn decorate(mut answer: Answer) -> Answer {
+    for (name, value) in [
+        (ACCEPT_RANGES, "bytes"),
+        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        (ACCESS_CONTROL_EXPOSE_HEADERS, "accept-ranges, content-length, content-range"),
+        (CACHE_CONTROL, "public, max-age=3600"),
+    ] {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
 }
 
 #[cfg(test)]
@@ -260,5 +332,37 @@ mod tests {
         }
         assert_eq!(pace("video-c-2", Duration::from_secs(30)), Duration::from_secs(18));
         assert_eq!(pace("video-a-2", Duration::from_secs(30)), Duration::from_secs(30));
+    }
+
+    #[test]
+    fn ranges_are_read_as_players_write_them() {
+        for (range, part) in [
+            ("bytes=0-", Part::Some(0..100)),
+            ("bytes=0-0", Part::Some(0..1)),
+            ("bytes=10-19", Part::Some(10..20)),
+            ("bytes=99-200", Part::Some(99..100)),
+            ("bytes=-1", Part::Some(99..100)),
+            ("bytes=-500", Part::Some(0..100)),
+            ("bytes=100-", Part::Beyond),
+            ("bytes=-0", Part::Beyond),
+            ("bytes=20-10", Part::Whole),
+            ("bytes=a-b", Part::Whole),
+            ("bytes=-", Part::Whole),
+            ("bytes=0-1,4-5", Part::Whole),
+            ("lines=0-1", Part::Whole),
+            ("", Part::Whole),
+        ] {
+            assert_eq!(Part::of(range, 100), part, "{range}");
+        }
+    }
+
+    #[test]
+    fn both_clips_are_small_and_ready_to_stream() {
+        for (name, clip) in CLIPS {
+            assert!(clip.len() < 60 * 1024, "{name} has {} bytes", clip.len());
+            let place = |word: &[u8]| clip.windows(4).position(|four| four == word);
+            assert!(place(b"moov") < place(b"mdat"), "{name}: its index comes last");
+            assert_eq!(place(b"ftyp"), Some(4), "{name}");
+        }
     }
 }

@@ -47,8 +47,20 @@ pub struct Evidence {
     pub number: u64,
     /// It counts as charged because reconciliation or the operator says so: no reply was read.
     pub is_assumed: bool,
+    /// Whether it was sent to this ledger's account for certain; see [`Account`].
+    pub is_recognised: bool,
     /// What is known of the video's job.
     pub job: Option<JobState>,
+}
+
+/// Whose account a purchase is sent to. It is fixed when the purchase is sent, and outlives restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// The ledger's: the gateway has listed the account's keys since they last changed here.
+    Recognised,
+    /// Unknown. The purchase may have been charged to another account, so this account's counters neither
+    /// prove nor disprove the charge.
+    Unrecognised,
 }
 
 /// What to do with the ids of the keys that the gateway lists.
@@ -58,6 +70,7 @@ pub enum Recognise {
     Look,
     /// Compare them, and note all of them if the account is the same. If they are another account's,
     /// earlier checkpoints are no longer used: that account may have been charged for purchases since.
+    /// The noted rate limit is forgotten, as that account may have told it.
     Note,
     /// If they are another account's, give the ledger to that account: earlier ids become history, and
     /// earlier checkpoints are no longer used.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use super::{Recognise, Store, Unavailable};
+use super::{Account, Recognise, Store, Unavailable};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 
 /// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
@@ -25,19 +25,32 @@ const COME_BACK: Duration = Duration::from_secs(60);
 enum Standing {
     /// The gateway was not asked yet.
     Unasked,
-    /// It is the ledger's, or nobody can say.
+    /// Nobody can say: it sells, and what it sells may be on another account.
+    Untold,
+    /// It is the ledger's.
     Ours,
     /// It is another one.
     Other,
 }
 
-/// Whether the gateway's account is the ledger's. Clones share it.
+/// Whether the gateway's account is the ledger's. Clones share it; each speaks for one gateway.
 #[derive(Clone, Debug)]
-pub struct Binding(Arc<Shared>);
+pub struct Binding {
+    shared: Arc<Shared>,
+    /// How many gateways with other keys or another address there were before.
+    gateway: u64,
+}
+
+/// A standing, and the gateway that it is about.
+#[derive(Clone, Copy, Debug)]
+struct Judged {
+    standing: Standing,
+    gateway: u64,
+}
 
 #[derive(Debug)]
 struct Shared {
-    standing: watch::Sender<Standing>,
+    judged: watch::Sender<Judged>,
     /// The ledger is to be given to the account, if it is another one.
     is_new: AtomicBool,
 }
@@ -54,17 +67,23 @@ impl Binding {
     }
 
     fn with(standing: Standing) -> Self {
-        let standing = watch::Sender::new(standing);
-        Self(Arc::new(Shared { standing, is_new: AtomicBool::new(false) }))
+        let judged = watch::Sender::new(Judged { standing, gateway: 0 });
+        let shared = Arc::new(Shared { judged, is_new: AtomicBool::new(false) });
+        Self { shared, gateway: 0 }
+    }
+
+    /// The same, speaking for another gateway: the one after so many changes of keys or address.
+    pub fn of_gateway(&self, gateway: u64) -> Self {
+        Self { shared: Arc::clone(&self.shared), gateway }
     }
 
     /// Gives the ledger to the account of the next listing.
     pub fn renew(&self) {
-        self.0.is_new.store(true, Ordering::Relaxed);
+        self.shared.is_new.store(true, Ordering::Relaxed);
     }
 
     /// Compares the account's keys with those that the ledger notes, and notes them; whether it is known to
-    /// be the ledger's.
+    /// be the ledger's. What a former gateway listed says nothing of the one that is in use.
     ///
     /// # Errors
     /// The ledger's; then whatever is known stays.
@@ -73,7 +92,7 @@ impl Binding {
             self.is_not_told();
             return Ok(false);
         }
-        let is_same = match self.0.is_new.load(Ordering::Relaxed) {
+        let is_same = match self.shared.is_new.load(Ordering::Relaxed) {
             true => self.adopt(ledger, keys).await,
             false => self.note(ledger, keys).await,
         };
@@ -83,10 +102,17 @@ impl Binding {
     }
 
     fn stand(&self, standing: Standing) {
-        let was = self.0.standing.send_replace(standing);
+        let mut was = standing;
+        self.shared.judged.send_if_modified(|judged| {
+            let is_current = judged.gateway == self.gateway;
+            if is_current {
+                was = std::mem::replace(&mut judged.standing, standing);
+            }
+            is_current
+        });
         match (was, standing) {
             (Standing::Other, Standing::Ours) => info!("gateway account recognised; selling again"),
-            (Standing::Ours | Standing::Unasked, Standing::Other) => error!(
+            (Standing::Ours | Standing::Untold | Standing::Unasked, Standing::Other) => error!(
                 "gateway account is not the ledger's: nothing is sold; use a key of the ledger's \
                  account, or start once with: tollgate serve --new-account"
             ),
@@ -109,43 +135,56 @@ impl Binding {
             false => warn!("--new-account: ledger given to the gateway's account"),
         }
         let is_same = ledger.recognise(keys, Recognise::Adopt).await?;
-        self.0.is_new.store(false, Ordering::Relaxed);
+        self.shared.is_new.store(false, Ordering::Relaxed);
         Ok(is_same)
     }
 
     /// Nothing was told: whatever is known stays.
     pub fn is_not_told(&self) {
-        self.0.standing.send_if_modified(|standing| {
-            let is_first = *standing == Standing::Unasked;
+        self.shared.judged.send_if_modified(|judged| {
+            let is_first = judged.standing == Standing::Unasked;
             if is_first {
-                *standing = Standing::Ours;
+                judged.standing = Standing::Untold;
             }
             is_first
         });
     }
 
-    /// The gateway's keys or its address changed: purchases wait a moment for the next listing, as for the
-    /// first one. An account that is known to be another one stays so. The ledger is not given to an account
+    /// The gateway's keys or its address changed, to those that this one speaks for: purchases wait a moment
+    /// for the next listing, as for the first one. An account that is known to be another one stays so. The ledger is not given to an account
     /// that nobody meant when the server started.
     pub fn ask_again(&self) {
-        if self.0.is_new.swap(false, Ordering::Relaxed) {
+        if self.shared.is_new.swap(false, Ordering::Relaxed) {
             error!(
                 "--new-account: ledger not given to the gateway's account: its keys or its address \
                  changed before it listed its keys; start again with --new-account if it is still meant"
             );
         }
-        self.0.standing.send_if_modified(|standing| {
-            let is_known = *standing == Standing::Ours;
-            if is_known {
-                *standing = Standing::Unasked;
+        self.shared.judged.send_modify(|judged| {
+            judged.gateway = self.gateway;
+            if judged.standing != Standing::Other {
+                judged.standing = Standing::Unasked;
             }
-            is_known
         });
     }
 
     /// Returns whether the account is known to be another one.
     pub fn is_other(&self) -> bool {
-        *self.0.standing.borrow() == Standing::Other
+        self.standing() == Standing::Other
+    }
+
+    /// Whose account a purchase is charged to that is sent to this gateway now.
+    pub fn account(&self) -> Account {
+        let judged = *self.shared.judged.borrow();
+        if judged.standing == Standing::Ours && judged.gateway == self.gateway {
+            Account::Recognised
+        } else {
+            Account::Unrecognised
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        self.shared.judged.borrow().standing
     }
 
     /// Waits a moment for the first listing.
@@ -153,13 +192,13 @@ impl Binding {
     /// # Errors
     /// 503, if the account is known to be another one.
     pub async fn may_sell(&self) -> Result<(), Problem> {
-        let mut standing = self.0.standing.subscribe();
-        let known = standing.wait_for(|standing| *standing != Standing::Unasked);
+        let mut judged = self.shared.judged.subscribe();
+        let known = judged.wait_for(|judged| judged.standing != Standing::Unasked);
         if timeout(PATIENCE, known).await.is_err() {
             self.is_not_told();
         }
-        match *self.0.standing.borrow() {
-            Standing::Unasked | Standing::Ours => Ok(()),
+        match self.standing() {
+            Standing::Unasked | Standing::Untold | Standing::Ours => Ok(()),
             Standing::Other => Err(Problem::new(&LEDGER_UNAVAILABLE)
                 .detail(
                     "the gateway's key belongs to another account than the ledger of this server: \
@@ -214,6 +253,37 @@ mod tests {
         assert!(!recognise(&binding, "wrong account").await.unwrap());
         assert!(binding.is_other());
         assert!(recognise(&binding, "first account").await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn account_is_recognised_only_once_the_gateway_in_use_lists_the_ledgers_keys() {
+        use Account::{Recognised, Unrecognised};
+        let ledger = Store::in_memory(Arc::new(clock::wall));
+        let former = Binding::real();
+        former.may_sell().await.expect("nobody can say");
+        assert_eq!(former.account(), Unrecognised);
+        let list = async |binding: &Binding, id: &str| {
+            binding.recognise(&ledger, vec![id.to_owned()]).await
+        };
+        assert!(list(&former, "ours").await.unwrap());
+        assert_eq!(former.account(), Recognised);
+        former.is_not_told();
+        assert_eq!(former.account(), Recognised, "a listing that is missing changes nothing");
+
+        let binding = former.of_gateway(1);
+        assert_eq!(binding.account(), Unrecognised, "before the keys change");
+        binding.ask_again();
+        assert!(list(&former, "ours").await.unwrap(), "an answer from before the change");
+        assert_eq!((binding.account(), former.account()), (Unrecognised, Unrecognised));
+        let began = clock::now();
+        binding.may_sell().await.expect("nobody can say");
+        assert_eq!(began.elapsed(), PATIENCE, "it waits for the listing of the new keys");
+        assert_eq!(binding.account(), Unrecognised);
+        assert!(!list(&former, "another's").await.unwrap());
+        assert!(!binding.is_other());
+        assert!(list(&binding, "ours").await.unwrap());
+        assert_eq!((binding.account(), former.account()), (Recognised, Unrecognised));
+        assert_eq!(Binding::play().account(), Recognised);
     }
 
     #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ pub mod sqlite;
 
 use std::sync::Arc;
 
-pub use audit::{Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
+pub use audit::{Account, Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
 pub use binding::Binding;
 pub use caller::Caller;
 pub use job::{AccountLimit, Job, JobState, KeyId, Place, TakenPlace, Word};

@@ -5,13 +5,19 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
+use tollgate::store::State;
 
-use crate::desk::{CHAT, CHAT_BODY, Desk, Server, gateway, post};
+use crate::desk::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
+use crate::recorder::Recorder;
 
 /// Sells a chat, or says why not.
 fn buy(server: &Server) -> String {
-    let body = CHAT_BODY.replace("hello", &format!("hello {:?}", tollgate::clock::now()));
+    say(server, "hello")
+}
+
+fn say(server: &Server, word: &str) -> String {
+    let body = CHAT_BODY.replace("hello", &format!("{word} {:?}", tollgate::clock::now()));
     post(server.address, "/api/v1/chat", "X-Of: test", &body)
 }
 
@@ -78,6 +84,39 @@ fn another_accounts_key_sells_nothing_until_the_ledger_is_given_to_it() {
     assert_eq!(count("SELECT count(*) FROM account_keys WHERE retired IS NOT NULL"), 2);
     assert_eq!(count("SELECT count(*) FROM checks WHERE purchases IS NOT NULL"), 0);
     assert!(count("SELECT count(*) FROM checks") >= 2, "they are history");
+}
+
+#[test]
+fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another() {
+    let desk = Desk::open();
+    drop(noted(&desk, &["serve"], &[]));
+    desk.checkpoint(60 * MINUTE);
+    let other = Recorder::unlisted();
+    let url = format!("http://{}", other.address);
+    let server = desk.serve_with(&["serve"], &[("TOLLGATE_GATEWAY__BASE_URL", &url)]);
+    let (sold, lost) = (say(&server, "hello"), say(&server, "lost"));
+    assert!(sold.starts_with("HTTP/1.1 200"), "{sold}");
+    assert!(lost.contains(r#""charged":"unknown""#), "{lost}");
+    drop(server);
+    let ago = i64::try_from((30 * MINUTE).as_nanos()).unwrap();
+    let file = Connection::open(desk.path()).unwrap();
+    let age = "UPDATE purchases SET at = at - ?1, ended_at = ended_at - ?1";
+    assert_eq!(file.execute(age, params![ago]), Ok(2));
+    drop(file);
+    let [sold, lost] = desk.rows().try_into().expect("two purchases");
+    assert_eq!((sold.state, lost.state), (State::Posted, State::Unknown));
+
+    // Back at the first account. It counts one chat more, which is lost here.
+    let server = desk.serve();
+    let counted = desk.lose(CHAT, 20 * MINUTE);
+    desk.charge_chat();
+    let out = desk.left(&["reconcile"]);
+    assert!(line(&out, lost.id).contains("tollgate purchase resolve"), "{out}");
+    assert!(line(&out, counted).contains("1 of 3 alike were charged"), "{out}");
+    assert_eq!([lost.id, counted].map(|id| desk.state(id)), [State::Unknown; 2]);
+    desk.done(&["purchase", "resolve", &lost.id.to_string(), "charged"]);
+    assert_eq!(desk.state(lost.id), State::Posted);
+    drop(server);
 }
 
 #[test]

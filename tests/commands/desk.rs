@@ -14,8 +14,8 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::sandbox::{Sandbox, Settings};
 use tollgate::store::{
-    Checkpoint, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Row, Service, Snapshot,
-    State, Store,
+    Account, Checkpoint, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Row, Service,
+    Snapshot, State, Store,
 };
 
 pub(crate) const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
@@ -140,7 +140,7 @@ impl Desk {
         self.runtime.block_on(async {
             ledger.reserve(&reservation).await.unwrap();
             if let Some(ending) = ending {
-                ledger.sent(id).await.unwrap();
+                ledger.sent(id, Account::Recognised).await.unwrap();
                 ledger.settle(id, ending).await.unwrap();
             }
         });
@@ -157,7 +157,7 @@ impl Desk {
         let id = self.enter(what, "192.0.2.1", None, sent);
         let ledger = self.ledger(lost);
         self.runtime.block_on(async {
-            ledger.sent(id).await.unwrap();
+            ledger.sent(id, Account::Recognised).await.unwrap();
             ledger.settle(id, Ending::Unknown).await.unwrap();
         });
         id

@@ -25,7 +25,15 @@ impl Recorder {
     /// One that tells this rate limit.
     pub(crate) fn telling(requests: usize, seconds: u64) -> Self {
         let limit = format!(r#"{{"requests":{requests},"windowSeconds":{seconds}}}"#);
-        let books = BOOKS.replace(r#"{"requests":60,"windowSeconds":60}"#, &limit);
+        Self::listing(BOOKS.replace(r#"{"requests":60,"windowSeconds":60}"#, &limit))
+    }
+
+    /// One that lists no keys: it hangs up on whoever asks for them.
+    pub(crate) fn unlisted() -> Self {
+        Self::listing(String::new())
+    }
+
+    fn listing(books: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let arrivals = Arc::new(Mutex::new(Vec::new()));
@@ -55,7 +63,8 @@ impl Recorder {
     }
 }
 
-/// One request after another; an arrival is written down before its answer.
+/// One request after another; an arrival is written down before its answer. A payload with the word "lost"
+/// has none.
 fn answer(stream: TcpStream, arrivals: &Mutex<Vec<Instant>>, books: &str) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
@@ -71,9 +80,13 @@ fn answer(stream: TcpStream, arrivals: &Mutex<Vec<Instant>>, books: &str) {
         }
         let length = head.iter().find_map(|line| line.strip_prefix("content-length:"));
         let length = length.map_or(0, |length| length.trim().parse().unwrap());
-        reader.read_exact(&mut vec![0; length]).unwrap();
+        let mut payload = vec![0; length];
+        reader.read_exact(&mut payload).unwrap();
         arrivals.lock().unwrap().push(clock::now());
         let body = if head[0].starts_with("get /api/api-keys ") { books } else { CHAT };
+        if body.is_empty() || payload.windows(4).any(|word| word == b"lost") {
+            return;
+        }
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
         let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
         if writer.write_all(answer.as_bytes()).is_err() {

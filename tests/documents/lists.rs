@@ -1,43 +1,17 @@
-//! Lists in the documents are those of the code: problems, endpoints, moods, metrics, modules.
+//! Lists in the documents are those of the code: faults, moods, metrics, modules.
 
 use std::collections::BTreeSet;
 
-use tollgate::downstream::route::{Path, ROUTES};
 use tollgate::metrics::Metrics;
-use tollgate::problem::{ALL, Charged};
+use tollgate::problem::FAULTS;
 use tollgate::sandbox::MOODS;
 
-use crate::markdown::{read, rows, section, sections, spans};
+use crate::markdown::{read, rows, section, spans};
 use crate::references::sources;
 
 #[test]
-fn every_problem_has_its_section_and_nothing_else_has() {
-    let text = read("docs/problems.md");
-    let sections = sections(&text);
-    let documented: Vec<_> =
-        sections.iter().map(|(heading, _)| heading.trim_matches('`')).collect();
-    let known: Vec<_> = ALL.iter().map(|kind| kind.code).collect();
-    assert_eq!(documented, known);
-    for (kind, (_, section)) in ALL.iter().zip(sections) {
-        let charged = match kind.charged {
-            Charged::No => "no",
-            Charged::Yes => "yes",
-            Charged::Unknown => "unknown",
-        };
-        let status = kind.status.as_u16();
-        let row = format!("{}. Status {status}, charged: {charged}.\n", kind.title);
-        assert!(section.contains(&row), "{}: expected {row:?}", kind.code);
-        let advice = format!("What to do: {}\n", kind.advice);
-        assert!(section.contains(&advice), "{}: expected {advice:?}", kind.code);
-        assert!(section.contains("\nWhen: "), "{}", kind.code);
-    }
-}
-
-#[test]
 fn every_fault_of_a_payload_is_explained() {
-    let text = read("docs/problems.md");
-    let table = rows(section(&text, "`invalid_request`"));
-    let explained: BTreeSet<_> = table.iter().flat_map(|row| spans(row[0])).collect();
+    let explained: BTreeSet<_> = FAULTS.iter().flat_map(|(codes, _)| spans(codes)).collect();
     let judges: Vec<_> = sources().filter(|(path, _)| path.starts_with("src/validate/")).collect();
     let after = |mark: &'static str| {
         let rest = judges.iter().flat_map(move |(_, code)| code.split(mark).skip(1));
@@ -51,40 +25,9 @@ fn every_fault_of_a_payload_is_explained() {
         "model" => "unknown_model",
         "role" => "unknown_role",
         "aspect_ratio" => "unknown_aspect_ratio",
-        other => panic!("unknown_{other} is new: name it here and in docs/problems.md"),
+        other => panic!("unknown_{other} is new: name it here and in src/problem/kinds.rs"),
     }));
     assert_eq!(explained, raised);
-}
-
-#[test]
-fn the_readme_lists_every_endpoint_and_no_other() {
-    let readme = read("README.md");
-    let table = rows(section(&readme, "Endpoints"));
-    let listed: BTreeSet<_> = table
-        .iter()
-        .filter_map(|row| row[0].strip_prefix('`')?.strip_suffix('`')?.split_once(' '))
-        .map(|(method, path)| {
-            let path = path.split(['?', '<']).next().unwrap_or_default();
-            (method.to_owned(), path.to_owned())
-        })
-        .collect();
-    let served: BTreeSet<_> = ROUTES
-        .iter()
-        .map(|route| (route.method.to_string(), route.path.template().to_owned()))
-        .collect();
-    assert_eq!(listed, served);
-    for route in ROUTES {
-        let counted = format!("{:?}", route.class).to_lowercase();
-        let row = table.iter().find(|row| match route.path {
-            Path::Exact(path) => {
-                [format!("`{} {path}`", route.method), format!("`{} {path}?", route.method)]
-                    .iter()
-                    .any(|start| row[0].starts_with(start))
-            }
-            Path::Below(prefix) => row[0].starts_with(&format!("`{} {prefix}<", route.method)),
-        });
-        assert_eq!(row.map(|row| row[2]), Some(&*counted), "{route:?}");
-    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Keeps the documents true: what they list is what the code has, and what they tell people to type works.
 #![cfg(test)]
 
+mod generated;
 mod lists;
 mod markdown;
 mod references;

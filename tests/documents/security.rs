@@ -96,11 +96,16 @@ fn is_test(path: &str) -> bool {
         Some(_) => module,
         None => format!("tests/{module}"),
     };
-    let code = [format!("{base}.rs"), format!("{base}/main.rs"), format!("{base}/tests.rs")]
-        .iter()
-        .filter(|file| Path::new(file).exists())
-        .filter_map(|file| fs::read_to_string(file).ok())
-        .collect::<String>();
+    let code = [
+        format!("{base}.rs"),
+        format!("{base}/main.rs"),
+        format!("{base}/mod.rs"),
+        format!("{base}/tests.rs"),
+    ]
+    .iter()
+    .filter(|file| Path::new(file).exists())
+    .filter_map(|file| fs::read_to_string(file).ok())
+    .collect::<String>();
     let lines: Vec<_> = code.lines().map(str::trim).collect();
     let starts = [format!("fn {name}("), format!("async fn {name}(")];
     let is_marked = |place: usize| {

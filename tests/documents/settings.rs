@@ -7,7 +7,6 @@ use tollgate::config::{Config, Environment, Fault, Source, Store, Target};
 
 /// Commented settings that show an example, as their default is absence.
 const EXAMPLES: &[&str] = &[
-    "server.tls",
     "gateway.base_url",
     "access.jwt",
     "budget.total",
@@ -102,7 +101,7 @@ fn the_settings_file_loads_with_every_setting_uncommented() {
     let config = read(&file, &live).expect("every example is right");
     assert!(matches!(config.gateway.target, Target::Live { .. }));
     assert_eq!(config.store, Store::Sqlite("tollgate.db".into()));
-    assert!(config.server.tls.is_some() && config.budget.caller.day.is_some());
+    assert!(config.budget.caller.day.is_some());
     assert!(config.catalog.chat_model("new-model").is_some());
     let file = uncommented(&shipped(), |name| name == "access.jwt");
     assert!(read(&file, &[("TOLLGATE_ACCESS__MODE", "jwt")]).is_ok());
@@ -146,7 +145,7 @@ fn the_example_environment_is_the_sandbox_until_it_is_filled_in() {
         read("", &rows).expect("it is right").gateway.target
     };
     assert!(matches!(read_example(&[], ""), Target::Sandbox));
-    assert!(matches!(read_example(&["TOLLGATE_SECRET", "REDIS_URL"], ""), Target::Sandbox));
+    assert!(matches!(read_example(&["TOLLGATE_SECRET"], ""), Target::Sandbox));
     let live = read_example(&["TOLLGATE_GATEWAY__BASE_URL"], "svc_sk_example");
     assert!(matches!(live, Target::Live { .. }));
 }

@@ -35,9 +35,8 @@ fn every_snippet_of_settings_loads() {
                 key_file: &|_| Err("none is read".to_owned()),
             });
             let place = document.display();
-            match outcome {
-                Ok(config) => assert!(config.not_yet().is_empty(), "{place}:\n{block}"),
-                Err(faults) => panic!("{place}: {}\n{block}", faults[0]),
+            if let Err(faults) = outcome {
+                panic!("{place}: {}\n{block}", faults[0]);
             }
             loaded += 1;
         }

@@ -1,4 +1,4 @@
-//! A minute of good, bad and broken traffic against the real binary before a sandbox: it takes no more
+//! A while of good, bad and broken traffic against the real binary before a sandbox: it takes no more
 //! memory, descriptors or threads than at first, does not become slow, and its money adds up.
 //!
 //! Traffic comes in three laps with a rest after each. What is left at a rest is what the process
@@ -16,7 +16,7 @@ use gate::{Gate, Kept};
 use traffic::Heard;
 
 const LAPS: u32 = 3;
-const SECONDS: u64 = 60;
+const SECONDS: u64 = 15;
 /// Caches that fill late, fragments of the heap.
 const SPARE_KILOBYTES: u64 = 8 * 1_024;
 /// What one more request may leave behind: nothing, but counters and pages of the ledger's caches grow.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Checkpoint, Ending, Evidence, Job, JobState, PurchaseId, Recognise, Reservation, Service,
-    Snapshot, State, Word,
+    Account, AccountLimit, Checkpoint, Ending, Evidence, Job, JobState, PurchaseId, Recognise,
+    Reservation, Service, Snapshot, State, Word,
 };
 
 use crate::desk::*;
@@ -18,10 +18,12 @@ on_every_backend!(
     snapshots_come_newest_first,
     evidence_is_what_the_counters_may_hold,
     charge_without_a_reply_is_assumed,
+    unrecognised_account_stays_with_its_purchase,
     one_purchase_is_found_by_its_id,
     one_key_in_common_is_the_same_account,
     adopted_account_uses_no_earlier_checkpoint,
     checkpoint_before_another_account_is_not_used,
+    rate_limit_of_another_account_is_forgotten,
 );
 
 fn snapshot(chats: u64, at: Duration) -> Snapshot {
@@ -140,6 +142,18 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
     assert_eq!((&jobs[..3], &jobs[3..]), (&states[..], &[None; 4][..]));
 }
 
+async fn unrecognised_account_stays_with_its_purchase(desk: Desk) {
+    let (listed, unlisted) = (desk.send(&asked("ann", TOLL)).await, asked("ann", TOLL));
+    desk.reserve(&unlisted).await.expect("set aside");
+    let sent = async |account| bounded(desk.store.sent(unlisted.id, account)).await.unwrap();
+    sent(Account::Unrecognised).await;
+    sent(Account::Recognised).await;
+    desk.settle(unlisted.id, Ending::Unknown).await;
+    let found = desk.evidence(0, Duration::MAX).await;
+    let found: Vec<_> = found.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect();
+    assert_eq!(found, [(listed, true), (unlisted.id, false)]);
+}
+
 async fn charge_without_a_reply_is_assumed(desk: Desk) {
     let read = desk.buy(&asked("ann", TOLL), "").await;
     let lost = desk.send(&asked("ann", TOLL)).await;
@@ -186,6 +200,24 @@ async fn adopted_account_uses_no_earlier_checkpoint(desk: Desk) {
     // And back: a key that was noted once is noted again.
     assert!(desk.recognise(&["a"], Adopt).await);
     assert!(desk.recognise(&["a"], Look).await && !desk.recognise(&["y"], Look).await);
+}
+
+async fn rate_limit_of_another_account_is_forgotten(desk: Desk) {
+    use Recognise::{Adopt, Look, Note};
+    let limit = AccountLimit { requests: 1_000, window_seconds: 60 };
+    let noted = async || {
+        desk.store.note_limit(limit);
+        bounded(desk.store.noted_limit()).await.expect("read")
+    };
+    let left = async || bounded(desk.store.noted_limit()).await.expect("read");
+    assert!(desk.recognise(&["a"], Note).await);
+    for (keys, how) in [(["a"], Note), (["x"], Look), (["b"], Adopt)] {
+        assert_eq!(noted().await, Some(limit));
+        desk.recognise(&keys, how).await;
+        assert_eq!(left().await, Some(limit), "{how:?}");
+    }
+    assert!(!desk.recognise(&["x"], Note).await);
+    assert_eq!(left().await, None);
 }
 
 async fn checkpoint_before_another_account_is_not_used(desk: Desk) {

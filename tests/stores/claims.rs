@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, Refused, Room, State};
+use tollgate::store::{Account, Ending, Refused, Room, State};
 
 use crate::desk::*;
 
@@ -30,7 +30,7 @@ async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
     let first = keyed("k", "p");
     desk.reserve(&first).await.unwrap();
     assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Reserved);
-    desk.store.sent(first.id).await.unwrap();
+    desk.store.sent(first.id, Account::Recognised).await.unwrap();
     assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Sent);
     desk.settle(first.id, posted(TOLL, "hello")).await;
     desk.store.delivered(first.id);
@@ -113,7 +113,7 @@ async fn a_twin_joins_while_the_first_one_runs(desk: Desk) {
     desk.reserve(&first).await.unwrap();
     desk.pass(2 * HOUR);
     assert_eq!(desk.known(&twin("p", desk.now(), false)).await.id, first.id);
-    desk.store.sent(first.id).await.unwrap();
+    desk.store.sent(first.id, Account::Recognised).await.unwrap();
     assert_eq!(desk.known(&twin("p", desk.now(), false)).await.state, State::Sent);
 }
 

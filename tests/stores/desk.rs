@@ -9,8 +9,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Claim, Clock, Earlier, Ending, Identity, KeptReply, Limits, PurchaseId, Refused, Reservation,
-    Room, Row, Scope, Service, Spent, State, Store, Twin,
+    Account, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limits, PurchaseId, Refused,
+    Reservation, Room, Row, Scope, Service, Spent, State, Store, Twin,
 };
 
 /// 2025-11-20, noon.
@@ -85,7 +85,7 @@ impl Desk {
     /// Reserves and sends.
     pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
         self.reserve(asked).await.expect("set aside");
-        bounded(self.store.sent(asked.id)).await.expect("marked");
+        bounded(self.store.sent(asked.id, Account::Recognised)).await.expect("marked");
         asked.id
     }
 

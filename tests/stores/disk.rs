@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, Money, OpenError, Refused, Room, Scope, State, Store};
+use tollgate::store::{Account, Ending, Money, OpenError, Refused, Room, Scope, State, Store};
 
 use crate::desk::*;
 use crate::jobs::job;
@@ -75,7 +75,7 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
         if let Err(refused) = desk.reserve(&next).await {
             break refused;
         }
-        let _ = desk.store.sent(next.id).await;
+        let _ = desk.store.sent(next.id, Account::Recognised).await;
         // A reply that finds no room leaves its purchase as it was, and one without a reply may still fit.
         if desk.store.settle(next.id, posted(TOLL, &big)).await.is_err() {
             let bare = Ending::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
@@ -245,7 +245,7 @@ async fn a_ledger_that_cannot_be_used_refuses_everything() {
     let broken = Store::unusable("damaged");
     let asked = asked("ann", TOLL);
     assert!(matches!(broken.reserve(&asked).await, Err(Refused::Unavailable(_))));
-    assert!(broken.sent(asked.id).await.is_err());
+    assert!(broken.sent(asked.id, Account::Recognised).await.is_err());
     assert!(broken.settle(asked.id, Ending::Voided).await.is_err());
     assert!(broken.spent(Scope::Total).await.is_err());
     assert!(broken.rows(Duration::ZERO).await.is_err());

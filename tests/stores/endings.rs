@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, PurchaseId, State};
+use tollgate::store::{Account, Ending, PurchaseId, State};
 
 use crate::desk::*;
 
@@ -41,12 +41,12 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
 }
 
 async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
-    assert!(desk.store.sent(PurchaseId::new()).await.is_err());
+    assert!(desk.store.sent(PurchaseId::new(), Account::Recognised).await.is_err());
     for ending in [posted(TOLL, "x"), Ending::Voided, Ending::Unknown] {
         let id = desk.send(&asked("ann", TOLL)).await;
-        desk.store.sent(id).await.expect("marking twice is once");
+        desk.store.sent(id, Account::Recognised).await.expect("marking twice is once");
         desk.settle(id, ending).await;
-        assert!(desk.store.sent(id).await.is_err());
+        assert!(desk.store.sent(id, Account::Recognised).await.is_err());
     }
 }
 

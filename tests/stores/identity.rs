@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tollgate::store::{Clock, Ending, OpenError, Refused, Store};
+use tollgate::store::{Account, Clock, Ending, OpenError, Refused, Store};
 
 use crate::desk::*;
 
@@ -28,7 +28,7 @@ async fn sell(ledger: &Store, count: usize) {
     for _ in 0..count {
         let asked = asked("ann", TOLL);
         bounded(ledger.reserve(&asked)).await.unwrap();
-        bounded(ledger.sent(asked.id)).await.unwrap();
+        bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
         bounded(ledger.settle(asked.id, Ending::Voided)).await.unwrap();
     }
 }
@@ -112,6 +112,24 @@ async fn name_changes_when_a_backup_is_put_back_in_place() {
 }
 
 #[tokio::test]
+async fn name_changes_although_a_command_had_the_backup_before_the_server() {
+    let Place { path, clock, .. } = &place();
+    let backup = path.with_file_name("backup.db");
+    let ledger = serve(path, clock.clone());
+    let name = ledger.name();
+    let asked = asked("ann", TOLL);
+    bounded(ledger.reserve(&asked)).await.unwrap();
+    with(path, &format!("VACUUM INTO '{}'", backup.display()));
+    // It is charged after the backup, which a server would take for one that was never sent.
+    bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
+    bounded(ledger.settle(asked.id, Ending::Unknown)).await.unwrap();
+    drop(ledger);
+    fs::write(path, fs::read(&backup).unwrap()).unwrap();
+    drop(Store::open_exclusive(path, clock.clone()).unwrap());
+    assert_ne!(next_name(path, clock.clone()), name);
+}
+
+#[tokio::test]
 async fn name_changes_when_a_backup_of_an_earlier_run_is_put_back() {
     let Place { path, clock, .. } = &place();
     let name = next_name(path, clock.clone());
@@ -168,6 +186,18 @@ async fn whole_file_is_checked_only_unless_it_is_as_the_last_server_closed_it() 
     assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
 }
 
+#[test]
+fn start_waits_for_who_writes_just_now() {
+    let Place { path, clock, _folder } = place();
+    drop(serve(&path, clock.clone()));
+    let writer = Connection::open(&path).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let starting = std::thread::spawn(move || Store::serve(&path, clock).map(drop));
+    std::thread::sleep(Duration::from_millis(300));
+    writer.execute_batch("COMMIT").unwrap();
+    starting.join().unwrap().expect("it waits");
+}
+
 #[tokio::test]
 async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
     type Exchange = (&'static str, fn(&Path));
@@ -200,6 +230,9 @@ async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
 async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
+    sell(&ledger, 1).await;
+    // What is in the log alone is not to be seen under the other path, which would look damaged.
+    with(path, "PRAGMA wal_checkpoint(TRUNCATE)");
     let folder = path.with_file_name("elsewhere");
     fs::create_dir(&folder).unwrap();
     let link = folder.join("link.db");
@@ -219,7 +252,7 @@ async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
     }
     fs::remove_file(&link).unwrap();
     let ledger = serve(path, clock.clone());
-    assert_eq!(bounded(ledger.rows(Duration::ZERO)).await.unwrap().len(), 1);
+    assert_eq!(bounded(ledger.rows(Duration::ZERO)).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -235,7 +268,7 @@ async fn log_that_a_long_reader_made_grow_is_cut_when_it_has_gone() {
     while size() <= LIMIT {
         let asked = asked("ann", TOLL);
         bounded(ledger.reserve(&asked)).await.unwrap();
-        bounded(ledger.sent(asked.id)).await.unwrap();
+        bounded(ledger.sent(asked.id, Account::Recognised)).await.unwrap();
         bounded(ledger.settle(asked.id, posted(TOLL, &body))).await.unwrap();
     }
     reader.execute_batch("COMMIT").unwrap();

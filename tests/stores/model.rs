@@ -8,7 +8,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Claim, Ending, Limits, PurchaseId, Reservation, Room, Scope, State, Twin};
+use tollgate::store::{
+    Account, Claim, Ending, Limits, PurchaseId, Reservation, Room, Scope, State, Twin,
+};
 
 use crate::desk::*;
 use crate::oracle::Oracle;
@@ -19,7 +21,7 @@ const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
 #[derive(Clone, Debug)]
 enum Verb {
     Reserve { caller: usize, toll: u64, limits: Limits, claim: Claimed },
-    Sent(prop::sample::Index),
+    Sent(prop::sample::Index, Account),
     Settle { which: prop::sample::Index, ending: Ending, is_waited_for: bool },
     Delivered(prop::sample::Index),
     Forget,
@@ -65,7 +67,10 @@ fn verbs() -> impl Strategy<Value = Verb> {
     prop_oneof![
         8 => (0..3_usize, 0..12_u64, limits, claim)
             .prop_map(|(caller, toll, limits, claim)| Verb::Reserve { caller, toll, limits, claim }),
-        5 => which().prop_map(Verb::Sent),
+        5 => (which(), any::<bool>()).prop_map(|(which, is_recognised)| {
+            let account = if is_recognised { Account::Recognised } else { Account::Unrecognised };
+            Verb::Sent(which, account)
+        }),
         6 => (which(), ending, any::<bool>()).prop_map(|(which, ending, is_waited_for)| {
             Verb::Settle { which, ending, is_waited_for }
         }),
@@ -122,11 +127,12 @@ impl All {
                     self.is_within(&asked).await;
                 }
             }
-            Verb::Sent(which) => {
+            Verb::Sent(which, account) => {
                 let Some(id) = self.pick(which) else { return };
-                let (memory, disk) = (self.memory.store.sent(id), self.disk.store.sent(id));
+                let memory = self.memory.store.sent(id, *account);
+                let disk = self.disk.store.sent(id, *account);
                 let answers = (bounded(memory).await, bounded(disk).await);
-                let expected = self.oracle.sent(id);
+                let expected = self.oracle.sent(id, *account);
                 assert_eq!((answers.0.is_ok(), answers.1.is_ok()), (expected, expected));
             }
             Verb::Settle { which, ending, is_waited_for } => {
@@ -218,6 +224,10 @@ impl All {
                 assert_eq!(desk.of(caller).await, spent, "{after:?}");
             }
             assert_eq!(desk.rows().await, self.oracle.rows(), "{after:?}");
+            let found = bounded(desk.store.evidence(0, Duration::MAX)).await.expect("read");
+            let recognised: Vec<_> =
+                found.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect();
+            assert_eq!(recognised, self.oracle.recognised(), "{after:?}");
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Claim, Earlier, Ending, KeptReply, Limit, OverBudget, PurchaseId, Refused, Reservation, Room,
-    Row, Scope, Spent, State,
+    Account, Claim, Earlier, Ending, KeptReply, Limit, OverBudget, PurchaseId, Refused,
+    Reservation, Room, Row, Scope, Spent, State,
 };
 
 /// A clock that was set back, time zones and leap seconds explain a counted day that lies so far ahead.
@@ -23,6 +23,7 @@ struct Entry {
     claim: Option<Claim>,
     day: u64,
     is_delivered: bool,
+    is_recognised: bool,
     keep_until: Duration,
     reply: Option<KeptReply>,
 }
@@ -71,6 +72,7 @@ impl Oracle {
             claim: Some(asked.claim.clone()),
             day: self.today(),
             is_delivered: false,
+            is_recognised: true,
             keep_until: Duration::ZERO,
             reply: None,
         });
@@ -131,10 +133,11 @@ impl Oracle {
     }
 
     /// Whether it could be marked.
-    pub(crate) fn sent(&mut self, id: PurchaseId) -> bool {
+    pub(crate) fn sent(&mut self, id: PurchaseId, account: Account) -> bool {
         match self.entry(id) {
             Some(entry) if entry.row.ended.is_none() => {
                 entry.row.state = State::Sent;
+                entry.is_recognised &= account == Account::Recognised;
                 true
             }
             _ => false,
@@ -209,6 +212,11 @@ impl Oracle {
         let mut rows: Vec<_> = self.entries.iter().map(|entry| entry.row.clone()).collect();
         rows.sort_by_key(|row| row.at);
         rows
+    }
+
+    /// Which purchases were sent to the ledger's account for certain, in the order in which they began.
+    pub(crate) fn recognised(&self) -> Vec<(PurchaseId, bool)> {
+        self.entries.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect()
     }
 
     pub(crate) fn spent(&self, scope: &Scope) -> Spent {

@@ -7,6 +7,7 @@ use http::StatusCode;
 use tower::service_fn;
 
 use super::*;
+use crate::upstream::Stay;
 
 fn listing(cents: u64, keys: &str) -> Bytes {
     format!(
@@ -237,4 +238,45 @@ async fn late_answer_counts_if_only_other_settings_changed() {
     let (books, balances) = exchanged_while_asked(false).await;
     assert_eq!(*balances.lock().unwrap(), [1]);
     assert!(books.known().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn question_that_was_held_back_here_tells_nothing_of_the_gateway() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    // As while the ledger is being opened: a page asks, and nothing can be noted in the window's log.
+    let gateway = service_fn(move |_: Ask| {
+        let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if is_first {
+                return Err(Error::Stayed(Stay::Unrecorded));
+            }
+            Ok(Reply { status: StatusCode::OK, is_json: true, body: listing(7, ""), key: 0 })
+        }
+    });
+    let books = Books::new(gateway, || |_: &Billing| {}, |_| false);
+    books.refresh().await;
+    assert!(books.limit().borrow().is_none() && books.is_stale());
+    assert!(matches!(*books.heard().borrow(), Heard::NotYet));
+
+    let following = tokio::spawn(books.follow(|| true));
+    sleep(Duration::from_secs(1)).await;
+    assert!(matches!(*books.heard().borrow(), Heard::Listing(_)), "it is asked at once");
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+    following.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_gateway_is_asked_at_once_although_the_former_one_hangs() {
+    let hangs = service_fn(|_: Ask| std::future::pending::<Result<Reply, Error>>());
+    let books = Books::new(hangs, || |_: &Billing| {}, |_| false);
+    let following = tokio::spawn(books.follow(|| true));
+    sleep(Duration::from_secs(1)).await;
+    let next = service_fn(|_: Ask| async {
+        Ok(Reply { status: StatusCode::OK, is_json: true, body: listing(2, ""), key: 0 })
+    });
+    books.ask_through(next, |_| false, true);
+    sleep(Duration::from_millis(100)).await;
+    assert!(matches!(*books.heard().borrow(), Heard::Listing(_)));
+    following.abort();
 }

@@ -7,8 +7,8 @@ use super::super::reconcile::tests::world::{Bought, Dice, World};
 use super::*;
 use crate::contract::money::Usd;
 use crate::store::{
-    Claim, Ending, Job, JobState, KeptReply, Limits, PurchaseId, Reservation, SETTLES_WITHIN,
-    Service as Kind, State, Word,
+    Account, Claim, Ending, Job, JobState, KeptReply, Limits, PurchaseId, Reservation,
+    SETTLES_WITHIN, Service as Kind, State, Word,
 };
 
 const NOON: Duration = Duration::from_secs(1_763_640_000);
@@ -34,7 +34,7 @@ fn figures() -> Snapshot {
 
 fn known(keys: &[&str]) -> Known {
     let listing = Arc::new(listing(keys, figures()));
-    Known { listing, as_of: NOON, asked: NOON }
+    Known { listing, as_of: NOON, asked: NOON, generation: 0 }
 }
 
 fn ledger() -> Store {
@@ -42,6 +42,16 @@ fn ledger() -> Store {
 }
 
 async fn reserve(ledger: &Store, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
+    send(ledger, (service, toll), model, id, Account::Recognised).await;
+}
+
+async fn send(
+    ledger: &Store,
+    (service, toll): (Kind, Usd),
+    model: &str,
+    id: PurchaseId,
+    account: Account,
+) {
     let mut key = [0; 32];
     key[..16].copy_from_slice(id.0.as_bytes());
     let reservation = Reservation {
@@ -54,7 +64,7 @@ async fn reserve(ledger: &Store, (service, toll): (Kind, Usd), model: &str, id: 
         limits: Limits::default(),
     };
     ledger.reserve(&reservation).await.unwrap();
-    ledger.sent(id).await.unwrap();
+    ledger.sent(id, account).await.unwrap();
 }
 
 async fn lose(ledger: &Store) {
@@ -95,6 +105,18 @@ async fn checkpoint_is_tried_again_with_each_listing() {
     assert!(ledger.last_check().await.unwrap().is_some());
     drop(told);
     following.await.expect("it ends with the books");
+}
+
+#[tokio::test]
+async fn checkpoint_is_noted_anew_once_the_account_is_back() {
+    let ledger = ledger();
+    let keeper = Keeper::new(ledger.clone(), Binding::real());
+    keeper.judge(&known(&["k1"])).await;
+    assert!(ledger.last_check().await.unwrap().is_some());
+    keeper.judge(&known(&["another's"])).await;
+    assert!(ledger.last_check().await.unwrap().is_none());
+    keeper.judge(&known(&["k1"])).await;
+    assert!(ledger.last_check().await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -277,8 +299,10 @@ async fn live(seed: u64) -> usize {
         *time.lock().unwrap() = world.wall(at);
         match event {
             Event::Begins(place) => {
-                let Bought { service, price, model, id, .. } = world.bought[place];
-                reserve(&ledger, (service, price), model, id).await;
+                let Bought { service, price, model, id, is_recognised, .. } = world.bought[place];
+                let account =
+                    if is_recognised { Account::Recognised } else { Account::Unrecognised };
+                send(&ledger, (service, price), model, id, account).await;
             }
             Event::Ends(place) => end(&ledger, &world.bought[place]).await,
             Event::Hears(place) => {

@@ -171,6 +171,7 @@ impl<'a> Case<'a> {
                 && row.service != Service::Other
                 && !is_refundable
                 && !entry.is_assumed
+                && entry.is_recognised
                 && !self.is_young(entry);
             if is_sure { Counts::Surely } else { Counts::Perhaps }
         }
@@ -259,9 +260,11 @@ impl<'a> Case<'a> {
         kinds.map(story).collect()
     }
 
+    /// The lost purchases that these counters can tell of.
     pub(super) fn unknown(&self, service: Service) -> impl Iterator<Item = &'a Evidence> {
         let wanted = move |entry: &&Evidence| {
-            entry.row.state == State::Unknown && entry.row.service == service
+            let row = &entry.row;
+            row.state == State::Unknown && row.service == service && entry.is_recognised
         };
         self.since().filter(wanted)
     }

@@ -30,7 +30,7 @@ fn moved(delta: (i64, i64, i64)) -> Snapshot {
 
 /// Purchases as a word each: a kind (`c` chat of $0.006, `e` chat without a stated price, `v` video of $3,
 /// `V` of $5, `o` other of $1) and a state (`+` charged, `?` unknown, `-` released, `>` under way), then
-/// any of: `!` young, `<` before the checkpoint, `~` under way or young at it, `a` assumed; for a charged
+/// any of: `u` sent to an unrecognised account, `!` young, `<` before the checkpoint, `~` under way or young at it, `a` assumed; for a charged
 /// video, which is finished otherwise: `f` failed, `p` open, `n` without a job.
 fn evidence(words: &str) -> Vec<Evidence> {
     let (mut settled, mut band, mut since) = (0, SETTLED, BEGUN);
@@ -73,7 +73,8 @@ fn evidence(words: &str) -> Vec<Evidence> {
             toll,
             state,
         };
-        Evidence { row, number: *number, is_assumed: has('a'), job }
+        let (is_assumed, is_recognised) = (has('a'), !has('u'));
+        Evidence { row, number: *number, is_assumed, is_recognised, job }
     });
     each.collect()
 }
@@ -105,6 +106,7 @@ fn told(evidence: &[Evidence], now: &Snapshot) -> (String, bool) {
                 Doubt::Contradiction => "contradiction".to_owned(),
                 Doubt::Balance(_) => "balance".to_owned(),
                 Doubt::Clock => "clock".to_owned(),
+                Doubt::Unrecognised => "whose".to_owned(),
             });
         assert!(settled.is_none() || doubt.is_none(), "both settled and not");
         settled.or(doubt)
@@ -197,6 +199,20 @@ fn counters_decide_what_every_story_agrees_on() {
         ("v?!",               (0, 0, 0),      "young"),
         // Before the checkpoint, nothing is known.
         ("c?< c?",            (1, 1, 1),      "older +count"),
+        // What may be another account's is never settled, and proves nothing of the others.
+        ("c?u",               (0, 0, 0),      "whose"),
+        ("c?u",               (1, 1, 1),      "whose"),
+        ("v?u",               (0, 0, 0),      "whose"),
+        ("v?u",               (0, 0, 300),    "whose"),
+        ("c?<u c?",           (1, 1, 1),      "whose +count"),
+        ("c?~u c?",           (1, 1, 1),      "whose 1/2"),
+        ("c?u c?",            (0, 0, 0),      "whose -count"),
+        ("c?u c?",            (1, 1, 1),      "whose 1/2"),
+        ("c+u c?",            (1, 1, 1),      "1/2"),
+        ("c+u c?",            (0, 0, 0),      "-count"),
+        ("v+u v?",            (0, 0, 300),    "1/2"),
+        ("v+u v?",            (0, 0, 0),      "-spending"),
+        ("o?u c?u",           (-1, 0, 0),     "whose whose"),
         ("c?",                (-1, 0, 0),     "back"),
         ("c? v?",             (0, -1, 0),     "back back"),
         ("",                  (0, 0, 0),      ""),
@@ -256,6 +272,7 @@ fn checkpoint_stays_while_time_can_tell_more() {
         ("v? v+p", (0, 0, 300), false),
         ("v? v+f", (0, 0, 300), true),
         ("c?<", (0, 0, 0), true),
+        ("c?u", (0, 0, 0), true),
     ] {
         let told = told(&evidence(words), &moved(delta)).1;
         assert_eq!(told, is_final, "{words:?} with {delta:?}");

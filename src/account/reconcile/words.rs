@@ -72,6 +72,10 @@ impl fmt::Display for Doubt {
             Self::Clock => f.write_str(
                 "not charged as it seems, but this machine's clock was set back: nothing is released",
             ),
+            Self::Unrecognised => f.write_str(
+                "sent before the gateway listed its account's keys, so it may be on another account: find out \
+                 from the gateway, then end it with tollgate purchase resolve",
+            ),
             Self::Uncounted => f.write_str("nothing at the gateway counts this kind of purchase"),
         }
     }

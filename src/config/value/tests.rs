@@ -12,7 +12,7 @@ fn times_are_a_whole_number_and_a_unit() {
         ("5m", 300_000),
         ("24h", 86_400_000),
         ("7d", 604_800_000),
-        ("400d", LONGEST_TIME),
+        ("400d", MAX_TIME),
         ("010s", 10_000),
     ] {
         assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
@@ -131,7 +131,7 @@ proptest! {
     ) {
         let expected = number * millis;
         let read = time(&format!("{number}{unit}")).ok().map(|time| time.as_millis());
-        prop_assert_eq!(read, (expected <= LONGEST_TIME).then_some(u128::from(expected)));
+        prop_assert_eq!(read, (expected <= MAX_TIME).then_some(u128::from(expected)));
     }
 
     #[test]
@@ -141,7 +141,7 @@ proptest! {
     ) {
         let expected = number * factor;
         let read = size(&format!("{number}{unit}")).ok().map(|size| size as u64);
-        prop_assert_eq!(read, (expected <= LARGEST_SIZE).then_some(expected));
+        prop_assert_eq!(read, (expected <= MAX_SIZE).then_some(expected));
     }
 
     #[test]

@@ -1,49 +1,67 @@
 //! `/v1/…`: the same purchases in OpenAI's dialect, so that its SDKs work unchanged (`docs/openai.md`).
 //!
-//! Refusals are made here as everywhere else; `downstream::dialect` says them in OpenAI's shape.
+//! Refusals are made here as everywhere else; `downstream::dialect` writes them in OpenAI's shape.
 
-mod chat;
-mod form;
-mod models;
-mod refusal;
+pub(super) mod chat;
+mod reply;
 mod stream;
-mod videos;
+pub(super) mod videos;
 
-use bytes::Bytes;
-use tower::util::BoxCloneSyncService;
+use http::StatusCode;
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
 
-use super::Parts;
-use crate::answer::Answer;
-use crate::downstream::Call;
-use crate::downstream::route::OpenAi;
-use crate::jobs::reading;
-use crate::problem::Problem;
-use crate::purchase::{Purchase, Receipt};
-use crate::redact::Redactor;
+use crate::answer::{self, Answer};
+use crate::contract::catalog::Catalog;
+use crate::contract::money::Usd;
+use crate::problem::{NOT_FOUND, Problem};
 
-/// The text in the gateway's JSON at the first of `pointers` that leads to one. It is searched for keys
-/// after it was decoded, too, as it is written out anew.
-fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Option<String> {
-    let pointers: Vec<_> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
-    reading::text_at(body, &pointers).map(|text| redactor.text(text))
+const PREFIX: &str = "/v1/models/";
+
+#[derive(Serialize)]
+struct Models<'a> {
+    object: &'static str,
+    data: Vec<Model<'a>>,
 }
 
-type Purchases = BoxCloneSyncService<Purchase, Receipt, Problem>;
+#[derive(Serialize)]
+struct Model<'a> {
+    id: &'a str,
+    object: &'static str,
+    /// Nobody knows; strict clients want a number.
+    created: u64,
+    owned_by: &'static str,
+    /// Ours: which endpoint takes it.
+    kind: &'static str,
+    /// Ours: what one call costs, in US dollars.
+    toll: String,
+}
 
-/// Answers a call in the dialect.
-pub(super) async fn answer(
-    which: OpenAi,
-    parts: &Parts,
-    purchases: Purchases,
-    call: &Call<Bytes>,
-) -> Result<Answer, Problem> {
-    let catalog = &parts.rules.catalog;
-    match which {
-        OpenAi::Models => Ok(models::list(catalog)),
-        OpenAi::Model => models::one(catalog, call.head.uri.path()),
-        OpenAi::Chat => chat::buy(parts, purchases, call).await,
-        OpenAi::Video => videos::buy(parts, purchases, call).await,
-        OpenAi::Videos => videos::list(parts, call).await,
-        OpenAi::VideoNamed => videos::named(parts, call).await,
-    }
+/// Every model of the catalog, chats first.
+pub(super) fn models(catalog: &Catalog) -> Answer {
+    answer::json(StatusCode::OK, &Models { object: "list", data: all_models(catalog).collect() })
+}
+
+/// The one that the path names.
+pub(super) fn model(catalog: &Catalog, path: &str) -> Result<Answer, Problem> {
+    let id = path.strip_prefix(PREFIX).unwrap_or_default();
+    let id = percent_decode_str(id).decode_utf8_lossy();
+    let model = all_models(catalog).find(|model| model.id == id).ok_or_else(|| {
+        Problem::new(&NOT_FOUND)
+            .detail("there is no such model; GET /v1/models lists those on offer")
+    })?;
+    Ok(answer::json(StatusCode::OK, &model))
+}
+
+fn all_models(catalog: &Catalog) -> impl Iterator<Item = Model<'_>> {
+    let model = |id, kind, toll: Usd| Model {
+        id,
+        object: "model",
+        created: 0,
+        owned_by: "gateway",
+        kind,
+        toll: toll.to_string(),
+    };
+    let chats = catalog.chat.iter().map(move |row| model(&*row.id, "chat", row.toll()));
+    chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.toll)))
 }

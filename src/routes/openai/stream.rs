@@ -5,7 +5,7 @@
 //! (they wait, they send again), and not on an error within a stream.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,12 +16,13 @@ use serde::Serialize;
 use tokio::time::{Interval, interval, sleep, timeout};
 use tower::ServiceExt;
 
-use super::chat::{Said, Usage, Voice};
-use super::{Purchases, refusal};
+use super::reply::{Said, Usage, Voice, refusal, refusal_document};
 use crate::answer::{Answer, Body, BoxError};
 use crate::problem::Problem;
-use crate::purchase::{Purchase, Receipt};
-use crate::routes::receipt::{self, Noticed};
+use crate::purchase::Receipt;
+use crate::routes::Context;
+use crate::routes::purchases::{self, Noticed};
+use crate::validate::{Checked, Order};
 
 /// A purchase that is not sent for longer than this (it queues, or repeats another) has its stream begun.
 const LONGEST_HOLD: Duration = Duration::from_secs(10);
@@ -38,12 +39,13 @@ type Bought = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
 
 /// Buys, and answers with events.
 pub(super) async fn buy(
-    purchases: Purchases,
-    purchase: Purchase,
+    cx: &Context,
+    order: Checked<Order>,
     voice: Voice,
 ) -> Result<Answer, Problem> {
+    let purchase = cx.purchase(order)?;
     let sent = purchase.sent.clone();
-    let mut bought: Bought = Box::pin(purchases.oneshot(purchase));
+    let mut bought: Bought = Box::pin(cx.purchases.clone().oneshot(purchase));
     let begins = async {
         timeout(LONGEST_HOLD, sent.wait()).await.ok();
         sleep(GRACE).await;
@@ -61,11 +63,11 @@ pub(super) async fn buy(
 /// The outcome came before a stream had to be begun: nothing but the media type tells it from others.
 fn at_once(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
     if !receipt.status.is_success() {
-        return Ok(refusal::answer(receipt, &voice.redactor));
+        return Ok(refusal(receipt, &voice.redactor));
     }
     let said = Said::read(&receipt, &voice.redactor)?;
     let body = voice.events(&said, &receipt);
-    Ok(as_events(receipt::translated(receipt, body)))
+    Ok(as_events(purchases::translated(receipt, body)))
 }
 
 fn as_events(mut answer: Answer) -> Answer {
@@ -93,7 +95,7 @@ impl http_body::Body for Live {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
+        cx: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         if this.rest.is_none() {
@@ -155,7 +157,7 @@ impl Voice {
         let (error, receipt) = match outcome {
             Err(problem) => (problem.openai_document(), None),
             Ok(receipt) if !receipt.status.is_success() => {
-                (refusal::document(&receipt, &self.redactor), Some(receipt))
+                (refusal_document(&receipt, &self.redactor), Some(receipt))
             }
             Ok(receipt) => match Said::read(&receipt, &self.redactor) {
                 Ok(said) => return Noticed::new(self.events(&said, &receipt), receipt.delivery),

@@ -1,26 +1,29 @@
 //! `POST /v1/videos`, `GET /v1/videos`, `GET /v1/videos/{id}` and its `/content`
 
-use bytes::Bytes;
-use http::header::{self, HeaderName};
-use http::{HeaderValue, StatusCode};
-use serde::{Deserialize, Serialize};
-use tower::ServiceExt;
+use std::convert::Infallible;
 
-use super::{Purchases, form, refusal, text_at};
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use multer::Multipart;
+use serde::{Deserialize, Serialize};
+
+use super::reply::{refusal, text_at};
 use crate::answer::{self, Answer};
 use crate::clock;
 use crate::contract::video::VideoAccepted;
-use crate::downstream::Call;
 use crate::jobs::reading::word;
 use crate::jobs::{Job, JobState};
 use crate::problem::{
-    FORBIDDEN, INVALID_REQUEST, JOB_NOT_FOUND, NOT_FOUND, OUTCOME_UNKNOWN, Problem,
-    UNKNOWN_ENDPOINT,
+    FORBIDDEN, INVALID_REQUEST, JOB_NOT_FOUND, MALFORMED_REQUEST, NOT_FOUND, OUTCOME_UNKNOWN,
+    Problem, UNKNOWN_ENDPOINT,
 };
-use crate::purchase::{Purchase, Receipt};
+use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::routes::{Parts, claim, receipt};
+use crate::routes::{Context, api, purchases};
 use crate::validate;
+use crate::validate::openai::Input;
 
 const PREFIX: &str = "/v1/videos/";
 const CONTENT: &str = "/content";
@@ -65,31 +68,25 @@ struct Ordered {
     duration: u32,
 }
 
-/// Checks the order, buys the job, and tells of it in OpenAI's shape.
-pub(super) async fn buy(
-    parts: &Parts,
-    purchases: Purchases,
-    call: &Call<Bytes>,
-) -> Result<Answer, Problem> {
-    let catalog = &parts.rules.catalog;
-    let wanted = match form::fields(&call.head.headers, &call.body).await? {
+/// Checks the order, buys the job, and answers in OpenAI's shape.
+pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
+    let (call, catalog) = (&cx.call, &cx.handlers.rules.catalog);
+    let wanted = match form_fields(&call.head.headers, &call.body).await? {
         None => validate::openai::video(&call.body, catalog)?,
         Some(fields) => validate::openai::video_of_form(&fields, catalog)?,
     };
-    let claim = claim::of(&call.head.headers)?;
     let sent = wanted.order.get().clone();
-    let purchase =
-        Purchase::new(call.caller.clone(), wanted.order, claim).by(call.standing.clone());
-    let receipt = purchases.oneshot(purchase).await?;
+    let receipt = cx.buy(wanted.order).await?;
+    let redactor = &cx.handlers.redactor;
     if !receipt.status.is_success() {
-        return Ok(receipt::naming(&wanted.ignored, refusal::answer(receipt, &parts.redactor)));
+        return Ok(purchases::naming(&wanted.ignored, refusal(receipt, redactor)));
     }
     let accepted: VideoAccepted<'_> =
         serde_json::from_slice(&receipt.body).map_err(|_| Problem::new(&OUTCOME_UNKNOWN))?;
-    let known = parts.jobs.look(&accepted.request_id, &call.caller).await.ok();
+    let known = cx.handlers.jobs.look(&accepted.request_id, &call.caller).await.ok();
     let ordered = serde_json::from_slice::<Ordered>(&sent.body).ok();
     let mut video = match &known {
-        Some(job) => Video::of(job, &parts.redactor),
+        Some(job) => Video::of(job, redactor),
         None => Video::new(&accepted.request_id, &sent.model, clock::wall().as_secs()),
     };
     video.prompt = ordered.as_ref().map(|ordered| &*ordered.prompt);
@@ -99,7 +96,7 @@ pub(super) async fn buy(
     let body = serde_json::to_vec(&video).unwrap_or_default().into();
     drop(accepted);
     let told = Receipt { status: StatusCode::OK, is_json: true, body, ..receipt };
-    Ok(receipt::naming(&wanted.ignored, polled(receipt::answer(told))))
+    Ok(purchases::naming(&wanted.ignored, polled(purchases::answer(told))))
 }
 
 /// Tells when to ask again.
@@ -118,9 +115,9 @@ struct List<'a> {
 }
 
 /// The caller's jobs, newest first unless it wants them otherwise.
-pub(super) async fn list(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    let page = validate::openai::page(call.head.uri.query())?.into_inner();
-    let mut jobs = parts.jobs.own(&call.caller).await.map_err(|problem| {
+pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
+    let page = validate::openai::page(cx.query())?.into_inner();
+    let mut jobs = cx.handlers.jobs.own(&cx.call.caller).await.map_err(|problem| {
         match problem.kind() == &INVALID_REQUEST {
             true => Problem::new(&FORBIDDEN).detail(
                 "others than this machine reach this server, and an address is no identity: ask \
@@ -143,7 +140,7 @@ pub(super) async fn list(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Pr
     let shown = rest.get(..page.limit.min(rest.len())).unwrap_or_default();
     let list = List {
         object: "list",
-        data: shown.iter().map(|job| Video::of(job, &parts.redactor)).collect(),
+        data: shown.iter().map(|job| Video::of(job, &cx.handlers.redactor)).collect(),
         first_id: shown.first().map(|job| &*job.request_id),
         last_id: shown.last().map(|job| &*job.request_id),
         has_more: rest.len() > shown.len(),
@@ -152,8 +149,8 @@ pub(super) async fn list(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Pr
 }
 
 /// How far the job is that the path names, or its video.
-pub(super) async fn named(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, Problem> {
-    let rest = call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
+pub(crate) async fn named(cx: Context) -> Result<Answer, Problem> {
+    let rest = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     let (id, is_content) = match rest.strip_suffix(CONTENT) {
         Some(id) => (id, true),
         None => (rest, false),
@@ -165,27 +162,23 @@ pub(super) async fn named(parts: &Parts, call: &Call<Bytes>) -> Result<Answer, P
     let query = validate::request_id(id)?;
     let request_id = &query.get().request_id;
     // Waits for the gateway's first word; whatever it brings is in the job then.
-    let word = parts.jobs.status(request_id, &call.caller).await?;
+    let word = cx.handlers.jobs.status(request_id, &cx.call.caller).await?;
     if is_content {
-        return content(parts, call, &word.body).await;
+        return content(&cx, &word.body).await;
     }
-    let job = parts.jobs.look(request_id, &call.caller).await?;
+    let job = cx.handlers.jobs.look(request_id, &cx.call.caller).await?;
     let job = Job { latest: Some(word), ..job };
-    Ok(polled(answer::json(StatusCode::OK, &Video::of(&job, &parts.redactor))))
+    Ok(polled(answer::json(StatusCode::OK, &Video::of(&job, &cx.handlers.redactor))))
 }
 
-async fn content(parts: &Parts, call: &Call<Bytes>, status: &[u8]) -> Result<Answer, Problem> {
-    let variant = call.head.uri.query().unwrap_or_default().split('&');
+async fn content(cx: &Context, status: &[u8]) -> Result<Answer, Problem> {
+    let mut pairs = cx.query().unwrap_or_default().split('&');
     let is_other =
         |pair: &str| pair.strip_prefix("variant=").is_some_and(|variant| variant != "video");
-    if variant.into_iter().any(is_other) {
+    if pairs.any(is_other) {
         return Err(Problem::new(&NOT_FOUND).detail("the gateway makes videos only, no variants"));
     }
-    let range = call.head.headers.get(header::RANGE);
-    parts
-        .videos
-        .content(status, call.head.method.clone(), range, (&call.caller, &call.standing))
-        .await
+    api::content(cx, status).await
 }
 
 impl<'a> Video<'a> {
@@ -234,4 +227,58 @@ impl<'a> Video<'a> {
             }
         }
     }
+}
+
+/// More fields than any endpoint has.
+const MOST_FIELDS: usize = 64;
+
+/// The form's fields in their order; `None` where the body is no form.
+///
+/// # Errors
+/// `malformed_request`: it cannot be read.
+async fn form_fields(
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Option<Vec<(String, Input)>>, Problem> {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = media_type.unwrap_or_default();
+    let is_json = media_type
+        .trim_start()
+        .get(..16)
+        .is_some_and(|start| start.eq_ignore_ascii_case("application/json"));
+    if is_json {
+        return Ok(None);
+    }
+    let boundary = multer::parse_boundary(media_type)
+        .map_err(|_| malformed("expected a boundary in the form's Content-Type"))?;
+    let whole = body.clone();
+    let mut form = Multipart::new(stream::once(async { Ok::<_, Infallible>(whole) }), boundary);
+    let mut fields = Vec::new();
+    while let Some(field) = form.next_field().await.map_err(unreadable)? {
+        if fields.len() == MOST_FIELDS {
+            return Err(malformed("expected at most 64 fields"));
+        }
+        let name = field.name().unwrap_or_default().to_owned();
+        let input = match field.file_name() {
+            Some(_) => {
+                field.bytes().await.map_err(unreadable)?;
+                Input::File
+            }
+            None => {
+                let bytes = field.bytes().await.map_err(unreadable)?;
+                let text = String::from_utf8(bytes.into());
+                Input::Text(text.map_err(|_| malformed("expected UTF-8 in the form's fields"))?)
+            }
+        };
+        fields.push((name, input));
+    }
+    Ok(Some(fields))
+}
+
+fn unreadable(_error: multer::Error) -> Problem {
+    malformed("the form cannot be read: a part is cut off, or its head is malformed")
+}
+
+fn malformed(expected: &'static str) -> Problem {
+    Problem::new(&MALFORMED_REQUEST).detail(expected)
 }

@@ -14,7 +14,7 @@ use crate::problem;
 const VISIBLE: &str = r"\S";
 
 /// Every schema, by name.
-pub(super) fn all(catalog: &Catalog) -> Vec<(&'static str, RefOr<Schema>)> {
+pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, RefOr<Schema>)> {
     vec![
         ("Anything", object(SchemaType::AnyValue).into()),
         ("Text", string().into()),
@@ -36,45 +36,45 @@ pub(super) fn all(catalog: &Catalog) -> Vec<(&'static str, RefOr<Schema>)> {
     ]
 }
 
-pub(super) fn word() -> RefOr<Schema> {
+pub(in crate::routes) fn word() -> RefOr<Schema> {
     string().min_length(Some(1)).into()
 }
 
-pub(super) fn seconds() -> RefOr<Schema> {
+pub(in crate::routes) fn seconds() -> RefOr<Schema> {
     integer().minimum(Some(1)).into()
 }
 
 /// An `Idempotency-Key`.
-pub(super) fn key() -> RefOr<Schema> {
+pub(in crate::routes) fn key() -> RefOr<Schema> {
     string().min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!#-~]+$")).into()
 }
 
 /// Any text: whatever is not the ledger's name is another name.
-pub(super) fn ledger() -> RefOr<Schema> {
+pub(in crate::routes) fn ledger() -> RefOr<Schema> {
     string().into()
 }
 
-pub(super) fn request_id() -> RefOr<Schema> {
+pub(in crate::routes) fn request_id() -> RefOr<Schema> {
     string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
 }
 
-pub(super) fn request_ids() -> RefOr<Schema> {
+pub(in crate::routes) fn request_ids() -> RefOr<Schema> {
     ArrayBuilder::new().items(request_id()).into()
 }
 
-pub(super) fn since() -> RefOr<Schema> {
+pub(in crate::routes) fn since() -> RefOr<Schema> {
     string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
 }
 
-pub(super) fn shape() -> RefOr<Schema> {
+pub(in crate::routes) fn shape() -> RefOr<Schema> {
     string().enum_values(Some(["json", "csv"])).into()
 }
 
-pub(super) fn limit() -> RefOr<Schema> {
+pub(in crate::routes) fn limit() -> RefOr<Schema> {
     integer().minimum(Some(1)).maximum(Some(100)).into()
 }
 
-pub(super) fn order() -> RefOr<Schema> {
+pub(in crate::routes) fn order() -> RefOr<Schema> {
     string().enum_values(Some(["asc", "desc"])).into()
 }
 

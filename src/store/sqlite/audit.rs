@@ -158,7 +158,7 @@ fn evidence(
 ) -> rusqlite::Result<Vec<Evidence>> {
     let mut find = connection.prepare(
         "SELECT p.id, p.at, p.caller, p.service, p.model, coalesce(p.cost_micros, p.toll_micros),
-                p.state, p.ended_at, p.number, p.assumed, j.state
+                p.state, p.ended_at, p.number, p.assumed, p.unrecognised, j.state
          FROM purchases AS p LEFT JOIN jobs AS j ON j.purchase = p.id
          WHERE p.number > ?1 OR p.state = 'unknown'
             OR (p.state = 'posted' AND p.service = 'video' AND j.state IS NOT 'finished'
@@ -166,11 +166,17 @@ fn evidence(
          ORDER BY p.number",
     )?;
     let found = find.query_map(params![signed(settled), nanos(refundable)], |row| {
-        let job = match row.get::<_, Option<String>>(10)? {
-            Some(_) => Some(column::named(row, 10, &JobState::ALL, JobState::name)?),
+        let job = match row.get::<_, Option<String>>(11)? {
+            Some(_) => Some(column::named(row, 11, &JobState::ALL, JobState::name)?),
             None => None,
         };
-        Ok(Evidence { row: report::row(row)?, number: row.get(8)?, is_assumed: row.get(9)?, job })
+        Ok(Evidence {
+            row: report::row(row)?,
+            number: row.get(8)?,
+            is_assumed: row.get(9)?,
+            is_recognised: !row.get::<_, bool>(10)?,
+            job,
+        })
     })?;
     found.collect()
 }
@@ -194,6 +200,8 @@ fn recognise(
             "UPDATE checks SET settled = NULL, purchases = NULL WHERE purchases IS NOT NULL";
         connection.execute(unuse, [])?;
         if how == Recognise::Note {
+            // What it told of its rate limit is not true of the ledger's account.
+            connection.execute("DELETE FROM rate_limit", [])?;
             return Ok(false);
         }
         let retire = "UPDATE account_keys SET retired = ? WHERE retired IS NULL";

@@ -230,6 +230,9 @@ impl Store {
         let Taken { mut lock, mut connection, kind, identity, .. } = taken;
         let unusable = |why: String| OpenError::unusable(path, why);
         check(&mut connection, kind, &identity).map_err(unusable)?;
+        if identity.doubt.is_some() {
+            lock.keep_doubt();
+        }
         let room = Room::default();
         file::prepare(&mut connection, kind, room).map_err(unusable)?;
         let books = Books::new(connection, room);

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::fault::Fault;
 use super::replies::Replies;
@@ -42,7 +42,9 @@ impl Books {
         &self,
         work: impl FnOnce(&Self) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let transaction = self.connection.unchecked_transaction()?;
+        // One that reads first would not wait for who writes just now.
+        let writing = TransactionBehavior::Immediate;
+        let transaction = Transaction::new_unchecked(&self.connection, writing)?;
         work(self)?;
         Ok(transaction.commit()?)
     }

@@ -43,6 +43,8 @@ pub(super) struct Lock {
     ledger: Option<File>,
     /// Whether everything was written.
     is_clean: bool,
+    /// Whether the file is not as the last server closed it.
+    is_doubtful: bool,
 }
 
 impl Lock {
@@ -82,8 +84,16 @@ impl Lock {
         let was_served = file.metadata().map_err(unusable)?.len() > 0;
         let Signed { mark, .. } = read(&mut file).map_err(unusable)?;
         let path = ledger.to_owned();
-        let mut lock =
-            Self { file, path, holder, mark, number_at: 0, ledger: None, is_clean: false };
+        let mut lock = Self {
+            file,
+            path,
+            holder,
+            mark,
+            number_at: 0,
+            ledger: None,
+            is_clean: false,
+            is_doubtful: false,
+        };
         if was_served {
             lock.sign().map_err(unusable)?;
         }
@@ -158,12 +168,18 @@ impl Lock {
         self.is_clean = true;
     }
 
+    /// The file is not as the last server closed it: the next server is to find that, too, as it may have
+    /// to give it another name.
+    pub(super) fn keep_doubt(&mut self) {
+        self.is_doubtful = true;
+    }
+
     fn note_closed(&mut self) -> io::Result<()> {
         let was_closed = self.mark.is_some_and(|mark| mark.closed.is_some());
         let may_note = match self.holder {
             Holder::Server(_) => true,
             // What a server left open stays so.
-            Holder::Command => was_closed,
+            Holder::Command => was_closed && !self.is_doubtful,
         };
         if let Some(mark) = &mut self.mark
             && may_note

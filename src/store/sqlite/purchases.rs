@@ -16,8 +16,8 @@ use super::{file, identity, jobs, replies, unread};
 use crate::contract::money::Usd;
 use crate::store::rules::{self, Key, Today};
 use crate::store::{
-    Claim, Earlier, Ending, Identity, KeptReply, Money, PurchaseId, Refused, Reservation, Scope,
-    Spent, State, Twin, Unavailable,
+    Account, Claim, Earlier, Ending, Identity, KeptReply, Money, PurchaseId, Refused, Reservation,
+    Scope, Spent, State, Twin, Unavailable,
 };
 
 /// Purchases, from the moment their price is held.
@@ -37,13 +37,14 @@ impl Store {
         .await
     }
 
-    /// Marks a held purchase as about to be sent; on return, a crash makes it unknown.
+    /// Marks a held purchase as about to be sent to this account; on return, a crash makes it unknown.
     ///
     /// # Errors
     /// Nothing is held for it, or it cannot be recorded.
-    pub async fn sent(&self, id: PurchaseId) -> Result<(), Unavailable> {
+    pub async fn sent(&self, id: PurchaseId, account: Account) -> Result<(), Unavailable> {
         // A dear one waits for the disk here too: after a power cut, it must not look unsent.
-        self.ask(Verb::Sent(id), Weight::Of(id), move |books| books.sent(id)).await
+        let mark = move |books: &Books| books.sent(id, account);
+        self.ask(Verb::Sent(id), Weight::Of(id), mark).await
     }
 
     /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one
@@ -257,11 +258,12 @@ impl Books {
         Ok(Earlier { reply_bytes, ..earlier })
     }
 
-    pub(super) fn sent(&self, id: PurchaseId) -> Result<(), Fault> {
+    pub(super) fn sent(&self, id: PurchaseId, account: Account) -> Result<(), Fault> {
         let mut mark = self.connection.prepare_cached(
-            "UPDATE purchases SET state = 'sent' WHERE id = ? AND ended_at IS NULL",
+            "UPDATE purchases SET state = 'sent', unrecognised = max(unrecognised, ?)
+             WHERE id = ? AND ended_at IS NULL",
         )?;
-        match mark.execute([id.0.as_bytes()])? {
+        match mark.execute(params![account == Account::Unrecognised, id.0.as_bytes()])? {
             0 => Err(Unavailable("nothing is set aside for the purchase".into()).into()),
             _ => Ok(()),
         }

@@ -122,7 +122,8 @@ fn grouped_by_caller(
 }
 
 fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
-    let mut find = connection.prepare(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
+    let mut find =
+        connection.prepare_cached(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
     find.query_map([value], row)?.collect()
 }
 

@@ -147,6 +147,8 @@ const MIGRATIONS: &[&str] = &["
     ) STRICT;
     -- Charged by inference or by the operator's word; no reply was read.
     ALTER TABLE purchases ADD COLUMN assumed INTEGER NOT NULL DEFAULT 0 CHECK (assumed IN (0, 1));
+    -- Sent while nobody knew whose account the gateway's keys are of: it may be another one's.
+    ALTER TABLE purchases ADD COLUMN unrecognised INTEGER NOT NULL DEFAULT 0 CHECK (unrecognised IN (0, 1));
 
     -- Numbers of purchases. Without them, a checkpoint is of an earlier version or of an earlier account:
     -- it shows how the balance went, and nothing is reconciled from it.

@@ -90,6 +90,9 @@ pub(super) struct Queue {
     /// The gateway told the limit, or the settings say it. One slot of a limit that is only assumed is
     /// kept for the question that tells the real one.
     is_known: bool,
+    /// What held before the limit became unknown. The account is the same one, and allows that much, or
+    /// another one, which has not seen those requests: the question that tells the limit fits either way.
+    former: Option<Limit>,
     in_flight: usize,
     /// When the replies came, the earliest first.
     replied: VecDeque<Instant>,
@@ -111,6 +114,7 @@ impl Queue {
         Self {
             limit,
             is_known: true,
+            former: None,
             in_flight: 0,
             replied: VecDeque::new(),
             shrunk_until: None,
@@ -143,11 +147,13 @@ impl Queue {
     pub(super) fn set_limit(&mut self, limit: Limit) {
         self.limit = limit;
         self.is_known = true;
+        self.former = None;
         self.held_until = None;
     }
 
     /// The limit is not known any more, and this one is assumed.
     pub(super) fn assume_limit(&mut self, limit: Limit) {
+        self.former.get_or_insert(self.limit);
         self.limit = limit;
         self.is_known = false;
     }
@@ -196,10 +202,11 @@ impl Queue {
     /// The next who is sent, now; it has a place until it is [`release`](Self::release)d.
     pub(super) fn grant(&mut self, now: Instant) -> Option<u64> {
         let free = self.free(now);
-        if free == 0 {
-            return None;
-        }
-        let granted = self.pick(free, now)?;
+        let granted = match self.former {
+            _ if free > 0 => self.pick(free, now)?,
+            Some(former) if self.free_by(former, now) > 0 => self.own.next()?,
+            Some(_) | None => return None,
+        };
         self.in_flight += 1;
         Some(granted)
     }
@@ -252,9 +259,13 @@ impl Queue {
 
     /// How many could be sent now.
     pub(super) fn free(&self, now: Instant) -> usize {
+        self.free_by(self.limit, now)
+    }
+
+    fn free_by(&self, limit: Limit, now: Instant) -> usize {
         match self.shrunk_until.is_some_and(|until| now < until) {
             true => 0,
-            false => self.limit.requests.saturating_sub(self.in_flight + self.counting(now)),
+            false => limit.requests.saturating_sub(self.in_flight + self.counting_by(limit, now)),
         }
     }
 
@@ -322,7 +333,11 @@ impl Queue {
 
     /// How many of the remembered replies came less than one window ago.
     fn counting(&self, now: Instant) -> usize {
-        let spacing = self.limit.spacing();
+        self.counting_by(self.limit, now)
+    }
+
+    fn counting_by(&self, limit: Limit, now: Instant) -> usize {
+        let spacing = limit.spacing();
         self.replied.len() - self.replied.partition_point(|replied| *replied + spacing <= now)
     }
 

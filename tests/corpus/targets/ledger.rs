@@ -12,7 +12,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Claim, Clock, Ending, KeptReply, Limits, PurchaseId, Reservation, Scope, Service, State, Store,
+    Account, Claim, Clock, Ending, KeptReply, Limits, PurchaseId, Reservation, Scope, Service,
+    State, Store,
 };
 use uuid::Uuid;
 
@@ -114,7 +115,7 @@ async fn sell(ledger: &Store, turn: u8) {
         _ => Ending::Posted { cost: reservation.toll, reply: Some(reply), keep: NOON, job: None },
     };
     ledger.reserve(&reservation).await.expect("set aside");
-    ledger.sent(id).await.expect("marked");
+    ledger.sent(id, Account::Recognised).await.expect("marked");
     ledger.settle(id, ending).await.expect("settled");
 }
 

@@ -13,7 +13,7 @@ pub(super) const WORDS: &[&str] = &[
     "\nserver.", "\n[gateway]\n", "\n[[models.chat]]\n", "base_url", "listen", "127.0.0.1:0", "0.0.0.0:80", "[::1]:1",
     "https://gateway.example.com", "http://127.0.0.1:1", "passthrough", "chat_fields", "window", "10s", "2MiB", "-1", "1e9",
     "1.00", "99999999999999999999", "inf", "1979-05-27", "true", "TOLLGATE_SERVER__LISTEN=", "TOLLGATE_BUDGET__TOTAL=",
-    "GATEWAY_API_KEY=", "GATEWAY_API_KEY_FILE=", "KEY_FILE=", "REDIS_URL=", "TOLLGATE_", "__", "é", "\u{2028}",
+    "GATEWAY_API_KEY=", "GATEWAY_API_KEY_FILE=", "KEY_FILE=", "TOLLGATE_", "__", "é", "\u{2028}",
 ];
 
 const SECRET: &str = "CANARY";
@@ -38,12 +38,7 @@ pub(super) fn settings(data: &[u8]) -> bool {
     let (first, second) = (Config::read(&source), Config::read(&source));
     let said = match &first {
         Ok(config) => {
-            format!(
-                "{config:?}{:?}{:?}{:?}",
-                config.warnings(),
-                config.not_yet(),
-                config.is_private()
-            )
+            format!("{config:?}{:?}{:?}", config.warnings(), config.is_private())
         }
         Err(faults) => {
             assert!(!faults.is_empty(), "refused without a word");

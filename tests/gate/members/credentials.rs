@@ -1,6 +1,7 @@
 //! Every credential in every mode: one that holds lets its holder in, and all others are refused alike.
 
-use tollgate::downstream::route::{Needs, ROUTES};
+use tollgate::downstream::route::Needs;
+use tollgate::routes::endpoints::ENDPOINTS;
 
 use super::MEMBERS;
 use crate::support::client::Answer;
@@ -89,7 +90,7 @@ fn each_endpoint_that_costs_or_tells_of_somebody_is_for_known_callers_alone() {
     let further =
         "gateway.passthrough = [{ method = \"POST\", path = \"/api/v1/search\", toll = \"0.01\" }]";
     let gate = Gate::start(&upstream, &format!("{MEMBERS}{further}"));
-    for route in ROUTES {
+    for route in ENDPOINTS.iter().map(|endpoint| &endpoint.route) {
         let answer = gate.ask(route.method.as_str(), route.path.template(), &[], "");
         let is_refused = answer.status == 401;
         assert_eq!(is_refused, route.needs == Needs::Caller, "{route:?}: {}", answer.status);

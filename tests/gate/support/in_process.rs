@@ -15,7 +15,7 @@ use tollgate::app::{App, Ends, Lasting};
 use tollgate::config::{Config, Environment, Source};
 use tollgate::downstream::caller::{Introduced, Peer};
 use tollgate::jobs::Jobs;
-use tollgate::routes::admin::Admin;
+use tollgate::routes::ops::Ops;
 use tollgate::server;
 use tollgate::store::Store;
 
@@ -51,8 +51,6 @@ impl InProcess {
             key_file: &|path| panic!("no key file is read here: {}", path.display()),
         };
         let config = Config::read(&source).expect("the test's settings are right");
-        let not_yet = config.not_yet();
-        assert!(not_yet.is_empty(), "{not_yet:?}");
         let page = server::bind(config.server.listen[0]).unwrap();
         let admin = server::bind(config.admin.listen).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
@@ -113,7 +111,7 @@ async fn serve(
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
-    let admin_service = Admin::new(metrics, || true);
+    let admin_service = Ops::new(metrics, || true);
     let end = CancellationToken::new();
     let settings = server::Settings { crowd: Arc::default(), ..app.server() };
     tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));

@@ -3,6 +3,7 @@
 //! Times are real seconds; the wall clock is what our machine makes of them. The worlds keep to what
 //! reconciliation assumes of the gateway, and to nothing else.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::contract::catalog::UNSTATED_CHAT;
@@ -68,6 +69,8 @@ pub(crate) struct Bought {
     pub(crate) state: State,
     pub(crate) is_assumed: bool,
     pub(crate) is_charged: bool,
+    /// Whether it was known whose account it went to.
+    pub(crate) is_recognised: bool,
     /// When all of it was given back.
     pub(crate) refunded: Option<u64>,
     /// When its job was heard of, and its state from then on; before that, it is open.
@@ -84,6 +87,8 @@ pub(crate) struct World {
     /// The clock from these moments on, by how much it differs from the time.
     steps: Vec<(u64, i64)>,
     pub(crate) has_strangers: bool,
+    /// While our keys were not listed, and whether they were another account's.
+    unlisted: Option<(Range<u64>, bool)>,
 }
 
 impl World {
@@ -96,10 +101,15 @@ impl World {
             rounding: [dice.below(3), dice.below(3), dice.below(3), dice.below(3)],
             steps: vec![(0, 0)],
             has_strangers: false,
+            unlisted: None,
         };
         world.start[3] = 1_000_000_000 + dice.below(99_999_999);
         let (lags, refunds) = (!is_plain && dice.one_in(2), !is_plain && dice.one_in(3));
         let (span, on_balance) = (dice.pick(&[600, 4_000, 4_000, 90_000]), dice.one_in(2));
+        if !is_plain && dice.one_in(4) {
+            let from = dice.below(span);
+            world.unlisted = Some((from..from + dice.below(span), dice.one_in(2)));
+        }
         for _ in 0..=dice.below(most) {
             world.buy(dice, span, lags, refunds, on_balance, is_plain);
         }
@@ -166,9 +176,16 @@ impl World {
             state,
             is_assumed,
             is_charged,
+            is_recognised: true,
             refunded: None,
             job: None,
         };
+        let mut is_elsewhere = false;
+        if let Some((unlisted, is_of_others)) = &self.unlisted
+            && unlisted.contains(&begun)
+        {
+            (bought.is_recognised, is_elsewhere) = (false, *is_of_others);
+        }
         let is_plain_job = is_plain || dice.one_in(2);
         if service == Service::Video && state == State::Posted && !is_assumed {
             bought.job = Some(match is_plain_job {
@@ -188,13 +205,15 @@ impl World {
                 _ => i64::try_from(price).unwrap(),
             };
             // What costs more than its price looks like somebody else's spending.
-            self.has_strangers |= cost > i64::try_from(price).unwrap();
+            self.has_strangers |= cost > i64::try_from(price).unwrap() && !is_elsewhere;
             let shown = std::array::from_fn(|_| match lags {
                 true => charged + dice.below(late - charged + 1),
                 false => charged,
             });
             let is_chat = i64::from(service == Service::Chat);
-            self.shift([is_chat, is_chat * cost, cost, -cost], shown);
+            if !is_elsewhere {
+                self.shift([is_chat, is_chat * cost, cost, -cost], shown);
+            }
             let may_fail =
                 service == Service::Video && !matches!(bought.job, Some((_, JobState::Finished)));
             if refunds && may_fail && dice.one_in(2) {
@@ -207,7 +226,9 @@ impl World {
                 let at = first + dice.below((soon - first).max(1));
                 bought.refunded = Some(at);
                 let spent = if on_balance { 0 } else { -cost };
-                self.shift([0, 0, spent, cost], [at; 4]);
+                if !is_elsewhere {
+                    self.shift([0, 0, spent, cost], [at; 4]);
+                }
             }
         }
         self.bought.push(bought);
@@ -318,6 +339,7 @@ impl World {
                 },
                 number,
                 is_assumed: bought.is_assumed && has_ended,
+                is_recognised: bought.is_recognised,
                 job,
             })
         });

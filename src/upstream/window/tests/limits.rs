@@ -168,6 +168,26 @@ async fn limit_of_former_account_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn limit_question_leaves_at_once_when_keys_change_under_load() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let question = || Attempt { ask: Ask::free(What::Billing).patient(), ..chat("") };
+    for (sent, waits) in [(99, false), (100, true)] {
+        let window = auto();
+        window.set_limit(billing(100, 60));
+        for _ in 0..sent {
+            gateway.ask(&window, chat("a")).await.unwrap();
+        }
+        // As when one key of several is rotated: it may be the same account.
+        window.forget_limit();
+        window.forget_limit();
+        assert_eq!(window.free(), 0);
+        let start = clock::now();
+        gateway.ask(&window, question()).await.unwrap();
+        assert_eq!(clock::now() > start, waits, "{sent}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn start_for_new_account_passes_over_stored_limit() {
     let log = memory();
     let begin = || Window::new(log.clone(), config::Window::Auto, CancellationToken::new());

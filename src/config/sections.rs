@@ -1,0 +1,365 @@
+//! Reads the sections of the settings, each setting with its default.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use tracing::Level;
+
+use super::fault::Place;
+use super::raw::Value;
+use super::read::{Parsed, Section};
+use super::{
+    Access, Admin, ClaimName, Gateway, Jobs, Jwks, Jwt, Key, Limits, Log, LogFormat, Mode, Page,
+    Passthrough, Purchase, Sandbox, Server, Spend, Store, Target, Window, origin, value,
+};
+use crate::contract::catalog::{Catalog, ChatModel, Tier};
+use crate::contract::money::Usd;
+
+/// Fields of a chat request that always pass.
+const CHAT_FIELDS: &[&str] = &["model", "messages"];
+const FINISHED: &[&str] = &["completed", "succeeded", "success", "done", "finished", "ready"];
+const FAILED: &[&str] = &["failed", "error", "cancelled", "canceled", "expired", "rejected"];
+const RESULT: &[&str] =
+    &["/video_url", "/url", "/output/url", "/output/0", "/result/url", "/data/0/url"];
+/// The most that `access.jwt.leeway` grants to clocks that are apart.
+const MAX_LEEWAY: Duration = secs(300);
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub(super) fn server(section: &mut Section<'_>) -> Server {
+    let listen = listen(section);
+    let max_connections = section.number("max_connections", value::connections, 10_000);
+    let tenth = max_connections.div_ceil(10);
+    let server = Server {
+        listen,
+        hosts: section.list("hosts", origin::host, Vec::new()),
+        trusted_proxies: section.list("trusted_proxies", value::network, Vec::new()),
+        max_connections,
+        max_connections_per_address: section.number(
+            "max_connections_per_address",
+            value::connections,
+            tenth,
+        ),
+        max_body_memory: section.text("max_body_memory", value::size, 256 << 20),
+        header_timeout: section.text("header_timeout", value::time, secs(10)),
+        idle_timeout: section.text("idle_timeout", value::time, secs(75)),
+        body_timeout: section.text("body_timeout", value::time, secs(30)),
+        chat_body: section.text("chat_body", value::size, 2 << 20),
+        video_body: section.text("video_body", value::size, 64 << 10),
+        drain: section.text("drain", value::time_or_none, secs(30)),
+    };
+    if server.max_body_memory < server.chat_body.max(server.video_body) {
+        let expected = "expected at least server.chat_body and server.video_body, else a body of that \
+                        size is never accepted";
+        section.fault("max_body_memory", expected);
+    }
+    server
+}
+
+/// One address as text, or several as a list.
+fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
+    let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
+    let several = section.peek("listen").is_some_and(|node| match &node.value {
+        Value::List(_) => true,
+        // In a variable, `[::1]:8080` is an address and `["…"]` a list.
+        Value::Text(text) => text.parse::<SocketAddr>().is_err() && text.trim().starts_with('['),
+        Value::Number(_) | Value::Table(_) | Value::Other(_) => false,
+    });
+    if !several {
+        return section.optional("listen", value::listen).map_or(default, |listen| vec![listen]);
+    }
+    let faults = section.faults();
+    let several = section.list("listen", value::listen, default.clone());
+    if several.is_empty() && section.faults() == faults {
+        section.fault("listen", "expected at least one address");
+    }
+    if several.is_empty() { default } else { several }
+}
+
+pub(super) fn admin(section: &mut Section<'_>) -> Admin {
+    Admin { listen: section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into()) }
+}
+
+pub(super) fn gateway(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Gateway {
+    Gateway {
+        target: target(section, keys),
+        connect_timeout: section.text("connect_timeout", value::time, secs(5)),
+        chat_timeout: section.text("chat_timeout", value::time, secs(120)),
+        video_timeout: section.text("video_timeout", value::time, secs(60)),
+        window: window(section),
+        max_wait: section.text("max_wait", value::time_or_none, secs(20)),
+        balance_floor: section.text("balance_floor", value::money, Usd::ZERO),
+        chat_fields: section.list("chat_fields", chat_field, Vec::new()),
+        passthrough: passthrough(section),
+    }
+}
+
+fn target(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Target {
+    let written = section.has("base_url");
+    let base_url = section.optional("base_url", origin::base_url);
+    match (written, keys) {
+        (true, None) => {
+            let text = "expected a key with it, in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE; for the \
+                        sandbox, leave this setting out";
+            section.fault("base_url", text);
+        }
+        (false, Some((place, _))) => {
+            let text = "expected the gateway's address with the key (TOLLGATE_GATEWAY__BASE_URL, or \
+                        in the file); for the sandbox, leave the key out";
+            section.fault_at("base_url", &place, text);
+        }
+        (_, keys) => {
+            if let (Some(base_url), Some((_, keys))) = (base_url, keys) {
+                return Target::Live { base_url, keys };
+            }
+        }
+    }
+    Target::Sandbox
+}
+
+/// `"auto"`, or a table.
+fn window(section: &mut Section<'_>) -> Window {
+    let table = section.peek("window").is_some_and(|node| match &node.value {
+        Value::Table(_) => true,
+        Value::Text(text) => text.trim().starts_with('{'),
+        Value::List(_) | Value::Number(_) | Value::Other(_) => false,
+    });
+    if !table {
+        let expected = "expected \"auto\" or { requests = 60, seconds = 60 }";
+        return section.word("window", &[("auto", Window::Auto)], expected, Window::Auto);
+    }
+    let fixed = section.table("window", |window| {
+        let requests = window.required_number("requests", value::count);
+        let period = window.required_number("seconds", value::seconds);
+        Some(Window::Fixed { requests: requests?, period: period? })
+    });
+    fixed.flatten().unwrap_or(Window::Auto)
+}
+
+fn chat_field(text: &str) -> Parsed<String> {
+    if CHAT_FIELDS.contains(&text) {
+        return Err("expected a further field: model and messages always pass".into());
+    }
+    value::name(text)
+}
+
+fn passthrough(section: &mut Section<'_>) -> Vec<Passthrough> {
+    let mut seen: Vec<(http::Method, String)> = Vec::new();
+    section.rows("passthrough", |row| {
+        let method = row.required("method", origin::method);
+        let path = row.required("path", origin::endpoint);
+        let toll = row.required("toll", value::money);
+        let (method, path, toll) = (method?, path?, toll?);
+        if method == http::Method::GET && toll != Usd::ZERO {
+            row.own_fault(
+                "expected toll = \"0\" for a GET: what is asked twice must not cost twice",
+            );
+            return None;
+        }
+        let endpoint = (method.clone(), path.clone());
+        if seen.contains(&endpoint) {
+            row.own_fault("expected each method and path once, these are there twice");
+            return None;
+        }
+        seen.push(endpoint);
+        Some(Passthrough { method, path, toll })
+    })
+}
+
+/// The published models and those of `models.chat`.
+pub(super) fn catalog(section: &mut Section<'_>) -> Catalog {
+    let mut catalog = Catalog::published();
+    let mut taken: Vec<_> =
+        catalog.chat.iter().map(|model| model.id.clone().into_owned()).collect();
+    taken.extend(catalog.video.iter().map(|model| model.id.clone().into_owned()));
+    let added = section.rows("chat", |row| {
+        let id = row.required("id", value::name);
+        let toll = row.required("toll", value::money);
+        let id = id?;
+        if taken.contains(&id) {
+            row.own_fault("expected a new model, one with this id is in the catalog already");
+            return None;
+        }
+        taken.push(id.clone());
+        Some(ChatModel { id: Cow::Owned(id), tier: Tier::Added(toll?), best_for: "" })
+    });
+    catalog.chat.extend(added);
+    catalog
+}
+
+pub(super) fn access(section: &mut Section<'_>, folder: &Path) -> Access {
+    const MODES: &[(&str, &str)] = &[("open", "open"), ("members", "members"), ("jwt", "jwt")];
+    let expected = "expected \"open\", \"members\" or \"jwt\"";
+    let mode = section.word("mode", MODES, expected, "open");
+    let allowed_origins = section.list("allowed_origins", origin::origin, Vec::new());
+    let written = section.has("jwt");
+    let jwt = section.table("jwt", |section| jwt(section, folder)).flatten();
+    let mode = match (mode, written) {
+        ("jwt", true) => jwt.map_or(Mode::Open, Mode::Jwt),
+        ("jwt", false) => {
+            section.fault("mode", "expected a table [access.jwt] with this mode");
+            Mode::Open
+        }
+        (_, true) => {
+            section.fault("jwt", "expected access.mode = \"jwt\" with this table");
+            Mode::Open
+        }
+        ("members", false) => Mode::Members,
+        (_, false) => Mode::Open,
+    };
+    Access { mode, allowed_origins }
+}
+
+fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<Jwt> {
+    let issuer = section.required("issuer", value::line);
+    let audience = section.required("audience", value::line);
+    let jwks = section.required("jwks", jwks);
+    let leeway = section.text("leeway", leeway, secs(60));
+    let role_claim = section.text("role_claim", claim, None);
+    let budget_claim = section.text("budget_claim", claim, None);
+    let jwks = match jwks? {
+        Jwks::File(file) => Jwks::File(folder.join(file)),
+        address @ Jwks::Address(_) => address,
+    };
+    Some(Jwt { issuer: issuer?, audience: audience?, jwks, leeway, role_claim, budget_claim })
+}
+
+fn jwks(text: &str) -> Parsed<Jwks> {
+    if text.contains("://") {
+        return origin::key_set(text).map(Jwks::Address);
+    }
+    value::line(text).map(|file| Jwks::File(file.into()))
+}
+
+fn leeway(text: &str) -> Parsed<Duration> {
+    match value::time_or_none(text)? {
+        leeway if leeway <= MAX_LEEWAY => Ok(leeway),
+        _ => Err("expected a time of at most \"5m\"".into()),
+    }
+}
+
+/// A name, or a JSON pointer to a claim within others; `None` for the empty text.
+fn claim(text: &str) -> Parsed<Option<ClaimName>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if !text.starts_with('/') {
+        return value::line(text).map(|name| Some(ClaimName(vec![name])));
+    }
+    let pointer = value::pointer(text)?;
+    let unescaped = |step: &str| step.replace("~1", "/").replace("~0", "~");
+    Ok(Some(ClaimName(pointer.split('/').skip(1).map(unescaped).collect())))
+}
+
+pub(super) fn limits(section: &mut Section<'_>) -> Limits {
+    let of = |number: u32| NonZeroU32::MIN.saturating_add(number - 1);
+    Limits {
+        requests: section.number("requests", value::count, of(30)),
+        period: section.number("seconds", value::seconds, secs(60)),
+        burst: section.number("burst", value::count, of(10)),
+        concurrent: section.number("concurrent", value::count, of(8)),
+    }
+}
+
+pub(super) fn spend(section: &mut Section<'_>) -> Spend {
+    if !section.has("day") && !section.has("month") {
+        section.own_fault("expected `day`, `month` or both");
+    }
+    Spend {
+        day: section.optional("day", value::money),
+        month: section.optional("month", value::money),
+    }
+}
+
+pub(super) fn purchase(section: &mut Section<'_>) -> Purchase {
+    Purchase {
+        dedupe_window: section.text("dedupe_window", value::time_or_none, secs(30)),
+        keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
+    }
+}
+
+pub(super) fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> Store {
+    let default = if is_live { Store::Sqlite("tollgate.db".into()) } else { Store::Memory };
+    match section.text("url", store_url, default) {
+        Store::Memory => Store::Memory,
+        Store::Sqlite(path) => Store::Sqlite(folder.join(path)),
+    }
+}
+
+fn store_url(text: &str) -> Parsed<Store> {
+    let path = match text.split_once(':') {
+        None if text == "memory" => return Ok(Store::Memory),
+        Some(("sqlite", path)) if !path.starts_with("//") => value::line(path).ok(),
+        _ => None,
+    };
+    let expected = "expected \"memory\" or \"sqlite:tollgate.db\"";
+    path.map(|path| Store::Sqlite(path.into())).ok_or(expected.into())
+}
+
+pub(super) fn jobs(section: &mut Section<'_>) -> Jobs {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let jobs = Jobs {
+        finished: section.list("finished", value::line, words(FINISHED)),
+        failed: section.list("failed", value::line, words(FAILED)),
+        result: section.list("result", value::pointer, words(RESULT)),
+    };
+    if jobs.failed.iter().any(|word| jobs.finished.contains(word)) {
+        let written = if section.has("failed") { "failed" } else { "finished" };
+        section.fault(written, "expected no word in both jobs.finished and jobs.failed");
+    }
+    jobs
+}
+
+pub(super) fn page(section: &mut Section<'_>, folder: &Path) -> Page {
+    let dir = section.text("dir", |text| Ok(text.to_owned()), String::new());
+    let fallback = section.text("fallback", file_name, String::new());
+    if dir.is_empty() && !fallback.is_empty() {
+        let expected = "expected page.dir with it, the folder that holds this file";
+        section.fault("fallback", expected);
+    }
+    Page {
+        dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
+        fallback: Some(fallback).filter(|file| !file.is_empty()),
+        title: section.text("title", value::line, "tollgate".to_owned()),
+        media_origins: section.list("media_origins", origin::web_origin, Vec::new()),
+    }
+}
+
+/// The name of a file inside a folder, or nothing.
+fn file_name(text: &str) -> Parsed<String> {
+    let inside = |part: Component<'_>| matches!(part, Component::Normal(_));
+    if PathBuf::from(text).components().all(inside) && !text.chars().any(char::is_control) {
+        return Ok(text.to_owned());
+    }
+    Err("expected a file inside page.dir, such as \"index.html\"".into())
+}
+
+pub(super) fn sandbox(section: &mut Section<'_>) -> Sandbox {
+    Sandbox {
+        job_time: section.text("job_time", value::time_or_none, secs(30)),
+        balance: section.text("balance", value::money, Usd::dollars(50)),
+        seed: section.number("seed", value::seed, 1),
+    }
+}
+
+pub(super) fn log(section: &mut Section<'_>) -> Log {
+    const FORMATS: &[(&str, LogFormat)] = &[("auto", LogFormat::Auto), ("json", LogFormat::Json)];
+    const LEVELS: &[(&str, Level)] = &[
+        ("error", Level::ERROR),
+        ("warn", Level::WARN),
+        ("info", Level::INFO),
+        ("debug", Level::DEBUG),
+        ("trace", Level::TRACE),
+    ];
+    let format = "expected \"auto\" or \"json\"";
+    let level = "expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\"";
+    Log {
+        format: section.word("format", FORMATS, format, LogFormat::Auto),
+        level: section.word("level", LEVELS, level, Level::INFO),
+    }
+}

@@ -1,0 +1,215 @@
+//! What the settings promise, in tables of good and bad.
+
+use super::*;
+
+mod faults;
+mod secrets;
+
+/// The settings that a file and an environment make, or their faults as printed.
+fn read(file: &str, environment: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+    read_with(file, environment, &|_| Err("there is none".to_owned()))
+}
+
+fn read_with(
+    file: &str,
+    environment: &[(&str, &str)],
+    key_file: &dyn Fn(&std::path::Path) -> Result<zeroize::Zeroizing<String>, String>,
+) -> Result<Config, Vec<String>> {
+    let rows = environment.iter();
+    let environment: Environment =
+        rows.map(|(name, value)| ((*name).to_owned(), (*value).to_owned().into())).collect();
+    let source = Source {
+        file: Some(("proxy.toml", file)),
+        folder: std::path::Path::new("/etc/tollgate"),
+        environment: &environment,
+        asks_gateway: true,
+        key_file,
+    };
+    Config::read(&source).map_err(|faults| faults.iter().map(ToString::to_string).collect())
+}
+
+const URL: (&str, &str) = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example.com");
+const KEY: (&str, &str) = ("GATEWAY_API_KEY", "svc_sk_one");
+
+#[test]
+fn nothing_set_is_the_sandbox_on_loopback() {
+    let config = Config::default();
+    assert!(matches!(config.gateway.target, Target::Sandbox));
+    assert_eq!(config.server.listen, ["127.0.0.1:8080".parse().expect("an address")]);
+    assert_eq!(config.admin.listen, "127.0.0.1:9464".parse().expect("an address"));
+    assert_eq!(config.store, Store::Memory);
+    assert_eq!(config.access.mode, Mode::Open);
+    assert_eq!(config.limits.requests.get(), 30);
+    assert_eq!(config.limits.burst.get(), 10);
+    assert_eq!(config.limits.concurrent.get(), 8);
+    assert_eq!(config.sandbox.balance, Usd::dollars(50));
+    assert!(config.warnings().is_empty());
+    let read = read("", &[]).expect("nothing is right");
+    assert_eq!(format!("{read:?}"), format!("{config:?}"));
+}
+
+#[test]
+fn a_key_and_an_address_make_it_live_with_a_store_beside_the_file() {
+    let config = read("", &[URL, ("GATEWAY_API_KEY", " svc_sk_one, svc_sk_two ")]).expect("right");
+    let Target::Live { base_url, keys } = config.gateway.target else { panic!("not live") };
+    assert_eq!(base_url.host_str(), Some("gateway.example.com"));
+    assert_eq!(keys.iter().map(Key::expose).collect::<Vec<_>>(), ["svc_sk_one", "svc_sk_two"]);
+    assert_eq!(config.store, Store::Sqlite("/etc/tollgate/tollgate.db".into()));
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_the_file_over_the_defaults() {
+    let file = r#"
+        server = { listen = "127.0.0.1:1", hosts = ["a.example"], drain = "1s", max_connections = 5 }
+        budget.total.day = "1.00"
+        gateway.window = "auto"
+    "#;
+    let environment = [
+        ("TOLLGATE_SERVER__LISTEN", "[::1]:8080"),
+        ("TOLLGATE_SERVER__HOSTS", r#"["b.example", "c.example"]"#),
+        ("TOLLGATE_SERVER__MAX_CONNECTIONS", "7"),
+        ("TOLLGATE_BUDGET__TOTAL", r#"{day="5.00"}"#),
+        ("TOLLGATE_GATEWAY__WINDOW", "{ requests = 30, seconds = 60 }"),
+        ("TOLLGATE_GATEWAY__BALANCE_FLOOR", "2.5"),
+        ("TOLLGATE_LOG__LEVEL", "debug"),
+        ("TOLLGATE_SECRET", ""),
+        ("TOLLGATE_SERVICE_HOST", "10.0.0.1"),
+        ("TOLLGATE_PORT", "tcp://10.0.0.1:80"),
+        ("TOLLGATE_PORT_80_TCP_ADDR", "10.0.0.1"),
+    ];
+    let config = read(file, &environment).expect("right");
+    assert_eq!(config.server.listen, ["[::1]:8080".parse().expect("an address")]);
+    assert_eq!(config.server.hosts, ["b.example", "c.example"]);
+    assert_eq!(config.server.drain, Duration::from_secs(1));
+    assert_eq!(config.server.max_connections, 7);
+    assert_eq!(config.server.max_connections_per_address, 1, "a tenth, at least one");
+    assert_eq!(config.budget.total, Spend { day: Some(Usd::dollars(5)), month: None });
+    assert_eq!(config.gateway.balance_floor, Usd::micros(2_500_000));
+    assert_eq!(config.log.level, tracing::Level::DEBUG);
+    let sixty = Duration::from_secs(60);
+    let requests = NonZeroU32::new(30).expect("not zero");
+    assert_eq!(config.gateway.window, Window::Fixed { requests, period: sixty });
+}
+
+#[test]
+fn several_addresses_are_a_list_also_in_a_variable() {
+    let written = r#"["127.0.0.1:1", "[::1]:1"]"#;
+    for config in [
+        read(&format!("server.listen = {written}"), &[]),
+        read("", &[("TOLLGATE_SERVER__LISTEN", written)]),
+    ] {
+        assert_eq!(config.expect("right").server.listen.len(), 2);
+    }
+}
+
+#[test]
+fn paths_count_from_the_folder_of_the_file() {
+    let file = r#"
+        store.url = "sqlite:data/t.db"
+        page = { dir = "site", fallback = "index.html" }
+        access = { mode = "jwt", jwt = { issuer = "i", audience = "a", jwks = "jwks.json" } }
+    "#;
+    let config = read(file, &[]).expect("right");
+    let absolute = read("store.url = 'sqlite:/abs/t.db'", &[]).expect("right");
+    assert_eq!(absolute.store, Store::Sqlite("/abs/t.db".into()));
+    assert_eq!(config.store, Store::Sqlite("/etc/tollgate/data/t.db".into()));
+    assert_eq!(config.page.dir, Some("/etc/tollgate/site".into()));
+    assert_eq!(config.page.fallback.as_deref(), Some("index.html"));
+    let Mode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
+    assert_eq!(jwt.jwks, Jwks::File("/etc/tollgate/jwks.json".into()));
+    assert_eq!(jwt.leeway, Duration::from_secs(60));
+    assert_eq!((jwt.role_claim, jwt.budget_claim), (None, None));
+}
+
+#[test]
+fn a_login_has_its_keys_at_an_address_and_its_claims_by_name_or_pointer() {
+    let file = r#"
+        [access]
+        mode = "jwt"
+        jwt.issuer = "https://login.example.com/"
+        jwt.audience = "tollgate"
+        jwt.jwks = "https://login.example.com/keys?p=sign-in"
+        jwt.leeway = "0s"
+        jwt.role_claim = "/realm_access/a~1b~0c"
+        jwt.budget_claim = "https://app.example.com/budget"
+    "#;
+    let config = read(file, &[]).expect("right");
+    let Mode::Jwt(jwt) = config.access.mode else { panic!("not jwt") };
+    let Jwks::Address(jwks) = jwt.jwks else { panic!("not an address") };
+    assert_eq!(jwks.as_str(), "https://login.example.com/keys?p=sign-in");
+    assert_eq!(jwt.leeway, Duration::ZERO);
+    let path = ["realm_access", "a/b~c"].map(str::to_owned).to_vec();
+    assert_eq!(jwt.role_claim, Some(ClaimName(path)));
+    let name = vec!["https://app.example.com/budget".to_owned()];
+    assert_eq!(jwt.budget_claim, Some(ClaimName(name)));
+}
+
+#[test]
+fn added_models_and_endpoints_are_read_with_their_tolls() {
+    let file = r#"
+        [[gateway.passthrough]]
+        method = "POST"
+        path = "/api/v1/search"
+        toll = "0.006"
+        [models]
+        chat = [{ id = "new-model", toll = "0.01" }]
+    "#;
+    let config = read(file, &[]).expect("right");
+    assert_eq!(config.gateway.passthrough[0].toll, Usd::mills(6));
+    assert_eq!(config.catalog.chat.len(), Catalog::published().chat.len() + 1);
+    assert_eq!(config.catalog.chat_model("new-model").map(|m| m.toll()), Some(Usd::mills(10)));
+}
+
+#[test]
+fn what_this_version_lacks_is_no_setting() {
+    let rows = [
+        ("server.tls = { cert = 'c', key = 'k' }", "1:8: unknown setting `server.tls`"),
+        ("store.url = 'redis://localhost'", "1:13: store.url: expected \"memory\" or \"sqlite:"),
+    ];
+    for (file, expected) in rows {
+        let faults = read(file, &[]).expect_err(file);
+        assert!(faults.len() == 1 && faults[0].contains(expected), "{faults:?}");
+    }
+}
+
+#[test]
+fn only_loopback_without_a_front_end_is_private() {
+    for (file, is_private) in [
+        ("", true),
+        ("server.listen = ['127.0.0.1:1', '[::1]:1', '[::ffff:127.0.0.1]:1']", true),
+        ("server.listen = ['127.0.0.1:1', '192.0.2.1:1']\nbudget.total.day = '1'", false),
+        ("server.hosts = ['a.example']", false),
+        ("server.trusted_proxies = ['10.0.0.0/8']", false),
+    ] {
+        assert_eq!(read(file, &[URL, KEY]).expect(file).is_private(), is_private, "{file}");
+    }
+}
+
+#[test]
+fn risky_settings_are_right_and_warned_of() {
+    const MEDIA: (&str, &str) = ("TOLLGATE_PAGE__MEDIA_ORIGINS", "[\"https://cdn.example\"]");
+    let rows = [
+        ("store.url = 'memory'", "store.url"),
+        ("server.hosts = ['a.example']", "budget.total"),
+        ("server.trusted_proxies = ['10.0.0.0/8']", "budget.total"),
+        ("admin.listen = '0.0.0.0:9464'", "admin.listen"),
+    ];
+    let nobody = read("access.mode = 'members'", &[]).expect("right").warnings();
+    assert!(nobody.len() == 1 && nobody[0].starts_with("access.mode"), "{nobody:?}");
+    for (file, name) in rows {
+        let warnings = read(file, &[URL, KEY, MEDIA]).expect(file).warnings();
+        assert_eq!(warnings.len(), 1, "{file}: {warnings:?}");
+        assert!(warnings[0].starts_with(name), "{warnings:?}");
+    }
+    assert!(read("", &[URL, KEY, MEDIA]).expect("right").warnings().is_empty());
+    let unplayed = read("", &[URL, KEY]).expect("right").warnings();
+    assert!(unplayed.len() == 1 && unplayed[0].starts_with("page.media_origins"), "{unplayed:?}");
+    // Who is let in is known, and has a budget: no total is demanded.
+    for reach in ["server.hosts = ['a.example']", "server.listen = '192.0.2.1:80'"] {
+        let members = format!("{reach}\naccess.mode = 'members'");
+        assert!(
+            read(&members, &[URL, KEY, MEDIA]).expect("right").warnings().is_empty(),
+            "{reach}"
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! `/bff/…` and the few other endpoints that are tollgate's own: jobs, reports, logins, documents.
+
+use bytes::Bytes;
+use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
+use http::{HeaderValue, StatusCode};
+
+use super::{Context, purchases};
+use crate::access::cookie::{Carried, unmeant};
+use crate::account::admin::must_be_admin;
+use crate::account::jobs;
+use crate::answer::{self, Answer, Body};
+use crate::jobs::events::{self, Listener};
+use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
+use crate::validate;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
+/// Where programs find the whole API (RFC 8631).
+const DESCRIBED_BY: &str = "</bff/openapi.json>; rel=\"service-desc\"";
+
+/// `GET /bff/jobs`: the jobs that the query names, or the caller's own.
+pub(super) async fn jobs(cx: Context) -> Result<Answer, Problem> {
+    let named = validate::job_ids(cx.query())?;
+    jobs::list(&cx.handlers.jobs, &cx.call.caller, named).await
+}
+
+/// `GET /bff/events`: what becomes of them, as it happens.
+pub(super) async fn events(cx: Context) -> Result<Answer, Problem> {
+    let named = validate::job_ids(cx.query())?;
+    let call = &cx.call;
+    let last = call.head.headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    let last_event_id = last.unwrap_or_default();
+    let (caller, standing, id) = (&call.caller, &call.standing, call.id.as_str());
+    let listener = Listener { caller, standing, last_event_id, id };
+    events::stream(&cx.handlers.jobs, listener, named).await
+}
+
+/// `GET /bff/catalog`. It is asked for anew each time: prices and mode can change with a restart.
+pub(super) async fn catalog(cx: Context) -> Result<Answer, Problem> {
+    let mut answer = document(&cx.handlers.catalog);
+    let headers = answer.headers_mut();
+    headers.insert(LINK, HeaderValue::from_static(DESCRIBED_BY));
+    headers.insert(purchases::TOLLGATE_LEDGER, cx.handlers.ledger_name.clone());
+    Ok(answer)
+}
+
+/// `GET /bff/openapi.json`, readable from any page: all of it is public.
+pub(super) async fn openapi(cx: Context) -> Result<Answer, Problem> {
+    let mut answer = document(&cx.handlers.openapi);
+    let headers = answer.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("cross-origin"));
+    Ok(answer)
+}
+
+fn document(json: &Bytes) -> Answer {
+    let mut answer = answer::bytes_of(StatusCode::OK, "application/json", json.clone());
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    answer
+}
+
+/// `GET /bff/me`
+pub(super) async fn me(cx: Context) -> Result<Answer, Problem> {
+    cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await
+}
+
+/// `GET /bff/usage`
+pub(super) async fn usage(cx: Context) -> Result<Answer, Problem> {
+    let query = validate::since(cx.query())?;
+    cx.report(cx.handlers.spend.of(&cx.call.caller, query)).await
+}
+
+/// `GET /bff/admin/usage`. Here and below, a caller who is no admin learns just that.
+pub(super) async fn admin_usage(cx: Context) -> Result<Answer, Problem> {
+    must_be_admin(cx.call.standing.role)?;
+    let query = validate::everybody(cx.query())?;
+    cx.report(cx.handlers.admin.usage(query)).await
+}
+
+/// `GET /bff/admin/members`
+pub(super) async fn admin_members(cx: Context) -> Result<Answer, Problem> {
+    must_be_admin(cx.call.standing.role)?;
+    cx.handlers.admin.members().await
+}
+
+/// `GET /bff/admin/jobs`
+pub(super) async fn admin_jobs(cx: Context) -> Result<Answer, Problem> {
+    must_be_admin(cx.call.standing.role)?;
+    cx.handlers.admin.jobs().await
+}
+
+/// `GET /bff/admin/billing`
+pub(super) async fn admin_billing(cx: Context) -> Result<Answer, Problem> {
+    must_be_admin(cx.call.standing.role)?;
+    cx.report(cx.handlers.admin.billing()).await
+}
+
+/// `POST /bff/login`: a member's token becomes a browser's cookie.
+pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
+    let (access, call) = (&cx.handlers.access, &cx.call);
+    access.logins()?;
+    if !call.way.is_safe() {
+        return Err(Problem::new(&FORBIDDEN).detail(
+            "nobody signs in over plain http, where others can read along: open the page by https. \
+             Behind a TLS front-end, list it in server.trusted_proxies, and have it set \
+             X-Forwarded-Proto",
+        ));
+    }
+    let asked = validate::log_in(&call.body)?;
+    // It ends the login that the browser has.
+    let carried = match carried(&cx)? {
+        Carried::Value(value) => Some(value),
+        // Nobody can say which of several was this browser's login.
+        Carried::Nothing | Carried::Several => None,
+    };
+    let token = &asked.get().token;
+    let opened = access.log_in(token, carried, &call.caller, &cx.handlers.admit).await?;
+    Ok(done(call.way.set(&opened.value, opened.lasts)))
+}
+
+/// `POST /bff/logout`: ends the login that the browser carries, if it carries one.
+pub(super) async fn log_out(cx: Context) -> Result<Answer, Problem> {
+    cx.handlers.access.logins()?;
+    if let Carried::Value(value) = carried(&cx)? {
+        cx.handlers.access.log_out(value).await?;
+    }
+    Ok(done(cx.call.way.clear()))
+}
+
+/// What cookie the request carries; whoever has one must mean what it asks for.
+fn carried(cx: &Context) -> Result<Carried<'_>, Problem> {
+    let headers = &cx.call.head.headers;
+    let carried = cx.call.way.carried(headers);
+    match unmeant(headers) {
+        Some(problem) if carried != Carried::Nothing => Err(problem),
+        Some(_) | None => Ok(carried),
+    }
+}
+
+fn done(cookie: Option<HeaderValue>) -> Answer {
+    let mut answer = Answer::new(Body::empty());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    let headers = answer.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
+    answer
+}
+
+/// `GET /healthz`, here and on the second listener.
+pub(super) fn alive() -> Answer {
+    answer::bytes_of(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
+}
+
+/// `GET /problems/{code}`: what a problem's `type` leads to.
+pub(super) fn problem(path: &str) -> Result<Answer, Problem> {
+    let code = path.rsplit('/').next().unwrap_or_default();
+    let kind = ALL.iter().find(|kind| kind.code == code);
+    let kind = kind.ok_or_else(|| Problem::new(&NOT_FOUND))?;
+    Ok(answer::bytes_of(StatusCode::OK, "text/html; charset=utf-8", problem_page(kind).into()))
+}
+
+fn problem_page(kind: &Kind) -> String {
+    let charged = match kind.charged {
+        Charged::No => "Nothing was charged.",
+        Charged::Yes => "It was charged.",
+        Charged::Unknown => "It may have been charged.",
+    };
+    let Kind { status, code, title, advice, .. } = kind;
+    format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{code}</title>\
+         <h1>{code}</h1><p>{title}. Status {}. {charged}</p><p>{advice}</p></html>\n",
+        status.as_u16()
+    )
+}
+
+/// Whatever is no endpoint: the page, or the fronted site.
+pub(super) async fn page(cx: Context) -> Result<Answer, Problem> {
+    cx.handlers.page.answer(&cx.call.head).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_problem_leads_somewhere_and_nothing_else_does() {
+        for kind in ALL {
+            assert!(problem(&format!("/problems/{}", kind.code)).is_ok());
+        }
+        for path in ["/problems/", "/problems/x", "/problems/internal/../x"] {
+            assert!(problem(path).is_err(), "{path}");
+        }
+    }
+}

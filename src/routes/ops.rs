@@ -1,0 +1,296 @@
+//! The second listener: what operators and probes ask. It never shares a port with callers.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::ORIGIN;
+use http::{HeaderMap, Method, Request, StatusCode};
+use tower::Service;
+
+use super::bff::alive;
+use crate::access::Access;
+use crate::account::statement::Statement;
+use crate::answer::{self, Answer};
+use crate::metrics::Metrics;
+use crate::problem::{
+    DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,
+    Problem,
+};
+
+/// What the gateway says of the account.
+const BILLING: &str = "/billing";
+/// Who may call.
+const MEMBERS: &str = "/members";
+
+/// Answers `/healthz`, `/readyz`, `/metrics` and `/billing`.
+#[derive(Clone)]
+pub struct Ops {
+    metrics: Arc<Metrics>,
+    ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    is_open: Arc<dyn Fn() -> bool + Send + Sync>,
+    access: Option<Arc<Access>>,
+    books: Option<Statement>,
+    guard: Guard,
+    /// This machine's addresses that it listens on.
+    own: Arc<[IpAddr]>,
+    /// Whether this machine asks.
+    is_near: bool,
+    /// Whether it asks over loopback, as a browser does that a page sent to a name that leads here.
+    is_loopback: bool,
+}
+
+/// Refuses a request that was meant for another host.
+type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
+
+impl Ops {
+    /// `ready` says whether new calls are welcome.
+    pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            metrics,
+            ready: Arc::new(ready),
+            is_open: Arc::new(|| true),
+            access: None,
+            books: None,
+            guard: Arc::new(|_| Ok(())),
+            own: Arc::new([]),
+            is_near: false,
+            is_loopback: false,
+        }
+    }
+
+    /// `is_open` says whether the ledger is open: until then, nothing can be bought.
+    #[must_use]
+    pub fn with_start(self, is_open: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_open: Arc::new(is_open), ..self }
+    }
+
+    /// Has `POST /members` look for changes among the members at once, for this machine alone and always
+    /// guarded, as [`with_books`](Self::with_books).
+    #[must_use]
+    pub fn with_members(self, access: Arc<Access>) -> Self {
+        Self { access: Some(access), ..self }
+    }
+
+    /// Has `guard` refuse requests over loopback that were meant for another host: with DNS rebinding, a
+    /// page in an operator's browser could read the answers otherwise. `/healthz` stays open to all.
+    #[must_use]
+    pub fn guarded_by(
+        mut self,
+        guard: impl Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync + 'static,
+    ) -> Self {
+        self.guard = Arc::new(guard);
+        self
+    }
+
+    /// Answers `/billing`, too, to this machine alone, which has the addresses `own`, and always guarded:
+    /// a page in an operator's browser must not be able to take places in the window.
+    #[must_use]
+    pub fn with_books(mut self, statement: Statement, own: &[IpAddr]) -> Self {
+        self.books = Some(statement);
+        self.own = own.into();
+        self
+    }
+
+    /// The same, for a connection from there.
+    #[must_use]
+    pub fn asked_from(&self, peer: IpAddr) -> Self {
+        let peer = peer.to_canonical();
+        let is_loopback = peer.is_loopback();
+        Self { is_near: is_loopback || self.own.contains(&peer), is_loopback, ..self.clone() }
+    }
+
+    /// For a command on this machine, and no page: the account's numbers have no password but this, and
+    /// each question takes a slot of the rate limit from those who buy.
+    fn for_operators(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        if !self.is_near {
+            return Err(Problem::new(&FORBIDDEN).detail("only this machine may ask this"));
+        }
+        (self.guard)(headers)?;
+        // A page under any name can send a request here, although it could not read the answer.
+        let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+        if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
+            return Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail("no web page may ask this"));
+        }
+        Ok(())
+    }
+
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Answer, Problem> {
+        if !matches!(path, "/healthz" | "/readyz" | "/metrics") {
+            return Err(Problem::new(&NOT_FOUND));
+        }
+        if method != Method::GET && method != Method::HEAD {
+            return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET, HEAD"));
+        }
+        if path != "/healthz" && self.is_loopback {
+            (self.guard)(headers)?;
+        }
+        match path {
+            "/metrics" => {
+                let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                Ok(answer::bytes_of(StatusCode::OK, media_type, self.metrics.text().into()))
+            }
+            "/readyz" if !(self.ready)() => {
+                Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(5)))
+            }
+            "/readyz" if !(self.is_open)() => Err(Problem::new(&LEDGER_UNAVAILABLE)
+                .detail("starting: the ledger is being opened")
+                .retry_after(Duration::from_secs(5))),
+            _ => Ok(alive()),
+        }
+    }
+}
+
+/// The gateway's books, asked for now.
+async fn billing(statement: Statement, method: Method) -> Result<Answer, Problem> {
+    if method != Method::GET {
+        return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET"));
+    }
+    Ok(answer::json(StatusCode::OK, &statement.now().await?))
+}
+
+/// Reads the list of members if it has changed: a command waits until its change holds.
+async fn refresh(access: Arc<Access>, method: Method) -> Result<Answer, Problem> {
+    if method != Method::POST {
+        return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("POST"));
+    }
+    access.refresh().await;
+    Ok(alive())
+}
+
+impl<B> Service<Request<B>> for Ops {
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (head, _body) = request.into_parts();
+        let admin = self.clone();
+        Box::pin(async move {
+            let answer = match (head.uri.path(), admin.books.clone(), admin.access.clone()) {
+                (BILLING, Some(statement), _) => match admin.for_operators(&head.headers) {
+                    Ok(()) => billing(statement, head.method).await,
+                    Err(problem) => Err(problem),
+                },
+                (MEMBERS, _, Some(access)) => match admin.for_operators(&head.headers) {
+                    Ok(()) => refresh(access, head.method).await,
+                    Err(problem) => Err(problem),
+                },
+                (path, _, _) => admin.answer(&head.method, path, &head.headers),
+            };
+            Ok(answer::sealed(answer.unwrap_or_else(|problem| answer::refusal(problem, ""))))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::upstream::{Ask, Reply};
+
+    #[tokio::test]
+    async fn the_accounts_numbers_are_for_this_machine_alone() {
+        let gateway = service_fn(|_: Ask| async {
+            let body = Bytes::from_static(br#"{"keys":[],"billing":{"balanceCents":4210}}"#);
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+        });
+        let own = ["192.0.2.7".parse().unwrap()];
+        let admin = Ops::new(Arc::default(), || true).with_books(Statement::new(gateway), &own);
+        for (peer, is_near) in [
+            ("127.0.0.1", true),
+            ("127.9.9.9", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("192.0.2.7", true),
+            ("::ffff:192.0.2.7", true),
+            ("192.0.2.8", false),
+            ("10.0.0.1", false),
+            ("2001:db8::1", false),
+        ] {
+            let asked = |path: &str| {
+                let request = Request::get(path).body(()).unwrap();
+                admin.asked_from(peer.parse().unwrap()).oneshot(request)
+            };
+            let status = asked("/billing").await.unwrap().status();
+            assert_eq!(status == StatusCode::FORBIDDEN, !is_near, "{peer}: {status}");
+            assert_eq!(asked("/metrics").await.unwrap().status(), StatusCode::OK, "{peer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
+        let admin = Ops::new(Arc::default(), || true)
+            .guarded_by(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST)));
+        for (peer, path, status) in [
+            ("127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
+            ("::ffff:127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
+            ("127.0.0.1", "/readyz", StatusCode::MISDIRECTED_REQUEST),
+            ("127.0.0.1", "/healthz", StatusCode::OK),
+            // A scraper elsewhere may know us by any name.
+            ("192.0.2.8", "/metrics", StatusCode::OK),
+            ("192.0.2.8", "/readyz", StatusCode::OK),
+        ] {
+            let request = Request::get(path).body(()).unwrap();
+            let answer = admin.asked_from(peer.parse().unwrap()).oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{peer} {path}");
+            assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+            assert!(answer.headers().contains_key("content-security-policy"));
+        }
+    }
+
+    #[tokio::test]
+    async fn members_are_looked_at_for_a_command_on_this_machine_and_for_no_page() {
+        let gateway =
+            service_fn(|_: Ask| async { Err::<Reply, _>(crate::upstream::Error::Draining) });
+        let access = Arc::new(Access::new(crate::access::Door::Open, Arc::default()));
+        let admin = Ops::new(Arc::default(), || true)
+            .with_members(access)
+            .with_books(Statement::new(gateway), &[]);
+        for (peer, method, header, status) in [
+            ("127.0.0.1", Method::POST, None, StatusCode::OK),
+            ("127.0.0.1", Method::GET, None, StatusCode::METHOD_NOT_ALLOWED),
+            ("127.0.0.1", Method::POST, Some(("origin", "null")), StatusCode::FORBIDDEN),
+            (
+                "127.0.0.1",
+                Method::POST,
+                Some(("sec-fetch-site", "cross-site")),
+                StatusCode::FORBIDDEN,
+            ),
+            ("192.0.2.8", Method::POST, None, StatusCode::FORBIDDEN),
+        ] {
+            let request = Request::builder().method(method.clone()).uri("/members");
+            let request = header
+                .into_iter()
+                .fold(request, |request, (name, value)| request.header(name, value));
+            let near = admin.asked_from(peer.parse().unwrap());
+            let answer = near.oneshot(request.body(()).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), status, "{peer} {method} {header:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn server_is_not_ready_until_its_ledger_is_open_and_alive_all_the_while() {
+        let is_open = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let seen = Arc::clone(&is_open);
+        let load = move || seen.load(std::sync::atomic::Ordering::Relaxed);
+        let admin = Ops::new(Arc::default(), || true).with_start(load);
+        let status = async |path: &str| {
+            let asked = admin.clone().oneshot(Request::get(path).body(()).unwrap());
+            asked.await.unwrap().status()
+        };
+        assert_eq!(status("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(status("/healthz").await, StatusCode::OK);
+        is_open.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(status("/readyz").await, StatusCode::OK);
+    }
+}

@@ -1,0 +1,241 @@
+//! What all paid endpoints share: how a purchase wants to be recognised, the ledger that it relies on, and the
+//! answer that its receipt becomes.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, HeaderName};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use http_body::{Frame, SizeHint};
+
+use crate::answer::{self, Answer, Body, BoxError};
+use crate::problem::{INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED};
+use crate::purchase::{Claim, Delivery, Receipt};
+use crate::validate::Ignored;
+
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Stock SDKs put it on what they send again.
+const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+const LONGEST_KEY: usize = 255;
+/// The name of the ledger that a purchase relies on. It changes whenever the server may have forgotten
+/// purchases, and their keys with them.
+pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate-ledger");
+
+/// Reads the `Idempotency-Key` (draft 07; `"k"` and `k` are the same key), or else whether an SDK sends again.
+pub(super) fn claim(headers: &HeaderMap) -> Result<Claim, Problem> {
+    let mut keys = headers.get_all(KEY).iter();
+    let Some(first) = keys.next() else {
+        let count = headers.get(RETRY_COUNT).and_then(|count| count.to_str().ok());
+        let count = count.and_then(|count| count.trim().parse::<u32>().ok());
+        return Ok(Claim::Likeness { is_retry: count.is_some_and(|count| count > 0) });
+    };
+    if keys.next().is_some() {
+        return Err(invalid("expected one Idempotency-Key, not several"));
+    }
+    let bytes = first.as_bytes();
+    let bare = match bytes {
+        [b'"', inner @ .., b'"'] => inner,
+        _ => bytes,
+    };
+    let visible = |byte: &u8| byte.is_ascii_graphic() && *byte != b'"';
+    if bare.is_empty() || bare.len() > LONGEST_KEY || !bare.iter().all(visible) {
+        return Err(invalid("expected 1 to 255 visible ASCII characters, bare or in quotes"));
+    }
+    let text = std::str::from_utf8(bare).map_err(|_| invalid("expected ASCII"))?;
+    Ok(Claim::Key(text.into()))
+}
+
+fn invalid(expected: &'static str) -> Problem {
+    Problem::new(&INVALID_IDEMPOTENCY_KEY).detail(expected)
+}
+
+/// Refuses a purchase that names another ledger than `name`: a key that was sent under another name would buy a
+/// second time. No new purchase is made, no running one joined, no reply replayed.
+pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.get_all(TOLLGATE_LEDGER).iter().all(|named| named == name) {
+        return Ok(());
+    }
+    Err(Problem::new(&LEDGER_CHANGED).detail(
+        "Tollgate-Ledger names another ledger than this one, which may not know this purchase's key; nothing was sent",
+    ))
+}
+
+/// The gateway's answer, its body unchanged.
+pub(super) fn answer(receipt: Receipt) -> Answer {
+    let mut answer = passed_on(receipt.status, receipt.is_json, Bytes::new());
+    *answer.body_mut() = match receipt.delivery {
+        None => Body::from(receipt.body),
+        Some(delivery) => Body::stream(Noticed::new(receipt.body, Some(delivery))),
+    };
+    let headers = answer.headers_mut();
+    if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {
+        headers.insert("tollgate-toll", toll);
+    }
+    if receipt.is_replay {
+        headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    answer
+}
+
+/// The gateway's answer in other words. A replay's own bytes stay until these are gone: the room that
+/// they take bounds both.
+pub(super) fn translated(receipt: Receipt, body: Bytes) -> Answer {
+    let original = receipt.is_replay.then(|| receipt.body.clone());
+    let answer = answer(Receipt { body, ..receipt });
+    match original {
+        Some(original) => answer.map(|body| body.holding(original)),
+        None => answer,
+    }
+}
+
+/// The answer with the names of what was asked for and is not done.
+pub(super) fn naming(ignored: &Ignored, mut answer: Answer) -> Answer {
+    if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
+        answer.headers_mut().insert("tollgate-ignored", names);
+    }
+    answer
+}
+
+/// A body of the gateway, labelled as what it was found to be.
+pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answer {
+    let media_type = match is_json {
+        true => "application/json",
+        false => "text/plain; charset=utf-8",
+    };
+    let mut answer = answer::bytes_of(status, media_type, body);
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// A body that notes when the connection has taken its last part, shortly before that is written. It is
+/// handed out in parts, and the connection asks for more as the client takes them, so the end is not
+/// reached long before the client is there; what the system buffers cannot be seen. One that is dropped
+/// before that did not arrive, and an identical purchase soon after is its repeat.
+pub(super) struct Noticed {
+    rest: Bytes,
+    delivery: Option<Delivery>,
+}
+
+impl Noticed {
+    /// A body of which somebody is told, where there is somebody.
+    pub(super) fn new(rest: Bytes, delivery: Option<Delivery>) -> Self {
+        Self { rest, delivery }
+    }
+}
+
+impl http_body::Body for Noticed {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let most = self.rest.len().min(answer::PART);
+        let part = self.rest.split_to(most);
+        if self.rest.is_empty()
+            && let Some(delivery) = self.delivery.take()
+        {
+            delivery.taken();
+        }
+        Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(name: &'static str, values: &[&str]) -> Option<Claim> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        claim(&headers).ok()
+    }
+
+    #[test]
+    fn a_key_is_the_same_bare_and_quoted_and_nothing_else_is_one() {
+        let key = Some(Claim::Key("a-1_$".into()));
+        assert_eq!(read("idempotency-key", &["a-1_$"]), key);
+        assert_eq!(read("idempotency-key", &["\"a-1_$\""]), key);
+        assert!(read("idempotency-key", &[&"k".repeat(255)]).is_some());
+        for wrong in
+            [&[""][..], &["\"\""], &["a b"], &["\"a"], &["é"], &["a", "a"], &[&"k".repeat(256)]]
+        {
+            assert_eq!(read("idempotency-key", wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_sdk_that_sends_again_says_so() {
+        for (count, is_retry) in [("0", false), ("1", true), ("x", false), ("", false)] {
+            let read = read("x-stainless-retry-count", &[count]);
+            assert_eq!(read, Some(Claim::Likeness { is_retry }), "{count:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_is_visible_ascii_as_it_was_given_or_it_is_none(
+            bytes in prop_oneof![
+                prop::collection::vec(b'!'..=b'~', 0..300),
+                prop::collection::vec(any::<u8>(), 0..20),
+            ],
+        ) {
+            let Ok(value) = HeaderValue::from_bytes(&bytes) else { return Ok(()) };
+            let mut headers = HeaderMap::new();
+            headers.insert(KEY, value);
+            let bare = bytes
+                .strip_prefix(b"\"")
+                .and_then(|rest| rest.strip_suffix(b"\""))
+                .unwrap_or(&bytes);
+            let is_key = (1..=255).contains(&bare.len())
+                && bare.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'"');
+            let text = String::from_utf8_lossy(bare);
+            let expected = is_key.then(|| Claim::Key(text.as_ref().into()));
+            prop_assert_eq!(claim(&headers).ok(), expected);
+        }
+
+        #[test]
+        fn quotes_around_a_key_change_nothing_and_a_second_key_spoils_it(key in "[!#-~]{1,255}") {
+            let (bare, quoted) = (key.clone(), format!("\"{key}\""));
+            let one = read("idempotency-key", &[&bare]);
+            prop_assert_eq!(&one, &Some(Claim::Key(key.into())));
+            prop_assert_eq!(&read("idempotency-key", &[&quoted]), &one);
+            prop_assert_eq!(read("idempotency-key", &[&bare, &quoted]), None);
+        }
+    }
+
+    #[test]
+    fn absent_header_passes_and_any_other_name_is_refused() {
+        let name = HeaderValue::from_static("one");
+        for (sent, is_another) in [
+            (&[][..], false),
+            (&["one"], false),
+            (&["one", "one"], false),
+            (&["two"], true),
+            (&["ONE"], true),
+            (&[""], true),
+            (&["one", "two"], true),
+            (&["one, two"], true),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in sent {
+                headers.append(TOLLGATE_LEDGER, HeaderValue::from_static(value));
+            }
+            assert_eq!(check_ledger(&name, &headers).is_err(), is_another, "{sent:?}");
+        }
+    }
+}
