@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::memory::Memory;
-use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Account, Claim, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Service, Twin,
+    Account, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Service, Store, Twin,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -17,8 +15,8 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn main() -> Outcome {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("ledger.db");
-    let disk = Arc::new(Sqlite::serve(&path, Arc::new(clock::wall))?);
-    let memory = Arc::new(Memory::new(Arc::new(clock::wall)));
+    let disk = Store::serve(&path, Arc::new(clock::wall))?;
+    let memory = Store::in_memory(Arc::new(clock::wall));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (cheap, dear) = (Usd::mills(6), Usd::dollars(3));
     runtime.block_on(async {
@@ -30,26 +28,20 @@ fn main() -> Outcome {
     })?;
     drop(disk);
     let start = clock::now();
-    drop(Sqlite::serve(&path, Arc::new(clock::wall))?);
+    drop(Store::serve(&path, Arc::new(clock::wall))?);
     println!("{:<40} {:>9} µs for 26,100 purchases", "disk, opened", start.elapsed().as_micros());
     Ok(())
 }
 
 /// Each of so many buys its share, one purchase after another: reserved, sent, posted, delivered.
-async fn measure<L: Ledger>(
-    name: &str,
-    ledger: &Arc<L>,
-    toll: Usd,
-    times: u32,
-    at_once: u32,
-) -> Outcome {
+async fn measure(name: &str, ledger: &Store, toll: Usd, times: u32, at_once: u32) -> Outcome {
     let start = clock::now();
     let tasks = tokio::task::LocalSet::new();
     for _ in 0..at_once {
-        let ledger = Arc::clone(ledger);
+        let ledger = ledger.clone();
         tasks.spawn_local(async move {
             for _ in 0..times / at_once {
-                if let Err(error) = buy(ledger.as_ref(), toll).await {
+                if let Err(error) = buy(&ledger, toll).await {
                     println!("{error}");
                 }
             }
@@ -60,7 +52,7 @@ async fn measure<L: Ledger>(
     Ok(())
 }
 
-async fn buy(ledger: &dyn Ledger, toll: Usd) -> Outcome {
+async fn buy(ledger: &Store, toll: Usd) -> Outcome {
     let id = PurchaseId::new();
     let mut likeness = [0; 32];
     likeness[..16].copy_from_slice(id.0.as_bytes());

@@ -20,8 +20,7 @@ use crate::purchase::idempotency::Running;
 use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
 use crate::server;
-use crate::store::sqlite::{OpenError, Opening};
-use crate::store::{Binding, Money, Refusals, Store};
+use crate::store::{Binding, Money, OpenError, Opening, Refusals, Store};
 use crate::upstream::window::Window;
 
 /// When a gate ends.

@@ -21,8 +21,7 @@ use crate::answer::BoxError;
 use crate::billing::statement::Told;
 use crate::clock;
 use crate::config::{self, Config};
-use crate::store::Store;
-use crate::store::sqlite::{Holder, OpenError};
+use crate::store::{Holder, OpenError, Store};
 use crate::upstream::billing::Listing;
 
 /// More is no answer of a tollgate.

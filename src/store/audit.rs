@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Answer, JobState, PurchaseId, Row, Unavailable};
+use super::{JobState, Row};
 
 /// How long after its end a purchase may still be missing from the gateway's counters: from when the
 /// wait for its reply ended. Guess: the contract names no deadline. Releasing a purchase frees its key,
@@ -75,37 +75,4 @@ pub enum Recognise {
     /// If they are another account's, give the ledger to that account: earlier ids become history, and
     /// earlier checkpoints are no longer used.
     Adopt,
-}
-
-/// The verbs of reconciliation. Each is one atomic step, as those of [`super::Ledger`].
-pub trait Audit: Send + Sync + 'static {
-    /// Notes what the gateway's books said, with the purchases that had begun and settled by then.
-    fn check(&self, snapshot: Snapshot) -> Answer<'_, Result<(), Unavailable>>;
-
-    /// The latest checkpoint of this account that has a place among the purchases.
-    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>>;
-
-    /// The latest snapshots, newest first, at most `most`, whichever account they are of.
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>>;
-
-    /// How many outcomes are unknown among the purchases after this number. It takes little memory,
-    /// however many there are.
-    fn unknown_after(&self, number: u64) -> Answer<'_, Result<u64, Unavailable>>;
-
-    /// In the order of their numbers: every purchase after `settled`; of the earlier ones those whose
-    /// outcome is unknown, and charged videos without a finished job whose end, or whose job's failure,
-    /// is later than `refundable` (wall-clock time since the Unix epoch).
-    fn evidence(
-        &self,
-        settled: u64,
-        refundable: Duration,
-    ) -> Answer<'_, Result<Vec<Evidence>, Unavailable>>;
-
-    /// One purchase.
-    fn purchase(&self, id: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>>;
-
-    /// Whether the account with these keys is the one that the ledger is about: none is noted yet, or
-    /// one id is noted. `keys` must not be empty.
-    fn recognise(&self, keys: Vec<String>, how: Recognise)
-    -> Answer<'_, Result<bool, Unavailable>>;
 }

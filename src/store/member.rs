@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Identity, Unavailable};
+use super::{Identity, Unavailable};
 use crate::contract::money::Usd;
 
-/// How often a server looks at the [`edition`](Members::edition): what another process changes holds
+/// How often a server looks at the [`edition`](super::Store::edition): what another process changes holds
 /// there after this and the time that reading the list takes.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -108,52 +108,15 @@ pub enum MemberFault {
     Unavailable(#[from] Unavailable),
 }
 
-/// The list of members and their logins. Every verb is durable when it returns, and other processes on
-/// the same store see it at their next [`edition`](Members::edition).
-pub trait Members: Send + Sync + 'static {
+/// One change of the list.
+#[derive(Clone, Debug)]
+pub enum MemberChange {
     /// Adds a member.
-    fn enlist<'a>(&'a self, member: &'a Member) -> Answer<'a, Result<(), MemberFault>>;
-
-    /// Ends a member's token and logins for good; one that is revoked already stays as it is.
-    fn revoke(&self, name: Arc<str>) -> Answer<'_, Result<(), MemberFault>>;
-
+    Added(Member),
+    /// Ends its token and logins for good; one that is revoked already stays as it is.
+    Revoked,
     /// Changes what is given.
-    fn update(
-        &self,
-        name: Arc<str>,
-        role: Option<Role>,
-        own: Option<Own>,
-    ) -> Answer<'_, Result<(), MemberFault>>;
-
-    /// Gives a member another token; the old one and its logins end.
-    fn rotate(
-        &self,
-        name: Arc<str>,
-        token: Identity,
-        prefix: Arc<str>,
-    ) -> Answer<'_, Result<(), MemberFault>>;
-
-    /// All of them, revoked ones too, by name.
-    fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>>;
-
-    /// Keeps a login; those whose time is over are forgotten with it, and so is the oldest of a member
-    /// who has a hundred.
-    fn log_in<'a>(&'a self, session: &'a Session) -> Answer<'a, Result<(), Unavailable>>;
-
-    /// Ends a login.
-    fn log_out(&self, id: Identity) -> Answer<'_, Result<(), Unavailable>>;
-
-    /// The logins that are not over.
-    fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>>;
-
-    /// The fingerprint of the secret that tokens are hashed with, where one is noted and a member's token
-    /// depends on it. What ends with the process has none.
-    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>>;
-
-    /// Notes it, in the place of any other.
-    fn key_by(&self, print: Identity) -> Answer<'_, Result<(), Unavailable>>;
-
-    /// Another number after any change of members or logins, by whichever process. Cheap: asked several
-    /// times a second.
-    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>>;
+    Updated(Option<Role>, Option<Own>),
+    /// Gives it another token; the old one and its logins end.
+    Rotated(Identity, Arc<str>),
 }

@@ -11,10 +11,9 @@ use tokio::runtime::Runtime;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::sandbox::{Sandbox, Settings};
-use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Account, Audit, Checkpoint, Claim, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation,
-    Row, Service, Snapshot, State,
+    Account, Checkpoint, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Row, Service,
+    Snapshot, State, Store,
 };
 
 use crate::support::process;
@@ -72,13 +71,13 @@ impl Desk {
 
     /// The ledger as a server has it. Once for each desk: a command that another test starts just now
     /// holds a copy of the lock for a moment.
-    pub(crate) fn server(&self) -> Sqlite {
-        Sqlite::serve(&self.path(), Arc::new(clock::wall)).unwrap()
+    pub(crate) fn server(&self) -> Store {
+        Store::serve(&self.path(), Arc::new(clock::wall)).unwrap()
     }
 
     /// The ledger for a while, so long ago.
-    pub(crate) fn ledger(&self, ago: Duration) -> Sqlite {
-        Sqlite::beside(&self.path(), Arc::new(move || clock::wall() - ago)).unwrap()
+    pub(crate) fn ledger(&self, ago: Duration) -> Store {
+        Store::open_shared(&self.path(), Arc::new(move || clock::wall() - ago)).unwrap()
     }
 
     /// The command in this folder; whatever it prints, no key is in it.
@@ -175,12 +174,12 @@ impl Desk {
     }
 
     pub(crate) fn checked(&self) -> Option<Checkpoint> {
-        let ledger = Sqlite::read(&self.path(), Arc::new(clock::wall)).unwrap();
+        let ledger = Store::open_read_only(&self.path(), Arc::new(clock::wall)).unwrap();
         self.runtime.block_on(ledger.last_check()).unwrap()
     }
 
     pub(crate) fn rows(&self) -> Vec<Row> {
-        let ledger = Sqlite::read(&self.path(), Arc::new(clock::wall)).unwrap();
+        let ledger = Store::open_read_only(&self.path(), Arc::new(clock::wall)).unwrap();
         self.runtime.block_on(ledger.rows(Duration::ZERO)).unwrap()
     }
 

@@ -9,8 +9,7 @@ use std::{fs, thread};
 use tollgate::access::token::{self, Secret};
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::Sqlite;
-use tollgate::store::{LOOK_EVERY, Member, Members, Own, Role};
+use tollgate::store::{LOOK_EVERY, Member, Own, Role, Store};
 
 use crate::commands::desk::{CHAT, Desk, MINUTE, Server, VIDEO, get, posted};
 
@@ -49,7 +48,7 @@ impl Desk {
     }
 
     fn members(&self) -> Vec<Member> {
-        let ledger = Sqlite::read(&self.path(), Arc::new(clock::wall)).unwrap();
+        let ledger = Store::open_read_only(&self.path(), Arc::new(clock::wall)).unwrap();
         self.runtime.block_on(ledger.members()).unwrap()
     }
 

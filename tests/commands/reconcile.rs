@@ -8,8 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, params};
 
 use tollgate::clock;
-use tollgate::store::sqlite::Sqlite;
-use tollgate::store::{Ending, Job, JobBook, JobState, Ledger, State, Word};
+use tollgate::store::{Ending, Job, JobState, State, Store, Word};
 
 use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, post, posted};
 use crate::support::{until, until_within};
@@ -170,7 +169,7 @@ fn refunded_video_hides_no_charge() {
 fn clock_that_was_set_back_releases_nothing() {
     let desk = Desk::with_ledger();
     // The server ran with a clock that was an hour fast; it is right since the checkpoint.
-    let fast = Sqlite::beside(&desk.path(), Arc::new(|| clock::wall() + 60 * MINUTE)).unwrap();
+    let fast = Store::open_shared(&desk.path(), Arc::new(|| clock::wall() + 60 * MINUTE)).unwrap();
     let id = desk.enter(CHAT, "192.0.2.1", None, Duration::ZERO);
     let Some(ending) = posted(CHAT.2) else { panic!() };
     desk.runtime.block_on(fast.settle(id, ending)).unwrap();

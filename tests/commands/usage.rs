@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Claim, Ending, Ledger, Limits, PurchaseId, Reservation, Service};
+use tollgate::store::{Claim, Ending, Limits, PurchaseId, Reservation, Service};
 
 use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, posted};
 

@@ -4,9 +4,9 @@
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate::store::Store;
 
 use tempfile::TempDir;
-use tollgate::store::sqlite::Sqlite;
 
 use crate::support::process::{Process, Signal, run};
 use crate::support::{CHAT, Gate, Reply, Upstream, until};
@@ -137,7 +137,7 @@ fn a_server_that_waits_for_a_command_says_for_which_and_starts_or_stops() {
     ];
     // What a command has that asks the gateway where no server runs.
     let ledger = folder.path().join("ledger.db");
-    let command = Sqlite::instead(&ledger, Arc::new(tollgate::clock::wall)).unwrap();
+    let command = Store::open_exclusive(&ledger, Arc::new(tollgate::clock::wall)).unwrap();
     let waits = || {
         let server = Process::start(folder.path(), &environment);
         until("it says so", || {

@@ -13,9 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::store::memory::Memory;
-use tollgate::store::sqlite::Sqlite;
-use tollgate::store::{Clock, Ending, Place, PurchaseId, Row, State, Unavailable, Verbs};
+use tollgate::store::{Clock, Ending, Place, PurchaseId, Row, State, Store, Unavailable};
 
 use crate::clients::number;
 use crate::dice::fixed;
@@ -32,7 +30,7 @@ struct Places {
 
 /// What is left of a process when it is dead.
 pub(crate) struct Platter {
-    store: Option<Arc<dyn Verbs>>,
+    store: Option<Store>,
     file: Option<PathBuf>,
     /// The wall clock as the store reads it, perhaps on a thread of its own.
     wall: Arc<AtomicU64>,
@@ -42,7 +40,7 @@ pub(crate) struct Platter {
 impl Platter {
     pub(crate) fn in_memory() -> Self {
         let wall = Arc::default();
-        let store: Arc<dyn Verbs> = Arc::new(Memory::new(clock_at(&wall)));
+        let store = Store::in_memory(clock_at(&wall));
         Self { store: Some(store), file: None, wall, places: Mutex::default() }
     }
 
@@ -57,9 +55,8 @@ impl Platter {
         match &self.file {
             Some(file) => {
                 self.store = None;
-                let opened = Sqlite::serve(file, clock_at(&self.wall));
-                let opened = opened.expect("the ledger opens again");
-                self.store = Some(Arc::new(opened));
+                let opened = Store::serve_inline(file, clock_at(&self.wall));
+                self.store = Some(opened.expect("the ledger opens again"));
             }
             None => self.recover(wall),
         }
@@ -84,7 +81,7 @@ impl Platter {
         }
     }
 
-    pub(crate) fn store(&self) -> &Arc<dyn Verbs> {
+    pub(crate) fn store(&self) -> &Store {
         self.store.as_ref().expect("it is open")
     }
 
@@ -105,7 +102,7 @@ fn clock_at(wall: &Arc<AtomicU64>) -> Clock {
 
 /// What of the store is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Verb {
+pub(crate) enum Step {
     Reserve,
     Sent,
     Settle,
@@ -122,7 +119,7 @@ struct Handle {
     is_alive: AtomicBool,
     seed: u64,
     is_slow: bool,
-    times: Mutex<BTreeMap<(PurchaseId, Verb), u64>>,
+    times: Mutex<BTreeMap<(PurchaseId, Step), u64>>,
 }
 
 impl Disk {
@@ -136,6 +133,11 @@ impl Disk {
         self.0.is_alive.store(false, Ordering::SeqCst);
     }
 
+    /// The store as the gate of this process has it.
+    pub(crate) fn tapped(&self) -> Store {
+        self.0.platter.store().tapped(Arc::new(self.clone()))
+    }
+
     pub(super) fn is_alive(&self) -> bool {
         self.0.is_alive.load(Ordering::SeqCst)
     }
@@ -145,8 +147,8 @@ impl Disk {
     }
 
     /// The real store, which answers at once.
-    pub(super) fn store(&self) -> &Arc<dyn Verbs> {
-        self.0.platter.wind(clock::wall());
+    pub(super) fn store(&self) -> &Store {
+        self.wind();
         self.0.platter.store()
     }
 
@@ -161,23 +163,8 @@ impl Disk {
         places.open.retain(|(open, _)| *open != place);
     }
 
-    /// One step of the store: it takes a moment before and after, and may be refused in between.
-    pub(super) async fn step<T>(
-        &self,
-        verb: Verb,
-        id: Option<PurchaseId>,
-        work: impl FnOnce(&Self) -> T,
-    ) -> Result<T, Unavailable> {
-        let (before, after) = self.pace(verb, id);
-        pause(before).await;
-        self.count(verb, id)?;
-        let done = work(self);
-        pause(after).await;
-        Ok(done)
-    }
-
     /// Refuses the operations whose turn it is.
-    fn count(&self, verb: Verb, id: Option<PurchaseId>) -> Result<(), Unavailable> {
+    pub(super) fn count(&self, step: Step, id: Option<PurchaseId>) -> Result<(), Unavailable> {
         let mut state = self.world().lock();
         state.operations += 1;
         let (from, to) = state.refused;
@@ -185,17 +172,17 @@ impl Disk {
             return Ok(());
         }
         let operation = state.operations;
-        state.note(|| format!("store refuses {verb:?} {operation}"));
-        if verb == Verb::Settle
+        state.note(|| format!("store refuses {step:?} {operation}"));
+        if step == Step::Settle
             && let Some(entry) = id.and_then(|id| state.books.entries.get_mut(&id))
         {
             entry.was_refused = true;
         }
-        state.tally.add(match verb {
-            Verb::Reserve => "store refuses reserve",
-            Verb::Sent => "store refuses sent",
-            Verb::Settle => "store refuses settle",
-            Verb::Took => "store refuses the window's place",
+        state.tally.add(match step {
+            Step::Reserve => "store refuses reserve",
+            Step::Sent => "store refuses sent",
+            Step::Settle => "store refuses settle",
+            Step::Took => "store refuses the window's place",
         });
         Err(Unavailable("the disk is full".into()))
     }
@@ -203,22 +190,36 @@ impl Disk {
     /// The same for the same purchase whatever else is going on. Whoever asks again, after having
     /// waited with others for the same, asks at a moment of its own: who of them is woken first is
     /// drawn by the runtime, and must not matter.
-    fn pace(&self, verb: Verb, id: Option<PurchaseId>) -> (Duration, Duration) {
-        let Some(id) = id else { return (Duration::ZERO, Duration::ZERO) };
+    pub(super) fn pace(&self, step: Step, id: Option<PurchaseId>) -> Duration {
+        let Some(id) = id else { return Duration::ZERO };
         let mut times = self.0.times.lock().expect("the times");
-        let time = times.entry((id, verb)).and_modify(|time| *time += 1).or_default();
-        let number = number(id) as u64;
-        let draw = fixed(&[self.0.seed, number, verb as u64, *time]);
-        let (before, after) = match self.0.is_slow {
-            true => (draw % 5, draw / 5 % 5),
-            false => (0, 0),
-        };
-        let own = if verb == Verb::Reserve && *time > 0 { 1 + number % 97 } else { before };
-        (Duration::from_millis(own), Duration::from_millis(after))
+        let time = *times.entry((id, step)).and_modify(|time| *time += 1).or_default();
+        match step == Step::Reserve && time > 0 {
+            true => Duration::from_millis(1 + number(id) as u64 % 97),
+            false => Duration::from_millis(self.draw(step, id, time) % 5),
+        }
+    }
+
+    /// How long the answer to that step takes.
+    pub(super) fn pace_after(&self, step: Step, id: Option<PurchaseId>) -> Duration {
+        let Some(id) = id else { return Duration::ZERO };
+        let time = self.0.times.lock().expect("the times").get(&(id, step)).copied();
+        Duration::from_millis(self.draw(step, id, time.unwrap_or_default()) / 5 % 5)
+    }
+
+    fn draw(&self, step: Step, id: PurchaseId, time: u64) -> u64 {
+        match self.0.is_slow {
+            true => fixed(&[self.0.seed, number(id) as u64, step as u64, time]),
+            false => 0,
+        }
+    }
+
+    pub(super) fn wind(&self) {
+        self.0.platter.wind(clock::wall());
     }
 }
 
-async fn pause(time: Duration) {
+pub(super) async fn pause(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;
     }

@@ -18,7 +18,7 @@ use tollgate::problem::Problem;
 use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
 use tollgate::purchase::{Claim, Context, Purchase, Purchases, Receipt};
-use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals, Store};
+use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals};
 use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
 use tollgate::upstream::{Ask, Error, Gateway, Reply, What};
@@ -68,7 +68,7 @@ impl Process {
         world.lock().told_credit = None;
         world.lock().life += 1;
         let shutdown = CancellationToken::new();
-        let store = Store::in_memory(Arc::new(clock::wall)).but(Arc::new(disk.clone()));
+        let store = disk.tapped();
         let window = Window::new(store.clone(), setup.window(), shutdown.clone());
         let ring = Arc::new(Mutex::new(Ring::new(setup.keys)));
         let gateway = pipeline::gateway(Gateway {

@@ -36,20 +36,20 @@ fn video() -> Reservation {
 
 impl Desk {
     async fn check(&self, chats: u64) {
-        bounded(self.ledger.check(snapshot(chats, self.now()))).await.expect("noted");
+        bounded(self.store.check(snapshot(chats, self.now()))).await.expect("noted");
     }
 
     async fn last_check(&self) -> Option<Checkpoint> {
-        bounded(self.ledger.last_check()).await.expect("read")
+        bounded(self.store.last_check()).await.expect("read")
     }
 
     async fn evidence(&self, settled: u64, refundable: Duration) -> Vec<Evidence> {
-        bounded(self.ledger.evidence(settled, refundable)).await.expect("read")
+        bounded(self.store.evidence(settled, refundable)).await.expect("read")
     }
 
     async fn recognise(&self, keys: &[&str], how: Recognise) -> bool {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        bounded(self.ledger.recognise(keys, how)).await.expect("compared")
+        bounded(self.store.recognise(keys, how)).await.expect("compared")
     }
 
     /// Buys a video whose job is heard of later in this state.
@@ -62,7 +62,7 @@ impl Desk {
         self.settle(id, Ending::Posted { cost, reply, keep, job: Some(Box::new(job)) }).await;
         if let Some(state) = state {
             let word = Word { at: self.now() + MINUTE, body: "{}".into(), state };
-            bounded(self.book.heard(name.into(), word)).await.expect("noted");
+            bounded(self.store.heard(name.into(), word)).await.expect("noted");
         }
         id
     }
@@ -91,8 +91,8 @@ async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
     desk.pass(5 * MINUTE);
     desk.check(4).await;
     assert_eq!(numbers().await, (4, 3, 3));
-    assert_eq!(bounded(desk.ledger.unknown_after(1)).await.unwrap(), 1);
-    assert_eq!(bounded(desk.ledger.unknown_after(2)).await.unwrap(), 0);
+    assert_eq!(bounded(desk.store.unknown_after(1)).await.unwrap(), 1);
+    assert_eq!(bounded(desk.store.unknown_after(2)).await.unwrap(), 0);
     // A clock that was ahead settles nothing.
     desk.buy(&asked("ann", TOLL), "").await;
     desk.set(START);
@@ -102,7 +102,7 @@ async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
 
 async fn snapshots_come_newest_first(desk: Desk) {
     let chats = async |most| {
-        let checks = bounded(desk.ledger.checks(most)).await.expect("looked up");
+        let checks = bounded(desk.store.checks(most)).await.expect("looked up");
         checks.iter().map(|check| check.chats).collect::<Vec<_>>()
     };
     assert!(chats(9).await.is_empty());
@@ -145,7 +145,7 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
 async fn unrecognised_account_stays_with_its_purchase(desk: Desk) {
     let (listed, unlisted) = (desk.send(&asked("ann", TOLL)).await, asked("ann", TOLL));
     desk.reserve(&unlisted).await.expect("set aside");
-    let sent = async |account| bounded(desk.ledger.sent(unlisted.id, account)).await.unwrap();
+    let sent = async |account| bounded(desk.store.sent(unlisted.id, account)).await.unwrap();
     sent(Account::Unrecognised).await;
     sent(Account::Recognised).await;
     desk.settle(unlisted.id, Ending::Unknown).await;
@@ -167,9 +167,9 @@ async fn charge_without_a_reply_is_assumed(desk: Desk) {
 
 async fn one_purchase_is_found_by_its_id(desk: Desk) {
     let id = desk.buy(&asked("ann", TOLL), "").await;
-    let found = bounded(desk.ledger.purchase(id)).await.unwrap().expect("it is there");
+    let found = bounded(desk.store.purchase(id)).await.unwrap().expect("it is there");
     assert_eq!((found.id, found.state), (id, State::Posted));
-    assert_eq!(bounded(desk.ledger.purchase(PurchaseId::new())).await.unwrap(), None);
+    assert_eq!(bounded(desk.store.purchase(PurchaseId::new())).await.unwrap(), None);
 }
 
 async fn one_key_in_common_is_the_same_account(desk: Desk) {
@@ -193,7 +193,7 @@ async fn adopted_account_uses_no_earlier_checkpoint(desk: Desk) {
     assert!(desk.last_check().await.is_some());
     assert!(desk.recognise(&["x", "y"], Adopt).await);
     assert_eq!(desk.last_check().await, None);
-    assert_eq!(bounded(desk.ledger.checks(9)).await.unwrap(), [snapshot(7, START)], "history");
+    assert_eq!(bounded(desk.store.checks(9)).await.unwrap(), [snapshot(7, START)], "history");
     assert!(desk.recognise(&["y"], Look).await && !desk.recognise(&["a"], Look).await);
     desk.check(8).await;
     assert_eq!(desk.last_check().await.unwrap().snapshot.chats, 8);
@@ -206,10 +206,10 @@ async fn rate_limit_of_another_account_is_forgotten(desk: Desk) {
     use Recognise::{Adopt, Look, Note};
     let limit = AccountLimit { requests: 1_000, window_seconds: 60 };
     let noted = async || {
-        desk.places.note_limit(limit);
-        bounded(desk.places.noted_limit()).await.expect("read")
+        desk.store.note_limit(limit);
+        bounded(desk.store.noted_limit()).await.expect("read")
     };
-    let left = async || bounded(desk.places.noted_limit()).await.expect("read");
+    let left = async || bounded(desk.store.noted_limit()).await.expect("read");
     assert!(desk.recognise(&["a"], Note).await);
     for (keys, how) in [(["a"], Note), (["x"], Look), (["b"], Adopt)] {
         assert_eq!(noted().await, Some(limit));
@@ -228,7 +228,7 @@ async fn checkpoint_before_another_account_is_not_used(desk: Desk) {
     assert!(desk.last_check().await.is_some(), "a look changes nothing");
     assert!(!desk.recognise(&["x"], Note).await);
     assert_eq!(desk.last_check().await, None);
-    assert_eq!(bounded(desk.ledger.checks(9)).await.unwrap(), [snapshot(7, START)], "history");
+    assert_eq!(bounded(desk.store.checks(9)).await.unwrap(), [snapshot(7, START)], "history");
     // The account stays the first one, and a later checkpoint of it is used.
     assert!(desk.recognise(&["a"], Note).await);
     assert_eq!(desk.last_check().await, None);

@@ -75,7 +75,7 @@ async fn a_cost_that_differs_moves_the_counters_by_the_difference(desk: Desk) {
         assert_eq!(desk.total().await.day, Usd::dollars(spent));
         assert_eq!(desk.of("ann").await.month, Usd::dollars(spent));
     }
-    let rows = desk.ledger.rows(Duration::ZERO).await.unwrap();
+    let rows = desk.store.rows(Duration::ZERO).await.unwrap();
     let tolls: Vec<_> = rows.into_iter().map(|row| row.toll).collect();
     assert_eq!(tolls, [Usd::dollars(3), Usd::dollars(7), Usd::ZERO]);
 }
@@ -178,7 +178,7 @@ async fn an_amount_that_cannot_be_counted_is_refused(desk: Desk) {
     let id = desk.send(&asked("ann", most)).await;
     assert!(matches!(desk.reserve(&asked("bob", TOLL)).await, Err(Refused::Unavailable(_))));
     over(&desk, &Reservation { limits: daily(Usd::dollars(1)), ..asked("bob", TOLL) }).await;
-    assert!(desk.ledger.settle(id, posted(Usd::micros(u64::MAX), "")).await.is_err());
+    assert!(desk.store.settle(id, posted(Usd::micros(u64::MAX), "")).await.is_err());
     assert_eq!(desk.total().await.day, most);
     desk.settle(id, Ending::Voided).await;
     assert_eq!(desk.total().await.day, Usd::ZERO);
@@ -205,7 +205,7 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     desk.settle(unknown, Ending::Unknown).await;
     desk.reserve(&of("ann", Service::Chat, "alpha", TOLL)).await.unwrap();
 
-    let rows = bounded(desk.ledger.spending("ann".to_owned(), since)).await.unwrap();
+    let rows = bounded(desk.store.spending("ann".to_owned(), since)).await.unwrap();
     let short: Vec<_> =
         rows.iter().map(|row| (row.service, &*row.model, row.count, row.spent)).collect();
     assert_eq!(
@@ -219,5 +219,5 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     );
     let day = START.as_secs() / DAY.as_secs();
     assert_eq!(rows.iter().map(|row| row.day - day).collect::<Vec<_>>(), [1, 1, 2, 2]);
-    assert!(bounded(desk.ledger.spending("eve".to_owned(), since)).await.unwrap().is_empty());
+    assert!(bounded(desk.store.spending("eve".to_owned(), since)).await.unwrap().is_empty());
 }

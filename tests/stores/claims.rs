@@ -30,10 +30,10 @@ async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
     let first = keyed("k", "p");
     desk.reserve(&first).await.unwrap();
     assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Reserved);
-    desk.ledger.sent(first.id, Account::Recognised).await.unwrap();
+    desk.store.sent(first.id, Account::Recognised).await.unwrap();
     assert_eq!(desk.known(&keyed("k", "p")).await.state, State::Sent);
     desk.settle(first.id, posted(TOLL, "hello")).await;
-    desk.ledger.delivered(first.id);
+    desk.store.delivered(first.id);
 
     let earlier = desk.known(&keyed("k", "p")).await;
     assert_eq!((earlier.id, earlier.state, earlier.toll), (first.id, State::Posted, TOLL));
@@ -94,10 +94,10 @@ async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) 
 async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
     desk.settle(id, Ending::Posted { cost: TOLL, reply: None, keep: 24 * HOUR, job: None }).await;
-    desk.ledger.forget().await.unwrap();
+    desk.store.forget().await.unwrap();
     let earlier = desk.known(&keyed("k", "p")).await;
     assert_eq!((earlier.state, earlier.reply_bytes), (State::Posted, None));
-    assert_eq!(bounded(desk.ledger.reply(id)).await.unwrap(), None);
+    assert_eq!(bounded(desk.store.reply(id)).await.unwrap(), None);
 }
 
 async fn two_keys_are_two_purchases_and_a_key_is_no_twin(desk: Desk) {
@@ -113,7 +113,7 @@ async fn a_twin_joins_while_the_first_one_runs(desk: Desk) {
     desk.reserve(&first).await.unwrap();
     desk.pass(2 * HOUR);
     assert_eq!(desk.known(&twin("p", desk.now(), false)).await.id, first.id);
-    desk.ledger.sent(first.id, Account::Recognised).await.unwrap();
+    desk.store.sent(first.id, Account::Recognised).await.unwrap();
     assert_eq!(desk.known(&twin("p", desk.now(), false)).await.state, State::Sent);
 }
 
@@ -127,7 +127,7 @@ async fn a_twin_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) 
 
 async fn a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry(desk: Desk) {
     let first = desk.buy(&twin("p", START, false), "hello").await;
-    desk.ledger.delivered(first);
+    desk.store.delivered(first);
     assert_eq!(desk.known(&twin("p", START, true)).await.id, first);
     desk.reserve(&twin("p", START, false)).await.unwrap();
 }
@@ -139,11 +139,11 @@ async fn delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal(desk:
     // One that was not delivered is whoever's reply was lost.
     let retry = matched("p", bounds, Some(START + nano));
     assert_eq!(desk.known(&retry).await.id, first);
-    desk.ledger.delivered(first);
+    desk.store.delivered(first);
     assert_eq!(desk.known(&matched("p", bounds, Some(START))).await.id, first);
     desk.pass(SECOND);
     let second = desk.buy(&matched("p", bounds, Some(START + nano)), "again").await;
-    desk.ledger.delivered(second);
+    desk.store.delivered(second);
     // The latest of those that may be joined.
     assert_eq!(desk.known(&matched("p", bounds, Some(START))).await.id, second);
     desk.reserve(&matched("p", bounds, Some(START + SECOND + nano))).await.unwrap();
@@ -165,7 +165,7 @@ async fn purchase_that_ended_in_the_future_has_no_twin(desk: Desk) {
 async fn a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered(desk: Desk) {
     let first = desk.send(&twin("p", START, false)).await;
     desk.settle(first, Ending::Unknown).await;
-    desk.ledger.delivered(first);
+    desk.store.delivered(first);
     assert_eq!(desk.known(&twin("p", START, false)).await.state, State::Unknown);
 }
 
@@ -199,7 +199,7 @@ async fn the_oldest_replies_are_dropped_first_and_their_keys_stay() {
         desk.buy(&keyed("f", "p"), "eleven byte").await;
         assert!(kept("d").await && kept("e").await && !kept("f").await);
         desk.pass(24 * HOUR);
-        desk.ledger.forget().await.unwrap();
+        desk.store.forget().await.unwrap();
         desk.buy(&keyed("g", "p"), "10 bytes..").await;
         assert!(kept("g").await);
     }
@@ -231,7 +231,7 @@ async fn replies_of_videos_outlive_those_of_chats() {
         assert!(kept("video").await && kept("d").await && kept("e").await);
         assert!(!kept("a").await && !kept("c").await);
         desk.pass(24 * HOUR);
-        desk.ledger.forget().await.unwrap();
+        desk.store.forget().await.unwrap();
         assert!(kept("video").await);
         // There is room for two again.
         desk.buy(&keyed("f", "p"), "f").await;

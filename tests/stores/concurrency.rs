@@ -1,7 +1,5 @@
 //! However many ask at once, there is one money and one purchase.
 
-use std::sync::Arc;
-
 use tollgate::contract::money::Usd;
 use tollgate::store::{Limits, Refused, Reservation};
 
@@ -42,7 +40,7 @@ async fn at_once(
 ) -> Vec<Result<(), Refused>> {
     let asked: Vec<_> = (0..times).map(purchase).collect();
     let threads = asked.into_iter().map(|asked| {
-        let ledger = Arc::clone(&desk.ledger);
+        let ledger = desk.store.clone();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             runtime.expect("a runtime").block_on(bounded(ledger.reserve(&asked)))

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::{OpenError, Sqlite};
-use tollgate::store::{Clock, Ending, Ledger, PurchaseId, Scope, State};
+use tollgate::store::{Clock, Ending, OpenError, PurchaseId, Scope, State, Store};
 
 use crate::desk::*;
 
@@ -32,7 +31,7 @@ async fn a_file_that_was_cut_is_refused_wherever_it_was_cut() {
     let cuts = (0..whole.len()).step_by(509).chain((0..whole.len()).step_by(4_096));
     for cut in cuts.chain([1, 99, 100, whole.len() - 1]) {
         fs::write(&copy, &whole[..cut]).unwrap();
-        let opened = Sqlite::serve(&copy, desk.clock());
+        let opened = Store::serve(&copy, desk.clock());
         assert!(matches!(opened, Err(OpenError::Unusable(_))), "{cut}: {opened:?}");
     }
     fs::write(&copy, &whole).unwrap();
@@ -94,7 +93,7 @@ async fn a_log_that_was_cut_loses_only_its_latest_steps() {
     for turn in 0..10 {
         desk.buy(&asked("bob", Usd::mills(3 + turn)), "later").await;
     }
-    let history = read(desk.ledger.as_ref()).await;
+    let history = read(&desk.store).await;
     let (copied, place) = (desk.path().with_file_name("cut.db"), desk.path());
     copy(&place, &copied);
     let (file, log) = (fs::read(&copied).unwrap(), beside(&copied, "-wal"));
@@ -158,7 +157,7 @@ async fn sold() -> (Desk, PathBuf) {
 async fn purchases(path: &Path, clock: Clock) -> Result<Purchases, OpenError> {
     // The index of a log that was another one.
     let _ = fs::remove_file(beside(path, "-shm"));
-    let ledger = Sqlite::serve(path, clock)?;
+    let ledger = Store::serve(path, clock)?;
     let found = read(&ledger).await;
     let month = bounded(ledger.spent(Scope::Total)).await.expect("counted").month;
     let sum = found.iter().filter(|(_, state, _)| *state != State::Voided);
@@ -166,7 +165,7 @@ async fn purchases(path: &Path, clock: Clock) -> Result<Purchases, OpenError> {
     Ok(found)
 }
 
-async fn read(ledger: &dyn Ledger) -> Purchases {
+async fn read(ledger: &Store) -> Purchases {
     let rows = bounded(ledger.rows(Duration::ZERO)).await.expect("rows");
     rows.into_iter().map(|row| (row.id, row.state, row.toll)).collect()
 }

@@ -8,12 +8,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
-use tollgate::store::memory::Memory;
-use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Account, Broken, Claim, Clock, Earlier, Ending, Identity, JobBook, KeptReply, Ledger, Limits,
-    Members, PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Twin,
-    Verbs, WindowLog,
+    Account, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limits, PurchaseId, Refused,
+    Reservation, Room, Row, Scope, Service, Spent, State, Store, Twin,
 };
 
 /// 2025-11-20, noon.
@@ -24,10 +21,7 @@ pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 pub(crate) const TOLL: Usd = Usd::mills(6);
 
 pub(crate) struct Desk {
-    pub(crate) ledger: Arc<dyn Ledger>,
-    pub(crate) book: Arc<dyn JobBook>,
-    pub(crate) places: Arc<dyn WindowLog>,
-    pub(crate) members: Arc<dyn Members>,
+    pub(crate) store: Store,
     time: Arc<Mutex<Duration>>,
     folder: Option<TempDir>,
 }
@@ -35,26 +29,14 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) fn in_memory(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
-        let store = Arc::new(Memory::with_room(clock(&time), room));
-        Self::over(store, time, None)
+        Self { store: Store::in_memory_within(clock(&time), room), time, folder: None }
     }
 
     pub(crate) fn on_disk(room: Room) -> Self {
         let time = Arc::new(Mutex::new(START));
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Sqlite::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
-        Self::over(Arc::new(store.expect("a new ledger")), time, Some(folder))
-    }
-
-    fn over<T: Verbs>(store: Arc<T>, time: Arc<Mutex<Duration>>, folder: Option<TempDir>) -> Self {
-        Self {
-            ledger: store.clone(),
-            book: store.clone(),
-            places: store.clone(),
-            members: store,
-            time,
-            folder,
-        }
+        let store = Store::serve_within(&folder.path().join("ledger.db"), clock(&time), room);
+        Self { store: store.expect("a new ledger"), time, folder: Some(folder) }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -72,17 +54,16 @@ impl Desk {
 
     pub(crate) fn restart_with(&mut self, room: Room) {
         self.stop();
-        let store = Sqlite::serve_within(&self.path(), self.clock(), room);
-        self.take(Arc::new(store.expect("it opens again")));
+        let store = Store::serve_within(&self.path(), self.clock(), room);
+        self.take(store.expect("it opens again"));
     }
 
     pub(crate) fn stop(&mut self) {
-        self.take(Arc::new(Broken("stopped".into())));
+        self.take(Store::unusable("stopped"));
     }
 
-    fn take<T: Verbs>(&mut self, store: Arc<T>) {
-        (self.ledger, self.book) = (store.clone(), store.clone());
-        (self.places, self.members) = (store.clone(), store);
+    pub(crate) fn take(&mut self, store: Store) {
+        self.store = store;
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -98,13 +79,13 @@ impl Desk {
     }
 
     pub(crate) async fn reserve(&self, asked: &Reservation) -> Result<(), Refused> {
-        bounded(self.ledger.reserve(asked)).await
+        bounded(self.store.reserve(asked)).await
     }
 
     /// Reserves and sends.
     pub(crate) async fn send(&self, asked: &Reservation) -> PurchaseId {
         self.reserve(asked).await.expect("set aside");
-        bounded(self.ledger.sent(asked.id, Account::Recognised)).await.expect("marked");
+        bounded(self.store.sent(asked.id, Account::Recognised)).await.expect("marked");
         asked.id
     }
 
@@ -116,7 +97,7 @@ impl Desk {
     }
 
     pub(crate) async fn settle(&self, id: PurchaseId, ending: Ending) {
-        bounded(self.ledger.settle(id, ending)).await.expect("settled");
+        bounded(self.store.settle(id, ending)).await.expect("settled");
     }
 
     pub(crate) async fn known(&self, asked: &Reservation) -> Earlier {
@@ -129,22 +110,22 @@ impl Desk {
     /// What a repeat is answered with.
     pub(crate) async fn replayed(&self, asked: &Reservation) -> Option<KeptReply> {
         let earlier = self.known(asked).await;
-        let reply = bounded(self.ledger.reply(earlier.id)).await.expect("looked up");
+        let reply = bounded(self.store.reply(earlier.id)).await.expect("looked up");
         let reply = reply.filter(|_| earlier.reply_bytes.is_some());
         assert_eq!(earlier.reply_bytes, reply.as_ref().map(|reply| reply.body.len()));
         reply
     }
 
     pub(crate) async fn total(&self) -> Spent {
-        bounded(self.ledger.spent(Scope::Total)).await.expect("counted")
+        bounded(self.store.spent(Scope::Total)).await.expect("counted")
     }
 
     pub(crate) async fn of(&self, caller: &str) -> Spent {
-        bounded(self.ledger.spent(Scope::Caller(caller.into()))).await.expect("counted")
+        bounded(self.store.spent(Scope::Caller(caller.into()))).await.expect("counted")
     }
 
     pub(crate) async fn rows(&self) -> Vec<Row> {
-        bounded(self.ledger.rows(Duration::ZERO)).await.expect("rows")
+        bounded(self.store.rows(Duration::ZERO)).await.expect("rows")
     }
 
     pub(crate) async fn states(&self) -> Vec<State> {

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::{OpenError, Sqlite};
-use tollgate::store::{Account, Audit, Broken, Ending, Ledger, Money, Refused, Room, Scope, State};
+use tollgate::store::{Account, Ending, Money, OpenError, Refused, Room, Scope, State, Store};
 
 use crate::desk::*;
 use crate::jobs::job;
@@ -20,7 +19,7 @@ async fn a_second_server_is_told_whose_the_ledger_is() {
     let other_name = desk.path().with_file_name("other.db");
     std::os::unix::fs::symlink(desk.path(), &other_name).unwrap();
     for path in [desk.path(), other_name] {
-        let second = Sqlite::serve(&path, desk.clock());
+        let second = Store::serve(&path, desk.clock());
         let Err(OpenError::Locked { pid, .. }) = second else { panic!("{second:?}") };
         assert_eq!(pid, Some(std::process::id()));
     }
@@ -35,12 +34,12 @@ async fn play_money_and_real_money_never_share_a_ledger() {
     let clock = Desk::in_memory(Room::default()).clock();
     for (first, other) in [(Money::Play, Money::Real), (Money::Real, Money::Play)] {
         let path = folder.path().join(format!("{first:?}.db"));
-        drop(Sqlite::serve_for(&path, clock.clone(), first, None).unwrap());
-        let refused = Sqlite::serve_for(&path, clock.clone(), other, None).unwrap_err();
+        drop(Store::serve_for(&path, clock.clone(), first, None).unwrap());
+        let refused = Store::serve_for(&path, clock.clone(), other, None).unwrap_err();
         assert!(matches!(refused, OpenError::Unusable(_)), "{refused}");
         let says = refused.to_string();
         assert!(says.contains("other kind of money") && says.contains(".db"), "{says}");
-        drop(Sqlite::serve_for(&path, clock.clone(), first, None).expect("it stays what it was"));
+        drop(Store::serve_for(&path, clock.clone(), first, None).expect("it stays what it was"));
     }
 }
 
@@ -76,11 +75,11 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
         if let Err(refused) = desk.reserve(&next).await {
             break refused;
         }
-        let _ = desk.ledger.sent(next.id, Account::Recognised).await;
+        let _ = desk.store.sent(next.id, Account::Recognised).await;
         // A reply that finds no room leaves its purchase as it was, and one without a reply may still fit.
-        if desk.ledger.settle(next.id, posted(TOLL, &big)).await.is_err() {
+        if desk.store.settle(next.id, posted(TOLL, &big)).await.is_err() {
             let bare = Ending::Posted { cost: TOLL, reply: None, keep: HOUR, job: None };
-            let _ = desk.ledger.settle(next.id, bare).await;
+            let _ = desk.store.settle(next.id, bare).await;
         }
         bought += 1;
         assert!(bought < 10_000, "the disk never fills");
@@ -91,7 +90,7 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
 
     // The replies' time comes, and there is room again, without a restart.
     desk.pass(25 * HOUR);
-    desk.ledger.forget().await.unwrap();
+    desk.store.forget().await.unwrap();
     desk.buy(&asked("ann", TOLL), "hello").await;
     desk.restart();
     assert_eq!(desk.states().await.len() as u64, bought + 1);
@@ -101,7 +100,7 @@ async fn a_full_disk_refuses_purchases_until_there_is_room() {
 async fn an_end_that_found_no_room_is_noted_when_there_is_some() {
     let desk = Desk::on_disk(Room { pages: Some(60), ..Room::default() });
     let id = desk.send(&asked("ann", TOLL)).await;
-    desk.ledger.settle_later(id, posted(TOLL, &"x".repeat(500_000)));
+    desk.store.settle_later(id, posted(TOLL, &"x".repeat(500_000)));
     assert_eq!(desk.total().await.day, TOLL);
     assert_eq!(desk.states().await, [State::Sent]);
     // Another process gives the ledger's room back.
@@ -119,12 +118,12 @@ async fn charge_and_job_are_written_in_one_step() {
         let Ending::Posted { cost, reply, keep, .. } = posted(TOLL, body) else { unreachable!() };
         Ending::Posted { cost, reply, keep, job: Some(Box::new(job.clone())) }
     };
-    let known = async || bounded(desk.book.job("r-1".into())).await.unwrap();
+    let known = async || bounded(desk.store.job("r-1".into())).await.unwrap();
     // Whatever does not fit takes the rest with it.
-    let refused = desk.ledger.settle(id, accepted(&"x".repeat(500_000))).await;
+    let refused = desk.store.settle(id, accepted(&"x".repeat(500_000))).await;
     assert!(refused.is_err());
     assert_eq!((known().await, desk.states().await), (None, vec![State::Sent]));
-    desk.ledger.settle_later(id, accepted("hello"));
+    desk.store.settle_later(id, accepted("hello"));
     eventually(async || desk.states().await == [State::Posted]).await;
     assert_eq!(known().await, Some(job.clone()));
 }
@@ -135,7 +134,7 @@ async fn what_is_written_beside_a_server_holds_within_a_second() {
     let id = desk.send(&keyed("k", "p")).await;
     desk.settle(id, Ending::Unknown).await;
 
-    let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
+    let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     bounded(beside.settle(id, posted(Usd::mills(7), "found"))).await.unwrap();
     let written = tollgate::clock::now();
     assert_eq!(desk.replayed(&keyed("k", "p")).await, Some(reply("found")));
@@ -172,11 +171,11 @@ async fn the_other_process() {
         return;
     }
     let clock = Desk::in_memory(Room::default()).clock();
-    let Err(OpenError::Locked { pid, .. }) = Sqlite::serve(path, clock.clone()) else {
+    let Err(OpenError::Locked { pid, .. }) = Store::serve(path, clock.clone()) else {
         panic!("the lock does not hold across processes");
     };
     assert_eq!(pid, Some(std::os::unix::process::parent_id()));
-    let beside = Sqlite::beside(path, clock).unwrap();
+    let beside = Store::open_shared(path, clock).unwrap();
     let unknown = bounded(beside.rows(Duration::ZERO)).await.unwrap()[0].id;
     let found = posted(Usd::mills(7), "from the other process");
     bounded(beside.settle(unknown, found)).await.unwrap();
@@ -185,7 +184,7 @@ async fn the_other_process() {
 #[tokio::test]
 async fn a_reader_reads_beside_a_server_and_writes_nothing() {
     let desk = Desk::on_disk(Room::default());
-    let reader = Sqlite::read(&desk.path(), desk.clock()).unwrap();
+    let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
     let id = desk.buy(&asked("ann", TOLL), "").await;
     assert_eq!(bounded(reader.rows(Duration::ZERO)).await.unwrap()[0].id, id);
     assert_eq!(bounded(reader.spent(Scope::Total)).await.unwrap().day, TOLL);
@@ -199,11 +198,11 @@ async fn a_reader_reads_beside_a_server_and_writes_nothing() {
 async fn a_ledger_is_made_beside_a_server_that_has_yet_to_start() {
     let desk = Desk::on_disk(Room::default());
     let path = desk.path().with_file_name("later.db");
-    let missing = Sqlite::read(&path, desk.clock());
+    let missing = Store::open_read_only(&path, desk.clock());
     assert!(matches!(missing, Err(OpenError::Unusable(_))), "{missing:?}");
     assert!(!path.exists());
-    drop(Sqlite::beside(&path, desk.clock()).unwrap());
-    drop(Sqlite::serve(&path, desk.clock()).unwrap());
+    drop(Store::open_shared(&path, desk.clock()).unwrap());
+    drop(Store::serve(&path, desk.clock()).unwrap());
 }
 
 #[tokio::test]
@@ -214,9 +213,9 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
     fs::write(at("short"), "x").unwrap();
     fs::create_dir(at("folder")).unwrap();
     with(&at("foreign"), "CREATE TABLE theirs (x)");
-    drop(Sqlite::serve(&at("newer"), Desk::in_memory(Room::default()).clock()).unwrap());
+    drop(Store::serve(&at("newer"), Desk::in_memory(Room::default()).clock()).unwrap());
     with(&at("newer"), "PRAGMA user_version = 99");
-    drop(Sqlite::serve(&at("emptied"), Desk::in_memory(Room::default()).clock()).unwrap());
+    drop(Store::serve(&at("emptied"), Desk::in_memory(Room::default()).clock()).unwrap());
     fs::write(at("emptied"), "").unwrap();
     fs::write(at("gone-wal"), "x").unwrap();
     let _device = std::os::unix::net::UnixListener::bind(at("device")).unwrap();
@@ -233,7 +232,7 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
         ("nowhere/ledger", "No such file"),
     ] {
         let before = fs::read(at(name)).ok();
-        let opened = Sqlite::serve(&at(name), Desk::in_memory(Room::default()).clock());
+        let opened = Store::serve(&at(name), Desk::in_memory(Room::default()).clock());
         let Err(OpenError::Unusable(said)) = &opened else { panic!("{name}: {opened:?}") };
         assert!(said.contains(why), "{name}: {said}");
         assert!(said.contains(name), "{name}: {said}");
@@ -243,7 +242,7 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
 
 #[tokio::test]
 async fn a_ledger_that_cannot_be_used_refuses_everything() {
-    let broken = Broken("damaged".into());
+    let broken = Store::unusable("damaged");
     let asked = asked("ann", TOLL);
     assert!(matches!(broken.reserve(&asked).await, Err(Refused::Unavailable(_))));
     assert!(broken.sent(asked.id, Account::Recognised).await.is_err());

@@ -41,25 +41,25 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
 }
 
 async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
-    assert!(desk.ledger.sent(PurchaseId::new(), Account::Recognised).await.is_err());
+    assert!(desk.store.sent(PurchaseId::new(), Account::Recognised).await.is_err());
     for ending in [posted(TOLL, "x"), Ending::Voided, Ending::Unknown] {
         let id = desk.send(&asked("ann", TOLL)).await;
-        desk.ledger.sent(id, Account::Recognised).await.expect("marking twice is once");
+        desk.store.sent(id, Account::Recognised).await.expect("marking twice is once");
         desk.settle(id, ending).await;
-        assert!(desk.ledger.sent(id, Account::Recognised).await.is_err());
+        assert!(desk.store.sent(id, Account::Recognised).await.is_err());
     }
 }
 
 async fn an_end_that_nobody_waits_for_is_noted_all_the_same(desk: Desk) {
     let id = desk.send(&asked("ann", TOLL)).await;
-    desk.ledger.settle_later(id, Ending::Unknown);
+    desk.store.settle_later(id, Ending::Unknown);
     desk.total().await;
     assert_eq!(desk.states().await, [State::Unknown]);
 }
 
 async fn ending_what_never_was_changes_nothing(desk: Desk) {
     desk.settle(PurchaseId::new(), posted(TOLL, "x")).await;
-    desk.ledger.delivered(PurchaseId::new());
+    desk.store.delivered(PurchaseId::new());
     assert_eq!((desk.total().await.day, desk.states().await), (Usd::ZERO, vec![]));
 }
 
@@ -68,9 +68,9 @@ async fn reports_begin_where_they_are_asked_to(desk: Desk) {
         desk.send(&asked("ann", TOLL)).await;
         desk.pass(HOUR);
     }
-    let rows = desk.ledger.rows(START + HOUR).await.unwrap();
+    let rows = desk.store.rows(START + HOUR).await.unwrap();
     let times: Vec<_> = rows.iter().map(|row| row.at).collect();
     assert_eq!(times, [START + HOUR, START + 2 * HOUR]);
     assert_eq!((rows[0].caller.as_str(), rows[0].model.as_str()), ("ann", "alpha"));
-    assert_eq!(desk.ledger.rows(Duration::MAX).await.unwrap(), []);
+    assert_eq!(desk.store.rows(Duration::MAX).await.unwrap(), []);
 }

@@ -7,25 +7,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tollgate::store::sqlite::{OpenError, Sqlite};
-use tollgate::store::{Account, Clock, Ending, Ledger, Refused};
+use tollgate::store::{Account, Clock, Ending, OpenError, Refused, Store};
 
 use crate::desk::*;
 
-fn serve(path: &Path, clock: Clock) -> Sqlite {
-    Sqlite::serve(path, clock).expect("it opens")
+fn serve(path: &Path, clock: Clock) -> Store {
+    Store::serve(path, clock).expect("it opens")
 }
 
 /// The name that the next server has, which closes it again.
 fn next_name(path: &Path, clock: Clock) -> Arc<str> {
-    serve(path, clock).name().expect("a server has a name")
+    serve(path, clock).name()
 }
 
 fn with(path: &Path, statements: &str) {
     Connection::open(path).unwrap().execute_batch(statements).unwrap();
 }
 
-async fn sell(ledger: &Sqlite, count: usize) {
+async fn sell(ledger: &Store, count: usize) {
     for _ in 0..count {
         let asked = asked("ann", TOLL);
         bounded(ledger.reserve(&asked)).await.unwrap();
@@ -35,7 +34,7 @@ async fn sell(ledger: &Sqlite, count: usize) {
 }
 
 /// Leaves the files as a killed server does: a copy of them, made while it runs, is put in their place.
-fn kill(ledger: Sqlite, path: &Path) {
+fn kill(ledger: Store, path: &Path) {
     let left = path.with_file_name("left.db");
     copy(path, &left);
     drop(ledger);
@@ -58,17 +57,17 @@ fn place() -> Place {
 async fn name_outlives_restarts_and_crashes_in_one_boot() {
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
-    let name = ledger.name().unwrap();
+    let name = ledger.name();
     sell(&ledger, 3).await;
     drop(ledger);
     let ledger = serve(path, clock.clone());
-    assert_eq!(ledger.name(), Some(name.clone()));
+    assert_eq!(ledger.name(), name);
     sell(&ledger, 3).await;
     kill(ledger, path);
     assert_eq!(next_name(path, clock.clone()), name);
     // Commands write beside it and in its place.
-    drop(Sqlite::beside(path, clock.clone()).unwrap());
-    drop(Sqlite::instead(path, clock.clone()).unwrap());
+    drop(Store::open_shared(path, clock.clone()).unwrap());
+    drop(Store::open_exclusive(path, clock.clone()).unwrap());
     assert_eq!(next_name(path, clock.clone()), name);
 }
 
@@ -76,7 +75,7 @@ async fn name_outlives_restarts_and_crashes_in_one_boot() {
 async fn name_changes_after_a_crash_of_the_system_only() {
     let Place { path, clock, .. } = &place();
     let ledger = serve(path, clock.clone());
-    let name = ledger.name().unwrap();
+    let name = ledger.name();
     sell(&ledger, 1).await;
     kill(ledger, path);
     with(path, "UPDATE identity SET boot = 'an earlier one'");
@@ -92,7 +91,7 @@ async fn name_changes_when_a_backup_is_put_back_in_place() {
     let backup = path.with_file_name("backup.db");
     for is_killed in [false, true] {
         let ledger = serve(path, clock.clone());
-        let name = ledger.name().unwrap();
+        let name = ledger.name();
         sell(&ledger, 1).await;
         with(path, &format!("VACUUM INTO '{}'", backup.display()));
         sell(&ledger, 1).await;
@@ -117,7 +116,7 @@ async fn name_changes_although_a_command_had_the_backup_before_the_server() {
     let Place { path, clock, .. } = &place();
     let backup = path.with_file_name("backup.db");
     let ledger = serve(path, clock.clone());
-    let name = ledger.name().unwrap();
+    let name = ledger.name();
     let asked = asked("ann", TOLL);
     bounded(ledger.reserve(&asked)).await.unwrap();
     with(path, &format!("VACUUM INTO '{}'", backup.display()));
@@ -126,7 +125,7 @@ async fn name_changes_although_a_command_had_the_backup_before_the_server() {
     bounded(ledger.settle(asked.id, Ending::Unknown)).await.unwrap();
     drop(ledger);
     fs::write(path, fs::read(&backup).unwrap()).unwrap();
-    drop(Sqlite::instead(path, clock.clone()).unwrap());
+    drop(Store::open_exclusive(path, clock.clone()).unwrap());
     assert_ne!(next_name(path, clock.clone()), name);
 }
 
@@ -136,7 +135,7 @@ async fn name_changes_when_a_backup_of_an_earlier_run_is_put_back() {
     let name = next_name(path, clock.clone());
     let backup = fs::read(path).unwrap();
     let ledger = serve(path, clock.clone());
-    assert_eq!(ledger.name(), Some(name.clone()));
+    assert_eq!(ledger.name(), name);
     sell(&ledger, 1).await;
     drop(ledger);
     fs::write(path, backup).unwrap();
@@ -166,16 +165,16 @@ async fn whole_file_is_checked_only_unless_it_is_as_the_last_server_closed_it() 
     sell(&ledger, 1).await;
     // Beside a server, nothing is checked.
     with(path, DAMAGE);
-    drop(Sqlite::beside(path, clock.clone()).expect("commands work"));
+    drop(Store::open_shared(path, clock.clone()).expect("commands work"));
     drop(ledger);
     // Closed by a server, as it is.
     drop(serve(path, clock.clone()));
 
     let ledger = serve(path, clock.clone());
     kill(ledger, path);
-    let refused = Sqlite::serve(path, clock.clone()).unwrap_err();
+    let refused = Store::serve(path, clock.clone()).unwrap_err();
     assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
-    let refused = Sqlite::instead(path, clock.clone()).unwrap_err();
+    let refused = Store::open_exclusive(path, clock.clone()).unwrap_err();
     assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
 
     let Place { path, clock, .. } = &place();
@@ -183,7 +182,7 @@ async fn whole_file_is_checked_only_unless_it_is_as_the_last_server_closed_it() 
     sell(&ledger, 1).await;
     drop(ledger);
     with(path, DAMAGE);
-    let refused = Sqlite::serve(path, clock.clone()).unwrap_err();
+    let refused = Store::serve(path, clock.clone()).unwrap_err();
     assert!(matches!(&refused, OpenError::Unusable(why) if why.contains("sum")), "{refused}");
 }
 
@@ -193,7 +192,7 @@ fn start_waits_for_who_writes_just_now() {
     drop(serve(&path, clock.clone()));
     let writer = Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let starting = std::thread::spawn(move || Sqlite::serve(&path, clock).map(drop));
+    let starting = std::thread::spawn(move || Store::serve(&path, clock).map(drop));
     std::thread::sleep(Duration::from_millis(300));
     writer.execute_batch("COMMIT").unwrap();
     starting.join().unwrap().expect("it waits");
@@ -238,17 +237,17 @@ async fn file_with_several_paths_is_refused_and_served_under_one_of_them() {
     fs::create_dir(&folder).unwrap();
     let link = folder.join("link.db");
     fs::hard_link(path, &link).unwrap();
-    for open in [Sqlite::serve, Sqlite::instead] {
+    for open in [Store::serve, Store::open_exclusive] {
         let second = open(&link, clock.clone());
         let Err(OpenError::Locked { pid, .. }) = second else { panic!("{second:?}") };
         assert_eq!(pid, Some(std::process::id()));
     }
-    let refused = Sqlite::beside(&link, clock.clone()).unwrap_err();
+    let refused = Store::open_shared(&link, clock.clone()).unwrap_err();
     assert!(refused.to_string().contains("2 hard links"), "{refused}");
     sell(&ledger, 1).await;
     drop(ledger);
     for path in [path, &link] {
-        let refused = Sqlite::serve(path, clock.clone()).unwrap_err();
+        let refused = Store::serve(path, clock.clone()).unwrap_err();
         assert!(refused.to_string().contains("2 hard links"), "{refused}");
     }
     fs::remove_file(&link).unwrap();

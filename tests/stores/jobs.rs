@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::Sqlite;
-use tollgate::store::{Job, JobState, KeyId, Money, Word};
+use tollgate::store::{Job, JobState, KeyId, Money, Store, Word};
 
 use crate::desk::*;
 
@@ -28,27 +27,27 @@ fn word(after: Duration, state: JobState) -> Word {
 
 impl Desk {
     async fn accept(&self, job: &Job) {
-        bounded(self.book.accept(job)).await.expect("written down");
+        bounded(self.store.accept(job)).await.expect("written down");
     }
 
     async fn hear(&self, request_id: &str, word: Word) {
-        bounded(self.book.heard(request_id.into(), word)).await.expect("noted");
+        bounded(self.store.heard(request_id.into(), word)).await.expect("noted");
     }
 
     async fn job(&self, request_id: &str) -> Option<Job> {
-        bounded(self.book.job(request_id.into())).await.expect("looked up")
+        bounded(self.store.job(request_id.into())).await.expect("looked up")
     }
 
     async fn open(&self) -> Vec<Arc<str>> {
-        names(bounded(self.book.open_jobs()).await.expect("looked up"))
+        names(bounded(self.store.open_jobs()).await.expect("looked up"))
     }
 
     async fn jobs_of(&self, owner: &str, most: usize) -> Vec<Arc<str>> {
-        names(bounded(self.book.jobs_of(owner.into(), most)).await.expect("looked up"))
+        names(bounded(self.store.jobs_of(owner.into(), most)).await.expect("looked up"))
     }
 
     async fn times(&self, model: &str, most: usize) -> Vec<Duration> {
-        bounded(self.book.times(model.into(), most)).await.expect("looked up")
+        bounded(self.store.times(model.into(), most)).await.expect("looked up")
     }
 }
 
@@ -155,8 +154,8 @@ async fn jobs_outlive_the_server_and_the_crash_of_one() {
     desk.restart();
     assert_eq!((desk.job("a").await, desk.job("b").await), known);
 
-    let left = Sqlite::serve(&crashed, desk.clock()).expect("it opens");
-    desk.book = Arc::new(left);
+    let left = Store::serve(&crashed, desk.clock()).expect("it opens");
+    desk.store = left;
     assert_eq!((desk.job("a").await, desk.job("b").await), known);
     assert_eq!(desk.open().await, list(&["b"]));
 }
@@ -169,11 +168,11 @@ async fn server_that_starts_knows_open_jobs_and_times_of_their_model() {
     desk.accept(&job("b", "ann")).await;
     desk.stop();
     let path = desk.path();
-    let begun = bounded(Sqlite::begin(&path, desk.clock(), Money::Play, None)).await;
+    let begun = bounded(Store::begin(&path, desk.clock(), Money::Play, None)).await;
     let (ledger, opening) = begun.expect("it begins");
-    desk.book = Arc::new(ledger);
+    desk.store = ledger;
     // Its verbs are refused until then; the pollers of its jobs begin before.
-    assert!(bounded(desk.book.job("a".into())).await.is_err());
+    assert!(bounded(desk.store.job("a".into())).await.is_err());
     assert_eq!(desk.open().await, list(&["b"]));
     assert_eq!(desk.times("video-a-2", 9).await, [40 * SECOND]);
     opening.admit();
@@ -184,6 +183,6 @@ async fn server_that_starts_knows_open_jobs_and_times_of_their_model() {
 async fn a_store_that_is_broken_says_so() {
     let mut desk = Desk::on_disk(Default::default());
     desk.stop();
-    assert!(desk.book.accept(&job("r", "ann")).await.is_err());
-    assert!(desk.book.job("r".into()).await.is_err() && desk.book.open_jobs().await.is_err());
+    assert!(desk.store.accept(&job("r", "ann")).await.is_err());
+    assert!(desk.store.job("r".into()).await.is_err() && desk.store.open_jobs().await.is_err());
 }

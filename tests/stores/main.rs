@@ -13,6 +13,7 @@ mod identity;
 mod jobs;
 mod members;
 mod model;
+mod oracle;
 mod reports;
 mod restart;
 mod window;

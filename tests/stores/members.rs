@@ -1,11 +1,11 @@
 //! Every member and every login is remembered; what ends one ends it everywhere, for good.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::{MemberChange, Sqlite};
-use tollgate::store::{Broken, Member, MemberFault, Members, Own, Role, Session, is_member_name};
+use tollgate::store::{
+    Member, MemberChange, MemberFault, Own, Role, Session, Store, is_member_name,
+};
 
 use crate::desk::*;
 
@@ -29,15 +29,17 @@ fn login(id: &str, member: &str, until: Duration) -> Session {
 
 impl Desk {
     async fn enlist(&self, member: &Member) -> Result<(), MemberFault> {
-        bounded(self.members.enlist(member)).await
+        let added = MemberChange::Added(member.clone());
+        bounded(self.store.change_member(member.name.clone(), added)).await
     }
 
     async fn revoke(&self, name: &str) -> Result<(), MemberFault> {
-        bounded(self.members.revoke(name.into())).await
+        bounded(self.store.change_member(name.into(), MemberChange::Revoked)).await
     }
 
     async fn rotate(&self, name: &str, token: &str) -> Result<(), MemberFault> {
-        bounded(self.members.rotate(name.into(), identity(token), token.into())).await
+        let rotated = MemberChange::Rotated(identity(token), token.into());
+        bounded(self.store.change_member(name.into(), rotated)).await
     }
 
     async fn update(
@@ -46,23 +48,23 @@ impl Desk {
         role: Option<Role>,
         own: Option<Own>,
     ) -> Result<(), MemberFault> {
-        bounded(self.members.update(name.into(), role, own)).await
+        bounded(self.store.change_member(name.into(), MemberChange::Updated(role, own))).await
     }
 
     async fn members(&self) -> Vec<Member> {
-        bounded(self.members.members()).await.expect("the list")
+        bounded(self.store.members()).await.expect("the list")
     }
 
     async fn log_in(&self, session: &Session) {
-        bounded(self.members.log_in(session)).await.expect("kept");
+        bounded(self.store.log_in(session)).await.expect("kept");
     }
 
     async fn sessions(&self) -> Vec<Session> {
-        bounded(self.members.sessions()).await.expect("the logins")
+        bounded(self.store.sessions()).await.expect("the logins")
     }
 
     async fn edition(&self) -> u64 {
-        bounded(self.members.edition()).await.expect("a number")
+        bounded(self.store.edition()).await.expect("a number")
     }
 }
 
@@ -141,8 +143,8 @@ async fn a_login_holds_until_its_time_or_its_end(desk: Desk) {
     desk.log_in(&short).await;
     desk.log_in(&long).await;
     desk.log_in(&login("left", "ann", START + 2 * HOUR)).await;
-    bounded(desk.members.log_out(identity("left"))).await.unwrap();
-    bounded(desk.members.log_out(identity("nobody's"))).await.unwrap();
+    bounded(desk.store.log_out(identity("left"))).await.unwrap();
+    bounded(desk.store.log_out(identity("nobody's"))).await.unwrap();
     assert_eq!(desk.sessions().await, [short.clone(), long.clone()]);
     desk.pass(HOUR - Duration::from_millis(1));
     assert_eq!(desk.sessions().await, [short, long.clone()]);
@@ -198,7 +200,7 @@ async fn every_change_has_an_edition_of_its_own_and_a_look_has_none(desk: Desk) 
     note(&mut seen).await;
     desk.log_in(&login("a", "ann", START + HOUR)).await;
     note(&mut seen).await;
-    bounded(desk.members.log_out(identity("a"))).await.unwrap();
+    bounded(desk.store.log_out(identity("a"))).await.unwrap();
     note(&mut seen).await;
     desk.update("ann", Some(Role::Admin), Some(OWN)).await.unwrap();
     note(&mut seen).await;
@@ -233,9 +235,9 @@ on_every_backend!(
 #[tokio::test]
 async fn what_is_changed_beside_a_server_is_seen_by_it_and_the_other_way_round() {
     let desk = Desk::on_disk(Default::default());
-    let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
+    let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     let edition = desk.edition().await;
-    bounded(beside.enlist(&member("ann"))).await.unwrap();
+    bounded(beside.change_member("ann".into(), MemberChange::Added(member("ann")))).await.unwrap();
     let enlisted = desk.edition().await;
     assert_ne!(enlisted, edition);
     assert_eq!(desk.members().await, [member("ann")]);
@@ -244,7 +246,7 @@ async fn what_is_changed_beside_a_server_is_seen_by_it_and_the_other_way_round()
     assert_eq!(bounded(beside.edition()).await.unwrap(), desk.edition().await);
     let logged_in = desk.edition().await;
     assert_ne!(logged_in, enlisted);
-    bounded(beside.revoke("ann".into())).await.unwrap();
+    bounded(beside.change_member("ann".into(), MemberChange::Revoked)).await.unwrap();
     assert_ne!(desk.edition().await, logged_in);
     assert_eq!(desk.sessions().await, []);
     assert_eq!(desk.members().await[0].revoked, Some(START));
@@ -253,7 +255,7 @@ async fn what_is_changed_beside_a_server_is_seen_by_it_and_the_other_way_round()
 #[tokio::test]
 async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
     let desk = Desk::on_disk(Default::default());
-    let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
+    let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     let keyed = async || bounded(beside.keyed_by()).await.unwrap();
     let change = async |print, name: &str, to| {
         let done = bounded(beside.change_members(Some([print; 32]), vec![(name.into(), to)])).await;
@@ -277,7 +279,7 @@ async fn the_secret_of_a_token_is_noted_with_it_or_not_at_all() {
 #[tokio::test]
 async fn change_of_many_members_is_done_whole_or_not_at_all() {
     let desk = Desk::on_disk(Default::default());
-    let beside = Sqlite::beside(&desk.path(), desk.clock()).unwrap();
+    let beside = Store::open_shared(&desk.path(), desk.clock()).unwrap();
     let added = |name: &str| (name.into(), MemberChange::Added(member(name)));
     let names = ["a", "b", "c"];
     bounded(beside.change_members(None, names.map(added).to_vec())).await.unwrap();
@@ -307,8 +309,8 @@ async fn members_and_logins_outlive_the_server_and_the_crash_of_one() {
     desk.restart();
     assert_eq!((desk.members().await, desk.sessions().await, desk.edition().await), known);
 
-    let left = Sqlite::serve(&crashed, desk.clock()).expect("it opens");
-    desk.members = Arc::new(left);
+    let left = Store::serve(&crashed, desk.clock()).expect("it opens");
+    desk.take(left);
     assert_eq!((desk.members().await, desk.sessions().await, desk.edition().await), known);
 }
 
@@ -316,17 +318,17 @@ async fn members_and_logins_outlive_the_server_and_the_crash_of_one() {
 async fn a_reader_lists_members_and_changes_none() {
     let desk = Desk::on_disk(Default::default());
     desk.enlist(&member("ann")).await.unwrap();
-    let reader = Sqlite::read(&desk.path(), desk.clock()).unwrap();
+    let reader = Store::open_read_only(&desk.path(), desk.clock()).unwrap();
     assert_eq!(bounded(reader.members()).await.unwrap(), [member("ann")]);
-    let refused = bounded(reader.revoke("ann".into())).await;
+    let refused = bounded(reader.change_member("ann".into(), MemberChange::Revoked)).await;
     assert!(matches!(refused, Err(MemberFault::Unavailable(_))), "{refused:?}");
     assert_eq!(desk.members().await, [member("ann")]);
 }
 
 #[tokio::test]
 async fn a_store_that_is_broken_knows_nobody() {
-    let broken = Broken("damaged".into());
-    let refused = broken.enlist(&member("ann")).await;
+    let broken = Store::unusable("damaged");
+    let refused = broken.change_member("ann".into(), MemberChange::Added(member("ann"))).await;
     assert!(matches!(refused, Err(MemberFault::Unavailable(_))));
     assert!(broken.members().await.is_err() && broken.sessions().await.is_err());
     assert!(broken.edition().await.is_err());

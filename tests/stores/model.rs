@@ -1,4 +1,4 @@
-//! Any run of verbs, restarts and clock jumps leaves the store on disk as it leaves the one in memory,
+//! Any run of verbs, restarts and clock jumps leaves the stores, in memory and on disk, as the oracle has it,
 //! and the money adds up.
 
 use std::collections::HashMap;
@@ -8,9 +8,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Account, Claim, Ending, Limits, PurchaseId, Reservation, Room, State, Twin};
+use tollgate::store::{
+    Account, Claim, Ending, Limits, PurchaseId, Reservation, Room, Scope, State, Twin,
+};
 
 use crate::desk::*;
+use crate::oracle::Oracle;
 
 const LITTLE: Room = Room { replies: 4, reply_bytes: 40, ended: 250_000, pages: None };
 const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
@@ -83,38 +86,42 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_store_on_disk_does_what_the_one_in_memory_does(verbs in vec(verbs(), 1..60)) {
+    fn stores_in_memory_and_on_disk_do_what_the_oracle_does(verbs in vec(verbs(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let mut both = Both {
+            let mut all = All {
+                oracle: Oracle::new(LITTLE, START),
                 memory: Desk::in_memory(LITTLE),
                 disk: Desk::on_disk(LITTLE),
                 ids: Vec::new(),
             };
             for verb in verbs {
-                both.step(&verb).await;
-                both.agree(&verb).await;
+                all.step(&verb).await;
+                all.agree(&verb).await;
             }
-            both.disk.restart_with(LITTLE);
-            both.disk.stop();
-            adds_up(&both.disk);
+            all.disk.restart_with(LITTLE);
+            all.disk.stop();
+            adds_up(&all.disk);
         });
     }
 }
 
-struct Both {
+struct All {
+    oracle: Oracle,
     memory: Desk,
     disk: Desk,
     ids: Vec<PurchaseId>,
 }
 
-impl Both {
+impl All {
     async fn step(&mut self, verb: &Verb) {
         match verb {
             Verb::Reserve { caller, toll, limits, claim } => {
                 let asked = self.reservation(*caller, *toll, *limits, claim);
+                let expected = format!("{:?}", self.oracle.reserve(&asked));
                 let answers = (self.memory.reserve(&asked).await, self.disk.reserve(&asked).await);
-                assert_eq!(format!("{:?}", answers.0), format!("{:?}", answers.1), "{asked:?}");
+                assert_eq!(format!("{:?}", answers.0), expected, "{asked:?}");
+                assert_eq!(format!("{:?}", answers.1), expected, "{asked:?}");
                 if answers.1.is_ok() {
                     self.ids.push(asked.id);
                     self.is_within(&asked).await;
@@ -122,31 +129,36 @@ impl Both {
             }
             Verb::Sent(which, account) => {
                 let Some(id) = self.pick(which) else { return };
-                let memory = self.memory.ledger.sent(id, *account);
-                let disk = self.disk.ledger.sent(id, *account);
+                let memory = self.memory.store.sent(id, *account);
+                let disk = self.disk.store.sent(id, *account);
                 let answers = (bounded(memory).await, bounded(disk).await);
-                assert_eq!(answers.0.is_ok(), answers.1.is_ok());
+                let expected = self.oracle.sent(id, *account);
+                assert_eq!((answers.0.is_ok(), answers.1.is_ok()), (expected, expected));
             }
             Verb::Settle { which, ending, is_waited_for } => {
                 let Some(id) = self.pick(which) else { return };
+                self.oracle.settle(id, ending.clone());
                 for desk in [&self.memory, &self.disk] {
                     match is_waited_for {
                         true => desk.settle(id, ending.clone()).await,
-                        false => desk.ledger.settle_later(id, ending.clone()),
+                        false => desk.store.settle_later(id, ending.clone()),
                     }
                 }
             }
             Verb::Delivered(which) => {
                 let Some(id) = self.pick(which) else { return };
-                self.memory.ledger.delivered(id);
-                self.disk.ledger.delivered(id);
+                self.oracle.delivered(id);
+                self.memory.store.delivered(id);
+                self.disk.store.delivered(id);
             }
             Verb::Forget => {
+                self.oracle.forget();
                 for desk in [&self.memory, &self.disk] {
-                    bounded(desk.ledger.forget()).await.expect("forgotten");
+                    bounded(desk.store.forget()).await.expect("forgotten");
                 }
             }
             Verb::Restart => {
+                self.oracle.restart();
                 for row in self.memory.rows().await {
                     match row.state {
                         State::Reserved => self.memory.settle(row.id, Ending::Voided).await,
@@ -161,7 +173,8 @@ impl Both {
         }
     }
 
-    fn set(&self, time: Duration) {
+    fn set(&mut self, time: Duration) {
+        self.oracle.now = time;
         self.memory.set(time);
         self.disk.set(time);
     }
@@ -204,17 +217,18 @@ impl Both {
     }
 
     async fn agree(&self, after: &Verb) {
-        assert_eq!(self.memory.total().await, self.disk.total().await, "{after:?}");
-        for caller in CALLERS {
-            assert_eq!(self.memory.of(caller).await, self.disk.of(caller).await, "{after:?}");
+        for desk in [&self.memory, &self.disk] {
+            assert_eq!(desk.total().await, self.oracle.spent(&Scope::Total), "{after:?}");
+            for caller in CALLERS {
+                let spent = self.oracle.spent(&Scope::Caller(caller.to_owned()));
+                assert_eq!(desk.of(caller).await, spent, "{after:?}");
+            }
+            assert_eq!(desk.rows().await, self.oracle.rows(), "{after:?}");
+            let found = bounded(desk.store.evidence(0, Duration::MAX)).await.expect("read");
+            let recognised: Vec<_> =
+                found.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect();
+            assert_eq!(recognised, self.oracle.recognised(), "{after:?}");
         }
-        let (memory, disk) = (self.memory.rows().await, self.disk.rows().await);
-        assert_eq!(memory, disk, "{after:?}");
-        let evidence = async |desk: &Desk| {
-            let found = bounded(desk.ledger.evidence(0, Duration::MAX)).await.expect("read");
-            found.iter().map(|entry| (entry.row.id, entry.is_recognised)).collect::<Vec<_>>()
-        };
-        assert_eq!(evidence(&self.memory).await, evidence(&self.disk).await, "{after:?}");
     }
 }
 

@@ -19,7 +19,7 @@ fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Call
 
 impl Desk {
     async fn spending_of_all(&self, since: std::time::Duration) -> Vec<CallerSpending> {
-        bounded(self.ledger.spending_of_all(since, usize::MAX)).await.expect("added up")
+        bounded(self.store.spending_of_all(since, usize::MAX)).await.expect("added up")
     }
 
     async fn end(&self, asked: Reservation, ending: Ending) {
@@ -46,7 +46,7 @@ async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
         [row("ann", TODAY, "beta", 1, [5, 0, 0]), row("bob", TODAY, "alpha", 1, [4, 0, 0])];
     let [beta, bob] = others;
     assert_eq!(
-        bounded(desk.ledger.spending_of_all(START, 2)).await.expect("added up"),
+        bounded(desk.store.spending_of_all(START, 2)).await.expect("added up"),
         [first.clone(), beta.clone()]
     );
     assert_eq!(desk.spending_of_all(START).await, [first, beta, next.clone(), bob]);
@@ -64,7 +64,7 @@ async fn unknown_outcomes_come_latest_first_until_they_are_known(desk: Desk) {
     desk.buy(&asked("ann", TOLL), "").await;
     desk.settle(ids.remove(1), Ending::Voided).await;
     let unknown = async |most| {
-        let rows = bounded(desk.ledger.unknown(most)).await.expect("looked up");
+        let rows = bounded(desk.store.unknown(most)).await.expect("looked up");
         rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
     };
     assert_eq!(unknown(9).await, ids);
@@ -83,10 +83,10 @@ async fn everybodys_jobs_come_newest_first(desk: Desk) {
             at: START,
             latest: None,
         };
-        bounded(desk.book.accept(&job)).await.unwrap();
+        bounded(desk.store.accept(&job)).await.unwrap();
     }
     let latest = async |most| {
-        let jobs = bounded(desk.book.latest_jobs(most)).await.expect("looked up");
+        let jobs = bounded(desk.store.latest_jobs(most)).await.expect("looked up");
         jobs.iter().map(|job| format!("{}{}", job.request_id, job.owner)).collect::<Vec<_>>()
     };
     assert_eq!(latest(9).await, ["cann", "bbob", "aann"]);

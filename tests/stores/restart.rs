@@ -34,7 +34,7 @@ async fn the_last_handle_writes_what_is_still_on_its_way() {
         ids.push(desk.send(&asked("ann", TOLL)).await);
     }
     for id in &ids {
-        desk.ledger.settle_later(*id, posted(TOLL, "hello"));
+        desk.store.settle_later(*id, posted(TOLL, "hello"));
     }
     desk.restart();
     assert!(desk.states().await.iter().all(|state| *state == State::Posted));

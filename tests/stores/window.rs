@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{AccountLimit, Broken, Place, TakenPlace, WindowLog};
+use tollgate::store::{AccountLimit, Place, Store, TakenPlace};
 
 use crate::desk::*;
 
@@ -10,20 +10,20 @@ const REPLY: Duration = Duration::from_millis(300);
 
 async fn took(desk: &Desk) -> Place {
     let place = Place::new();
-    bounded(desk.places.took(place, desk.now())).await.expect("taken");
+    bounded(desk.store.took(place, desk.now())).await.expect("taken");
     place
 }
 
 async fn since(desk: &Desk, since: Duration) -> Vec<TakenPlace> {
-    bounded(desk.places.places(since)).await.expect("places")
+    bounded(desk.store.places(since)).await.expect("places")
 }
 
 async fn a_place_has_the_time_of_its_reply(desk: Desk) {
     let first = took(&desk).await;
     desk.pass(SECOND);
     let second = took(&desk).await;
-    desk.places.replied(second, START + SECOND + REPLY);
-    desk.places.replied(first, START + 5 * SECOND);
+    desk.store.replied(second, START + SECOND + REPLY);
+    desk.store.replied(first, START + 5 * SECOND);
     desk.pass(HOUR);
     let first = TakenPlace { at: START, replied: START + 5 * SECOND };
     let second = TakenPlace { at: START + SECOND, replied: START + SECOND + REPLY };
@@ -43,21 +43,21 @@ async fn what_is_under_way_counts_as_answered_just_now(desk: Desk) {
 async fn no_reply_is_older_than_its_request(desk: Desk) {
     let place = took(&desk).await;
     desk.set(START - DAY);
-    desk.places.replied(place, desk.now());
+    desk.store.replied(place, desk.now());
     assert_eq!(since(&desk, START).await, [TakenPlace { at: START, replied: START }]);
 }
 
 async fn what_was_not_sent_leaves_no_trace(desk: Desk) {
     let place = took(&desk).await;
-    desk.places.unsent(place);
-    desk.places.replied(place, START + SECOND);
+    desk.store.unsent(place);
+    desk.store.replied(place, START + SECOND);
     assert_eq!(since(&desk, Duration::ZERO).await, []);
 }
 
 async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
     for _ in 0..50 {
         let place = took(&desk).await;
-        desk.places.replied(place, desk.now());
+        desk.store.replied(place, desk.now());
     }
     desk.pass(DAY + SECOND);
     // Not every one looks for old ones.
@@ -68,11 +68,11 @@ async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
 }
 
 async fn the_limit_that_was_noted_last_is_known(desk: Desk) {
-    let noted = || bounded(desk.places.noted_limit());
+    let noted = || bounded(desk.store.noted_limit());
     assert_eq!(noted().await.expect("read"), None);
     for (requests, window_seconds) in [(60, 60), (1_000, 3_600), (5, 86_400)] {
         let limit = AccountLimit { requests, window_seconds };
-        desk.places.note_limit(limit);
+        desk.store.note_limit(limit);
         assert_eq!(noted().await.expect("read"), Some(limit));
     }
 }
@@ -90,7 +90,7 @@ on_every_backend!(
 async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now() {
     let mut desk = Desk::on_disk(Default::default());
     let answered = took(&desk).await;
-    desk.places.replied(answered, START + REPLY);
+    desk.store.replied(answered, START + REPLY);
     desk.pass(SECOND);
     took(&desk).await;
     desk.pass(SECOND);
@@ -110,9 +110,9 @@ async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now()
 async fn the_next_server_knows_the_limit_that_the_last_one_was_told() {
     let mut desk = Desk::on_disk(Default::default());
     let limit = AccountLimit { requests: u64::MAX, window_seconds: 60 };
-    desk.places.note_limit(limit);
+    desk.store.note_limit(limit);
     desk.restart();
-    let noted = bounded(desk.places.noted_limit()).await.expect("read").expect("noted");
+    let noted = bounded(desk.store.noted_limit()).await.expect("read").expect("noted");
     assert!(noted.requests > 1 << 62 && noted.window_seconds == 60, "{noted:?}");
 }
 
@@ -122,7 +122,7 @@ async fn a_clock_that_is_set_ahead_makes_nothing_forget_a_reply_that_came_just_n
     let place = took(&desk).await;
     desk.pass(DAY + SECOND);
     let now = desk.now();
-    desk.places.replied(place, now);
+    desk.store.replied(place, now);
     desk.restart();
     assert_eq!(since(&desk, START).await, [TakenPlace { at: START, replied: now }]);
 }
@@ -140,7 +140,7 @@ async fn a_clock_that_was_far_ahead_does_not_fill_the_window_for_ever() {
 
 #[tokio::test]
 async fn a_broken_store_lets_nothing_out() {
-    let broken = Broken("no disk".into());
+    let broken = Store::unusable("no disk");
     bounded(broken.took(Place::new(), START)).await.expect_err("not recorded");
     bounded(broken.places(START)).await.expect_err("not known");
     bounded(broken.noted_limit()).await.expect_err("not known");

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use aho_corasick::AhoCorasick;
 use tokio::runtime;
 use tollgate::access::token::{self, Secret};
-use tollgate::store::{Answer, Member, MemberFault, Own, Role, Store};
+use tollgate::store::{Member, MemberChange, MemberFault, Own, Role, Store};
 
 use super::{Gate, lock, until};
 
@@ -41,7 +41,8 @@ impl Gate {
             added: tollgate::clock::wall(),
             revoked: None,
         };
-        wait(store.enlist(&member)).expect("nobody has the name");
+        wait(store.change_member(name.into(), MemberChange::Added(member)))
+            .expect("nobody has the name");
         until("the gate knows the new member", || {
             access.count().is_some_and(|count| count.members > before)
         });
@@ -65,12 +66,14 @@ impl Holder {
 
     /// Ends its token.
     pub(crate) fn revoke(&self) {
-        wait(self.store.revoke(self.name.into())).expect("it is there");
+        wait(self.store.change_member(self.name.into(), MemberChange::Revoked))
+            .expect("it is there");
     }
 
     /// Gives it this role.
     pub(crate) fn becomes(&self, role: Role) {
-        wait(self.store.update(self.name.into(), Some(role), None)).expect("it is there");
+        wait(self.store.change_member(self.name.into(), MemberChange::Updated(Some(role), None)))
+            .expect("it is there");
     }
 
     /// Gives it another token.
@@ -78,7 +81,8 @@ impl Holder {
         let token = gate.mint();
         let hash = token::hash(&Secret::new(SECRET.as_bytes()), &token);
         let prefix = token::prefix(&token).into();
-        wait(self.store.rotate(self.name.into(), hash, prefix)).expect("it is there");
+        wait(self.store.change_member(self.name.into(), MemberChange::Rotated(hash, prefix)))
+            .expect("it is there");
         self.bearer = format!("Bearer {token}");
         self.token = token;
     }
@@ -100,6 +104,6 @@ impl Secrets {
     }
 }
 
-fn wait(verb: Answer<'_, Result<(), MemberFault>>) -> Result<(), MemberFault> {
+fn wait(verb: impl Future<Output = Result<(), MemberFault>>) -> Result<(), MemberFault> {
     runtime::Builder::new_current_thread().build().unwrap().block_on(verb)
 }

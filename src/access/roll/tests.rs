@@ -1,10 +1,11 @@
+use std::future::ready;
 use std::time::Duration;
 
 use tokio::time::advance;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::{Answer, MemberFault, Members, Own};
+use crate::store::{Answer, MemberChange, Own, Refused, Tap, Verb};
 
 /// A store that can be out of reach.
 struct Away {
@@ -21,64 +22,25 @@ impl Away {
     fn go_away(&self, is_away: bool) {
         self.is_away.store(is_away, Ordering::SeqCst);
     }
+
+    async fn change(&self, name: &str, change: MemberChange) {
+        self.inner.change_member(name.into(), change).await.expect("changed");
+    }
 }
 
-impl Members for Away {
-    fn enlist<'a>(&'a self, member: &'a Member) -> Answer<'a, Result<(), MemberFault>> {
-        self.inner.enlist(member)
+impl Tap for Away {
+    fn before<'a>(&'a self, verb: Verb<'a>) -> Answer<'a, Result<(), Unavailable>> {
+        let is_away = self.is_away.load(Ordering::SeqCst);
+        let refuses = is_away && matches!(verb, Verb::Other("edition"));
+        Box::pin(ready(if refuses { Err(Unavailable("away".into())) } else { Ok(()) }))
     }
 
-    fn revoke(&self, name: Arc<str>) -> Answer<'_, Result<(), MemberFault>> {
-        self.inner.revoke(name)
+    fn after<'a>(&'a self, _: Verb<'a>, _: &'a Result<(), Refused>) -> Answer<'a, ()> {
+        Box::pin(ready(()))
     }
 
-    fn update(
-        &self,
-        name: Arc<str>,
-        role: Option<Role>,
-        own: Option<Own>,
-    ) -> Answer<'_, Result<(), MemberFault>> {
-        self.inner.update(name, role, own)
-    }
-
-    fn rotate(
-        &self,
-        name: Arc<str>,
-        token: Identity,
-        prefix: Arc<str>,
-    ) -> Answer<'_, Result<(), MemberFault>> {
-        self.inner.rotate(name, token, prefix)
-    }
-
-    fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>> {
-        self.inner.members()
-    }
-
-    fn log_in<'a>(&'a self, session: &'a Session) -> Answer<'a, Result<(), Unavailable>> {
-        self.inner.log_in(session)
-    }
-
-    fn log_out(&self, id: Identity) -> Answer<'_, Result<(), Unavailable>> {
-        self.inner.log_out(id)
-    }
-
-    fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>> {
-        self.inner.sessions()
-    }
-
-    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
-        self.inner.keyed_by()
-    }
-
-    fn key_by(&self, print: Identity) -> Answer<'_, Result<(), Unavailable>> {
-        self.inner.key_by(print)
-    }
-
-    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
-        if self.is_away.load(Ordering::SeqCst) {
-            return Box::pin(std::future::ready(Err(Unavailable("away".into()))));
-        }
-        self.inner.edition()
+    fn passes(&self, _: Verb<'_>) -> bool {
+        true
     }
 }
 
@@ -100,11 +62,11 @@ async fn enlist(store: &Away, name: &str, token: &str) {
         added: Duration::ZERO,
         revoked: None,
     };
-    store.enlist(&member).await.expect("a new name");
+    store.change(name, MemberChange::Added(member)).await;
 }
 
 async fn roll(store: &Arc<Away>) -> Roll {
-    let roll = Roll::new(store.inner.clone().but_members(Arc::clone(store) as _), secret());
+    let roll = Roll::new(store.inner.tapped(Arc::clone(store) as _), secret());
     roll.look().await;
     roll
 }
@@ -130,7 +92,7 @@ async fn what_another_process_changes_holds_at_the_next_look() {
 
     enlist(&store, "bob", "tg_bob").await;
     let own = Own { day: Some(Usd::dollars(1)), month: None };
-    store.update("ann".into(), Some(Role::Admin), Some(own)).await.unwrap();
+    store.change("ann", MemberChange::Updated(Some(Role::Admin), Some(own))).await;
     roll.look().await;
     assert_eq!(name(&roll.by_token("tg_bob").unwrap()), "member:bob");
     let (_, now) = roll.by_token("tg_ann").unwrap();
@@ -138,9 +100,9 @@ async fn what_another_process_changes_holds_at_the_next_look() {
     assert_eq!(roll.count(), Some(Count { members: 2, admins: 1 }));
     assert!(!ended(&ann) && !ended(&now), "the token is the same one");
 
-    store.rotate("ann".into(), hash("tg_new"), "tg_".into()).await.unwrap();
+    store.change("ann", MemberChange::Rotated(hash("tg_new"), "tg_".into())).await;
     let (_, bob) = roll.by_token("tg_bob").unwrap();
-    store.revoke("bob".into()).await.unwrap();
+    store.change("bob", MemberChange::Revoked).await;
     roll.look().await;
     assert!(ended(&ann) && ended(&now) && ended(&bob));
     for token in ["tg_ann", "tg_bob"] {
@@ -212,7 +174,7 @@ async fn a_login_is_new_each_time_and_ends_with_the_next_a_logout_or_its_token()
     assert_eq!(roll.log_in(&third, None).await.err(), Some(Denied::Invalid));
 
     let (_, of_third) = roll.by_login(&third).unwrap();
-    store.rotate("ann".into(), hash("tg_new"), "tg_".into()).await.unwrap();
+    store.change("ann", MemberChange::Rotated(hash("tg_new"), "tg_".into())).await;
     roll.look().await;
     assert!(ended(&of_third));
     assert_eq!(roll.by_login(&third).unwrap_err(), Denied::Invalid);

@@ -14,8 +14,8 @@ use super::*;
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::store::{
-    Claim, Ending, Job, JobState, Limits, Member, Own, PurchaseId, Reservation, Service, Snapshot,
-    Word,
+    Claim, Ending, Job, JobState, Limits, Member, MemberChange, Own, PurchaseId, Reservation,
+    Service, Snapshot, Word,
 };
 use crate::upstream::billing::Billing;
 use crate::upstream::{Ask, Error, Reply};
@@ -65,7 +65,8 @@ impl Office {
         let (name, prefix) = (name.into(), "tg_abcdef".into());
         let (token, added) = ([7; 32], Duration::from_secs(1_763_640_000));
         let member = Member { name, role, own, token, prefix, added, revoked: None };
-        self.store.enlist(&member).await.unwrap();
+        let added = MemberChange::Added(member.clone());
+        self.store.change_member(member.name, added).await.unwrap();
     }
 
     async fn usage(&self, query: &str) -> String {
@@ -156,7 +157,7 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     let office = office(None);
     office.enlist("ann", Role::Admin, Own { day: Some(Usd::dollars(5)), month: None }).await;
     office.enlist("bob", Role::Member, Own::default()).await;
-    office.store.revoke("bob".into()).await.unwrap();
+    office.store.change_member("bob".into(), MemberChange::Revoked).await.unwrap();
     office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(3))).await;
     let json = text(office.admin.members().await.unwrap()).await;
     let ann = r#"{"members":[{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]},{"name":"bob","role":"member","state":"revoked","token_prefix""#;

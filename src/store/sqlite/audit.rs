@@ -7,55 +7,80 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::books::Books;
 use super::column::{self, nanos};
 use super::fault::Fault;
+use super::handle::{Store, Verb};
+use super::report;
 use super::step::Weight;
-use super::{Sqlite, report};
 use crate::store::{
-    Answer, Audit, Checkpoint, Evidence, JobState, PurchaseId, Recognise, Row, SETTLES_WITHIN,
-    Snapshot, Unavailable,
+    Checkpoint, Evidence, JobState, Recognise, SETTLES_WITHIN, Snapshot, Unavailable,
 };
 
 /// Checkpoints that are remembered.
 const MAX_CHECKS: i64 = 1_000;
 
-impl Audit for Sqlite {
-    fn check(&self, snapshot: Snapshot) -> Answer<'_, Result<(), Unavailable>> {
-        self.ask(Weight::Cheap, move |books| check(books, snapshot))
+/// Reconciliation. Each verb is one step.
+impl Store {
+    /// Notes what the gateway's books said, with the purchases that had begun and settled by then.
+    ///
+    /// # Errors
+    /// It cannot be recorded.
+    pub async fn check(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
+        let note = move |books: &Books| check(books, snapshot);
+        self.ask(Verb::Other("check"), Weight::Cheap, note).await
     }
 
-    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        self.ask(Weight::Cheap, |books| last_check(&books.connection))
+    /// The latest checkpoint of this account that has a place among the purchases.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn last_check(&self) -> Result<Option<Checkpoint>, Unavailable> {
+        let find = |books: &Books| last_check(&books.connection);
+        self.ask(Verb::Other("last_check"), Weight::Cheap, find).await
     }
 
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>> {
-        self.ask(Weight::Cheap, move |books| checks(&books.connection, most))
+    /// The latest snapshots, newest first, at most `most`, whichever account they are of.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn checks(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
+        let find = move |books: &Books| checks(&books.connection, most);
+        self.ask(Verb::Other("checks"), Weight::Cheap, find).await
     }
 
-    fn unknown_after(&self, number: u64) -> Answer<'_, Result<u64, Unavailable>> {
-        self.reports.read(move |connection| {
-            let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
-            connection.query_row(count, [signed(number)], |row| row.get(0))
-        })
+    /// How many outcomes are unknown among the purchases after this number. It takes little memory,
+    /// however many there are.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
+        let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
+        let read =
+            move |file: &Connection| file.query_row(count, [signed(number)], |row| row.get(0));
+        self.report("unknown_after", read).await
     }
 
-    fn evidence(
+    /// In the order of their numbers: every purchase after `settled`; of the earlier ones those whose
+    /// outcome is unknown, and charged videos without a finished job whose end, or whose job's failure,
+    /// is later than `refundable` (wall-clock time since the Unix epoch).
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn evidence(
         &self,
         settled: u64,
         refundable: Duration,
-    ) -> Answer<'_, Result<Vec<Evidence>, Unavailable>> {
-        self.reports.read(move |connection| evidence(connection, settled, refundable))
+    ) -> Result<Vec<Evidence>, Unavailable> {
+        self.report("evidence", move |file| evidence(file, settled, refundable)).await
     }
 
-    fn purchase(&self, id: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>> {
-        self.reports.read(move |connection| report::purchase(connection, id))
-    }
-
-    fn recognise(
-        &self,
-        keys: Vec<String>,
-        how: Recognise,
-    ) -> Answer<'_, Result<bool, Unavailable>> {
-        let clock = self.clock.clone();
-        self.ask(Weight::Dear, move |books| recognise(&books.connection, &keys, how, clock()))
+    /// Whether the account with these keys is the one that the ledger is about: none is noted yet, or
+    /// one id is noted. `keys` must not be empty.
+    ///
+    /// # Errors
+    /// The store cannot be asked, or it cannot be recorded.
+    pub async fn recognise(&self, keys: Vec<String>, how: Recognise) -> Result<bool, Unavailable> {
+        let clock = self.shared.clock.clone();
+        let compare = move |books: &Books| recognise(&books.connection, &keys, how, clock());
+        self.ask(Verb::Other("recognise"), Weight::Dear, compare).await
     }
 }
 

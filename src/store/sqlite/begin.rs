@@ -6,76 +6,33 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 use tracing::info;
+use uuid::Uuid;
 
 use super::books::Books;
-use super::fault::Fault;
+use super::fault::{Fault, Holder, OpenError};
+use super::file::{self, FileId, Purpose};
+use super::handle::{Admission, Shared, Steps, Store, true_name};
 use super::identity::Identity;
-use super::lock::{self, Holder, Lock};
-use super::open::{self, FileId, Purpose};
-use super::report::Reader;
-use super::schema::Kind;
-use super::window::{self, LatestLimit};
+use super::lock::{self, Lock};
+use super::reader::Reader;
+use super::schema::{self, Kind};
 use super::writer::{Access, Writer};
-use super::{OpenError, Sqlite, members, true_name};
+use super::{members, window};
 use crate::clock;
 use crate::store::{Clock, Money, Room, Unavailable};
 
+/// Finds what is forgotten first, where ends are bounded.
+const MEMORY_INDEX: &str =
+    "CREATE INDEX purchases_ended ON purchases (ended_at, number) WHERE ended_at IS NOT NULL";
 /// Steps of SQLite between two looks whether to give up.
 const STEPS: i32 = 10_000;
-
-/// Whether the ledger's verbs are answered; shared with its thread.
-#[derive(Clone, Default)]
-pub(super) struct Admission {
-    state: Arc<OnceLock<Result<(), Unavailable>>>,
-    /// Too many ends wait to be written: no purchase begins.
-    pub(super) is_full: Arc<AtomicBool>,
-    /// Whoever opened it is gone.
-    stop: Arc<AtomicBool>,
-}
-
-impl Admission {
-    fn opened() -> Self {
-        let admission = Self::default();
-        admission.admit();
-        admission
-    }
-
-    /// Whether a verb may be asked now.
-    pub(super) fn pass(&self) -> Result<(), Unavailable> {
-        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
-        self.state.get().cloned().unwrap_or_else(starting)
-    }
-
-    /// Whether a purchase may begin now.
-    pub(super) fn pass_purchase(&self) -> Result<(), Unavailable> {
-        self.pass()?;
-        match self.is_full.load(Ordering::Relaxed) {
-            false => Ok(()),
-            true => Err(Unavailable("too many purchases wait to be recorded".into())),
-        }
-    }
-
-    /// Has an opening come to its end, which nobody waits for any more.
-    pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    fn admit(&self) {
-        // Where it could not be opened, that stays so.
-        let _ = self.state.set(Ok(()));
-    }
-
-    fn close(&self, error: &OpenError) {
-        let _ = self.state.set(Err(Unavailable(error.to_string().into())));
-    }
-}
 
 /// A ledger that is being opened.
 pub struct Opening {
@@ -100,16 +57,60 @@ impl Opening {
     }
 }
 
-impl Sqlite {
-    /// Opens a ledger to sell from, and makes it where there is none. One process may: the lock on
+impl Store {
+    /// An empty store that ends with the process and takes the wall-clock time from `clock`. Its steps run
+    /// where they are asked for.
+    pub fn in_memory(clock: Clock) -> Self {
+        Self::in_memory_within(clock, Room::default())
+    }
+
+    /// The same, with other bounds.
+    #[doc(hidden)]
+    pub fn in_memory_within(clock: Clock, room: Room) -> Self {
+        let open = || -> rusqlite::Result<Books> {
+            let mut connection = Connection::open_in_memory()?;
+            connection.set_prepared_statement_cache_capacity(64);
+            schema::migrate(&mut connection)?;
+            connection.execute_batch(MEMORY_INDEX)?;
+            let mut books = Books::new(connection, room);
+            books.remembered_ends = Some(room.ended);
+            Ok(books)
+        };
+        let books = match open() {
+            Ok(books) => books,
+            Err(error) => return Self::unusable(error.to_string()),
+        };
+        let opened = Self::inline(Path::new(""), clock, books, None);
+        opened.unwrap_or_else(|error| Self::unusable(error.to_string()))
+    }
+
+    /// A store that answers every verb with [`Unavailable`] and this reason.
+    pub fn unusable(reason: impl Into<Arc<str>>) -> Self {
+        let admission = Admission::default();
+        admission.close(Unavailable(reason.into()));
+        let clock: Clock = Arc::new(clock::wall);
+        let mut shared = Shared::new(Path::new(""), clock, Steps::Nowhere, admission);
+        shared.name = "broken".into();
+        Self::over(shared)
+    }
+
+    /// Opens a file to sell from, and makes it where there is none. One process may: the lock on
     /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is voided,
     /// what was sent is unknown.
+    ///
+    /// # Errors
+    /// Another process has it, or it cannot be used.
+    #[doc(hidden)]
     pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        Self::serve_within(path, clock, Room::default())
+        Self::serve_as(path, clock, Room::default(), None, None)
     }
 
     /// The same, for this kind of money alone: a ledger of the other kind is refused. Commands that
     /// work beside the server find it at `admin`.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    #[doc(hidden)]
     pub fn serve_for(
         path: &Path,
         clock: Clock,
@@ -120,8 +121,24 @@ impl Sqlite {
     }
 
     /// The same, with other bounds.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    #[doc(hidden)]
     pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
         Self::serve_as(path, clock, room, None, None)
+    }
+
+    /// The same with steps that run where they are asked for, so that paused time stands still meanwhile.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    #[doc(hidden)]
+    pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+        let path = &true_name(path);
+        let taken = Taken::take(path, Holder::Server(None), Purpose::Serve)?;
+        let (books, lock) = taken.serve(&clock, Room::default(), None, &Admission::opened())?;
+        Self::inline(path, clock, books, Some(lock))
     }
 
     fn serve_as(
@@ -136,9 +153,9 @@ impl Sqlite {
         let taken = Taken::take(path, Holder::Server(admin), Purpose::Serve)?;
         let (identity, file) = (taken.identity.clone(), taken.file);
         let (books, lock) = taken.serve(&clock, room, money, &admission)?;
-        let mut ledger = Self::start(path, clock, books, Access::Write, Some(lock))?;
-        ledger.identity = Some((identity, file));
-        Ok(ledger)
+        let mut shared = started(path, clock, books, Access::Write, Some(lock))?;
+        shared.identify(identity, file);
+        Ok(Self::over(shared))
     }
 
     /// Takes a ledger to sell from, and opens it on a thread of its own: see [`Opening`].
@@ -169,16 +186,16 @@ impl Sqlite {
                 let opened = taken.serve(&clock, Room::default(), Some(money), &admission);
                 let writer = opened.and_then(|(books, lock)| {
                     let full = Arc::clone(&admission.is_full);
-                    Writer::new(books, queued, Access::Write, Some(lock), full)
+                    Writer::new(books, Access::Write, Some(lock), full)
                         .map_err(|error| OpenError::unusable(&path, error))
                 });
                 match writer {
                     Ok(writer) => {
                         tell_opened.send(Ok(())).ok();
-                        writer.run();
+                        writer.run(&queued);
                     }
                     Err(error) => {
-                        admission.close(&error);
+                        admission.close(Unavailable(error.to_string().into()));
                         tell_opened.send(Err(error)).ok();
                     }
                 }
@@ -187,32 +204,26 @@ impl Sqlite {
         let writer = spawn(path, work)?;
         let gone = || Err(OpenError::unusable(path, "its thread ended by a panic"));
         let identity = taken.await.unwrap_or_else(|_| gone())?;
-        let ledger = Self {
-            path: path.to_owned(),
-            clock,
-            queue: Some(queue),
-            writer: Some(writer),
-            reports: reader(path)?,
-            latest_limit: LatestLimit::default(),
-            admission: admission.clone(),
-            identity: Some(identity),
-        };
-        Ok((ledger, Opening { admission, opened }))
+        let steps = Steps::Thread { queue, writer };
+        let mut shared = Shared::new(path, clock, steps, admission.clone());
+        shared.reports = Some(reader(path)?);
+        shared.identify(identity.0, identity.1);
+        Ok((Self::over(shared), Opening { admission, opened }))
     }
 
     /// Opens a ledger to write in it next to a running server, which sees at once what changes.
-    pub fn beside(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub fn open_shared(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &true_name(path);
-        open::make(path)?;
-        open::must_have_one_path(path)?;
+        file::make(path)?;
+        file::must_have_one_path(path)?;
         let room = Room::default();
-        let books = Books::new(open::open(path, Purpose::Beside, room)?, room);
-        Self::start(path, clock, books, Access::Write, None)
+        let books = Books::new(file::open(path, Purpose::Beside, room)?, room);
+        started(path, clock, books, Access::Write, None).map(Self::over)
     }
 
     /// Opens a ledger to write in it where no server has it, and until it is dropped none begins: what
     /// is asked of the gateway meanwhile is in the window's log when one does.
-    pub fn instead(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub fn open_exclusive(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &true_name(path);
         let taken = Taken::take(path, Holder::Command, Purpose::Beside)?;
         // The lock first: it is given back last.
@@ -223,53 +234,81 @@ impl Sqlite {
             lock.keep_doubt();
         }
         let room = Room::default();
-        open::prepare(&mut connection, kind, room).map_err(unusable)?;
+        file::prepare(&mut connection, kind, room).map_err(unusable)?;
         let books = Books::new(connection, room);
         books
             .transact(|books| window::recover(books, clock()))
             .map_err(|fault| unusable(fault.unavailable().to_string()))?;
         lock.sign().map_err(|error| unusable(error.to_string()))?;
-        Self::start(path, clock, books, Access::Write, Some(lock))
+        started(path, clock, books, Access::Write, Some(lock)).map(Self::over)
     }
 
     /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
-    pub fn read(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &true_name(path);
         let room = Room::default();
-        let books = Books::new(open::open(path, Purpose::Read, room)?, room);
-        Self::start(path, clock, books, Access::Read, None)
+        let books = Books::new(file::open(path, Purpose::Read, room)?, room);
+        started(path, clock, books, Access::Read, None).map(Self::over)
     }
 
     /// Whether somebody's token in the ledger at `path` depends on a secret that is noted there, as far as
     /// that can be read.
     pub fn is_keyed(path: &Path) -> bool {
-        let opened = open::connect(&true_name(path), Purpose::Peek);
+        let opened = file::connect(&true_name(path), Purpose::Peek);
         opened.is_ok_and(|(file, _)| members::keyed_by(&file).is_ok_and(|print| print.is_some()))
     }
 
-    fn start(
+    fn inline(
         path: &Path,
         clock: Clock,
         books: Books,
-        access: Access,
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
         let admission = Admission::opened();
-        let (queue, queued) = mpsc::channel();
-        let writer = Writer::new(books, queued, access, lock, Arc::clone(&admission.is_full))
+        let writer = Writer::new(books, Access::Write, lock, Arc::clone(&admission.is_full))
             .map_err(|error| OpenError::unusable(path, error))?;
-        let writer = Some(spawn(path, move || writer.run())?);
-        Ok(Self {
+        let steps = Steps::Inline(Box::new(Mutex::new(writer)));
+        Ok(Self::over(Shared::new(path, clock, steps, admission)))
+    }
+}
+
+impl Shared {
+    fn new(path: &Path, clock: Clock, steps: Steps, admission: Admission) -> Self {
+        Self {
             path: path.to_owned(),
             clock,
-            queue: Some(queue),
-            writer,
-            reports: reader(path)?,
-            latest_limit: LatestLimit::default(),
+            name: Uuid::now_v7().to_string().into(),
+            steps,
             admission,
             identity: None,
-        })
+            reports: None,
+            latest_limit: Arc::default(),
+        }
     }
+
+    fn identify(&mut self, identity: Identity, file: FileId) {
+        self.name = Arc::clone(&identity.name);
+        self.identity = Some((identity, file));
+    }
+}
+
+/// A file with a thread for its steps and one for its reports.
+fn started(
+    path: &Path,
+    clock: Clock,
+    books: Books,
+    access: Access,
+    lock: Option<Lock>,
+) -> Result<Shared, OpenError> {
+    let admission = Admission::opened();
+    let (queue, queued) = mpsc::channel();
+    let writer = Writer::new(books, access, lock, Arc::clone(&admission.is_full))
+        .map_err(|error| OpenError::unusable(path, error))?;
+    let writer = spawn(path, move || writer.run(&queued))?;
+    let steps = Steps::Thread { queue, writer };
+    let mut shared = Shared::new(path, clock, steps, admission);
+    shared.reports = Some(reader(path)?);
+    Ok(shared)
 }
 
 fn reader(path: &Path) -> Result<Reader, OpenError> {
@@ -295,14 +334,14 @@ struct Taken {
 
 impl Taken {
     fn take(path: &Path, holder: Holder, purpose: Purpose) -> Result<Self, OpenError> {
-        open::must_be_a_file(path)?;
+        file::must_be_a_file(path)?;
         let mut lock = Lock::take(path, holder)?;
-        open::make(path)?;
+        file::make(path)?;
         lock.take_file(path)?;
-        open::must_have_one_path(path)?;
-        let file = open::file_id(path).map_err(|error| OpenError::unusable(path, error))?;
+        file::must_have_one_path(path)?;
+        let file = file::file_id(path).map_err(|error| OpenError::unusable(path, error))?;
         let found = lock::stamp(path);
-        let (connection, kind) = open::connect(path, purpose)?;
+        let (connection, kind) = file::connect(path, purpose)?;
         let identity = Identity::of(&connection, kind, lock.mark(), found);
         let identity = identity.map_err(|why| OpenError::unusable(path, why))?;
         Ok(Self { connection, kind, identity, file, lock })
@@ -327,7 +366,7 @@ impl Taken {
             .progress_handler(STEPS, Some(move || stop.load(Ordering::Relaxed)))
             .map_err(sql)?;
         check(&mut connection, kind, &identity).map_err(unusable)?;
-        open::prepare(&mut connection, kind, room).map_err(unusable)?;
+        file::prepare(&mut connection, kind, room).map_err(unusable)?;
         connection.progress_handler(0, None::<fn() -> bool>).map_err(sql)?;
         let books = Books::new(connection, room);
         if let Some(money) = money
@@ -354,7 +393,7 @@ fn check(connection: &mut Connection, kind: Kind, identity: &Identity) -> Result
     let (Kind::Ledger(_), Some(reason)) = (kind, identity.doubt) else { return Ok(()) };
     info!(reason, "ledger check started");
     let began = clock::now();
-    open::examine(connection)?;
+    file::examine(connection)?;
     let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     info!(millis, "ledger check passed");
     Ok(())

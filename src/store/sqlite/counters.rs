@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::column;
 use super::fault::Fault;
 use crate::contract::money::Usd;
-use crate::store::period::Today;
-use crate::store::{Scope, Spent, budget};
+use crate::store::rules::{self, Today};
+use crate::store::{Scope, Spent};
 
 const TOTAL: &str = "total";
 
@@ -55,7 +55,7 @@ impl Counters<'_> {
         }
         for scope in [TOTAL, &own(caller)] {
             for (unit, period) in [("day", today.day), ("month", today.month)] {
-                let changed = budget::change(self.one(scope, unit, period)?, before, after)?;
+                let changed = rules::change(self.one(scope, unit, period)?, before, after)?;
                 write.execute(params![scope, unit, period, changed.as_micros()])?;
             }
         }

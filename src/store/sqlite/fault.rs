@@ -1,8 +1,61 @@
-//! Tells what went wrong with the file, and whether to trust it afterwards.
+//! What goes wrong with a file: when it is opened, and afterwards.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::ErrorCode;
 
 use crate::store::Unavailable;
+
+/// Who has a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A server, which operators ask at this address, where it said so.
+    Server(Option<SocketAddr>),
+    /// A command that asks the gateway while there is no server.
+    Command,
+}
+
+/// Why a ledger's file cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Somebody else has it.
+    #[error("{} uses the ledger{}{}", somebody(.holder), process(.pid), advice(.holder))]
+    Locked {
+        /// Its process, where it said so already.
+        pid: Option<u32>,
+        /// Who it is.
+        holder: Holder,
+    },
+    /// It is foreign, damaged, from a newer version, or cannot be read.
+    #[error("the ledger cannot be used: {0}")]
+    Unusable(Arc<str>),
+}
+
+fn somebody(holder: &Holder) -> &'static str {
+    match holder {
+        Holder::Server(_) => "another server",
+        Holder::Command => "a command that asks the gateway",
+    }
+}
+
+fn advice(holder: &Holder) -> &'static str {
+    match holder {
+        Holder::Server(_) => "",
+        Holder::Command => "; it has not come to its end: end it, and start again",
+    }
+}
+
+fn process(pid: &Option<u32>) -> String {
+    pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
+}
+
+impl OpenError {
+    pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> Self {
+        Self::Unusable(format!("{}: {why}", path.display()).into())
+    }
+}
 
 /// Why a step or a commit did not happen.
 #[derive(Clone, Debug)]

@@ -8,7 +8,6 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -16,7 +15,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::OpenError;
+use super::fault::{Holder, OpenError};
 use super::identity::{Mark, Nonce, Stamp, hex};
 use crate::clock;
 
@@ -30,15 +29,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const DIGITS: usize = 20;
 /// Where the kernel lists all locks.
 const KERNELS_LIST: &str = "/proc/locks";
-
-/// Who has a ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// A server, which operators ask at this address, where it said so.
-    Server(Option<SocketAddr>),
-    /// A command that asks the gateway while there is no server.
-    Command,
-}
 
 /// Held for as long as the holder lives; the system drops it with the process.
 #[derive(Debug)]

@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::Sqlite;
 use super::books::Books;
 use super::column::{self, nanos};
 use super::fault::Fault;
+use super::handle::{Store, Verb};
 use super::step::Weight;
 use crate::contract::money::Usd;
 use crate::store::member::MOST_LOGINS;
-use crate::store::{
-    Answer, Identity, Member, MemberFault, Members, Own, Role, Session, Unavailable,
-};
+use crate::store::{Identity, Member, MemberChange, MemberFault, Own, Role, Session, Unavailable};
 
 /// What a step answers: a refusal leaves nothing to undo.
 type Judged = Result<Result<(), MemberFault>, Fault>;
@@ -27,25 +25,22 @@ const HOLDING: &str =
     "until > ?1 AND EXISTS (SELECT 1 FROM members WHERE members.name = sessions.member
     AND members.token = sessions.token AND members.revoked IS NULL)";
 
-impl Sqlite {
-    fn judge(
-        &self,
-        verb: impl FnMut(&Books) -> Judged + Send + 'static,
-    ) -> Answer<'_, Result<(), MemberFault>> {
-        let answer = self.ask(Weight::Dear, verb);
-        Box::pin(async { answer.await? })
-    }
-
+/// The list of members and their logins. Every change is durable on return, and other processes on the
+/// same store see it at their next [`edition`](Store::edition).
+impl Store {
     /// Does all of this, or, where one change is refused, nothing: whose, and why. With a token, the secret
-    /// that it is hashed with is [noted](Members::key_by) by its fingerprint.
-    pub fn change_members(
+    /// that it is hashed with is noted by its fingerprint.
+    ///
+    /// # Errors
+    /// Whose change is refused, and why.
+    pub async fn change_members(
         &self,
         print: Option<Identity>,
         changes: Vec<(Arc<str>, MemberChange)>,
-    ) -> Answer<'_, Result<(), (Arc<str>, MemberFault)>> {
-        let (clock, first) =
-            (self.clock.clone(), changes.first().map(|(name, _)| Arc::clone(name)));
-        let answer = self.ask(Weight::Dear, move |books| {
+    ) -> Result<(), (Arc<str>, MemberFault)> {
+        let first = changes.first().map(|(name, _)| Arc::clone(name));
+        let clock = self.shared.clock.clone();
+        let step = move |books: &Books| {
             let connection = &books.connection;
             connection.execute_batch("SAVEPOINT members")?;
             for (name, change) in &changes {
@@ -59,89 +54,96 @@ impl Sqlite {
             }
             connection.execute_batch("RELEASE members")?;
             Ok(Ok(()))
-        });
-        Box::pin(async { answer.await.map_err(|why| (first.unwrap_or_default(), why.into()))? })
-    }
-}
-
-/// One change of the list.
-#[derive(Clone, Debug)]
-pub enum MemberChange {
-    /// See [`Members::enlist`].
-    Added(Member),
-    /// See [`Members::revoke`].
-    Revoked,
-    /// See [`Members::update`].
-    Updated(Option<Role>, Option<Own>),
-    /// See [`Members::rotate`].
-    Rotated(Identity, Arc<str>),
-}
-
-impl Members for Sqlite {
-    fn enlist<'a>(&'a self, member: &'a Member) -> Answer<'a, Result<(), MemberFault>> {
-        let member = member.clone();
-        self.judge(move |books| enlist(&books.connection, &member))
+        };
+        let answer = self.ask(Verb::Other("change_members"), Weight::Dear, step).await;
+        answer.map_err(|why| (first.unwrap_or_default(), why.into()))?
     }
 
-    fn revoke(&self, name: Arc<str>) -> Answer<'_, Result<(), MemberFault>> {
-        let clock = self.clock.clone();
-        self.judge(move |books| revoke(&books.connection, &name, clock()))
-    }
-
-    fn update(
+    /// Does one change to one member.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub async fn change_member(
         &self,
         name: Arc<str>,
-        role: Option<Role>,
-        own: Option<Own>,
-    ) -> Answer<'_, Result<(), MemberFault>> {
-        self.judge(move |books| update(&books.connection, &name, role, own))
+        change: MemberChange,
+    ) -> Result<(), MemberFault> {
+        let changed = self.change_members(None, vec![(name, change)]).await;
+        changed.map_err(|(_, fault)| fault)
     }
 
-    fn rotate(
-        &self,
-        name: Arc<str>,
-        token: Identity,
-        prefix: Arc<str>,
-    ) -> Answer<'_, Result<(), MemberFault>> {
-        self.judge(move |books| rotate(&books.connection, &name, &token, &prefix))
+    /// All of them, revoked ones too, by name.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn members(&self) -> Result<Vec<Member>, Unavailable> {
+        self.ask_opening("members", Weight::Cheap, |books| members(&books.connection)).await
     }
 
-    fn members(&self) -> Answer<'_, Result<Vec<Member>, Unavailable>> {
-        self.ask_opening(Weight::Cheap, |books| members(&books.connection))
+    /// Keeps a login; those whose time is over are forgotten with it, and so is the oldest of a member
+    /// who has a hundred.
+    ///
+    /// # Errors
+    /// It cannot be recorded.
+    pub async fn log_in(&self, session: &Session) -> Result<(), Unavailable> {
+        let (session, clock) = (session.clone(), self.shared.clock.clone());
+        let keep = move |books: &Books| log_in(&books.connection, &session, clock());
+        self.ask(Verb::Other("log_in"), Weight::Dear, keep).await
     }
 
-    fn log_in<'a>(&'a self, session: &'a Session) -> Answer<'a, Result<(), Unavailable>> {
-        let (session, clock) = (session.clone(), self.clock.clone());
-        self.ask(Weight::Dear, move |books| log_in(&books.connection, &session, clock()))
-    }
-
-    fn log_out(&self, id: Identity) -> Answer<'_, Result<(), Unavailable>> {
-        self.ask(Weight::Dear, move |books| {
+    /// Ends a login.
+    ///
+    /// # Errors
+    /// It cannot be recorded.
+    pub async fn log_out(&self, id: Identity) -> Result<(), Unavailable> {
+        let end = move |books: &Books| {
             let connection = &books.connection;
             connection.execute("DELETE FROM sessions WHERE id = ?", [id])?;
             count_up(connection)
-        })
+        };
+        self.ask(Verb::Other("log_out"), Weight::Dear, end).await
     }
 
-    fn sessions(&self) -> Answer<'_, Result<Vec<Session>, Unavailable>> {
-        let clock = self.clock.clone();
-        self.ask_opening(Weight::Cheap, move |books| sessions(&books.connection, clock()))
+    /// The logins that are not over.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn sessions(&self) -> Result<Vec<Session>, Unavailable> {
+        let clock = self.shared.clock.clone();
+        let find = move |books: &Books| sessions(&books.connection, clock());
+        self.ask_opening("sessions", Weight::Cheap, find).await
     }
 
-    fn keyed_by(&self) -> Answer<'_, Result<Option<Identity>, Unavailable>> {
-        self.ask_opening(Weight::Cheap, |books| keyed_by(&books.connection))
+    /// The fingerprint of the secret that tokens are hashed with, where one is noted and a member's token
+    /// depends on it.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn keyed_by(&self) -> Result<Option<Identity>, Unavailable> {
+        self.ask_opening("keyed_by", Weight::Cheap, |books| keyed_by(&books.connection)).await
     }
 
-    fn key_by(&self, print: Identity) -> Answer<'_, Result<(), Unavailable>> {
-        self.ask_opening(Weight::Dear, move |books| key_by(&books.connection, print))
+    /// Notes it, in the place of any other.
+    ///
+    /// # Errors
+    /// It cannot be recorded.
+    pub async fn key_by(&self, print: Identity) -> Result<(), Unavailable> {
+        let note = move |books: &Books| key_by(&books.connection, print);
+        self.ask_opening("key_by", Weight::Dear, note).await
     }
 
-    fn edition(&self) -> Answer<'_, Result<u64, Unavailable>> {
-        self.ask_opening(Weight::Cheap, |books| {
+    /// Another number after any change of members or logins, by whichever process. Cheap: asked several
+    /// times a second.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn edition(&self) -> Result<u64, Unavailable> {
+        let read = |books: &Books| {
             let query = "SELECT edition FROM members_edition";
             let mut read = books.connection.prepare_cached(query)?;
             Ok(read.query_row([], |row| row.get(0))?)
-        })
+        };
+        self.ask_opening("edition", Weight::Cheap, read).await
     }
 }
 

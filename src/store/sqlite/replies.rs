@@ -1,17 +1,24 @@
 //! Keeps replies for replay, within bounds: those that are kept for the shortest time go first.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::books::Books;
 use super::column::nanos;
 use super::fault::Fault;
-use crate::store::{KeptReply, PurchaseId};
+use crate::store::{KeptReply, PurchaseId, Room};
+
+/// The replies' bounds, and how much room is taken.
+pub(super) struct Replies {
+    room: Room,
+    /// Nothing when it has to be counted anew.
+    kept: Cell<Option<Kept>>,
+}
 
 /// How much room they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Kept {
+struct Kept {
     replies: usize,
     bytes: usize,
 }
@@ -43,50 +50,66 @@ pub(super) fn of(connection: &Connection, id: PurchaseId) -> Result<Option<KeptR
     Ok(found.optional()?)
 }
 
-/// Keeps one more, and drops those whose time comes next while there are too many.
-pub(super) fn keep(books: &Books, number: i64, reply: &KeptReply, until: i64) -> Result<(), Fault> {
-    if reply.body.len() > books.room.reply_bytes {
-        return Ok(());
+impl Replies {
+    pub(super) fn within(room: Room) -> Self {
+        Self { room, kept: Cell::new(None) }
     }
-    let mut kept = match books.kept.get() {
-        Some(kept) => kept,
-        None => count(&books.connection)?,
-    };
-    let mut insert = books.connection.prepare_cached(
-        "INSERT INTO replies (number, until, status, is_json, body) VALUES (?, ?, ?, ?, ?)",
-    )?;
-    insert.execute(params![number, until, reply.status, reply.is_json, &reply.body[..]])?;
-    kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
-    while kept.replies > books.room.replies || kept.bytes > books.room.reply_bytes {
-        let mut next = books.connection.prepare_cached(
-            "DELETE FROM replies
+
+    /// Something was undone: what is taken has to be counted anew.
+    pub(super) fn count_anew(&self) {
+        self.kept.set(None);
+    }
+
+    /// Keeps one more, and drops those whose time comes next while there are too many.
+    pub(super) fn keep(
+        &self,
+        connection: &Connection,
+        number: i64,
+        reply: &KeptReply,
+        until: i64,
+    ) -> Result<(), Fault> {
+        if reply.body.len() > self.room.reply_bytes {
+            return Ok(());
+        }
+        let mut kept = match self.kept.get() {
+            Some(kept) => kept,
+            None => count(connection)?,
+        };
+        let mut insert = connection.prepare_cached(
+            "INSERT INTO replies (number, until, status, is_json, body) VALUES (?, ?, ?, ?, ?)",
+        )?;
+        insert.execute(params![number, until, reply.status, reply.is_json, &reply.body[..]])?;
+        kept = Kept { replies: kept.replies + 1, bytes: kept.bytes + reply.body.len() };
+        while kept.replies > self.room.replies || kept.bytes > self.room.reply_bytes {
+            let mut next = connection.prepare_cached(
+                "DELETE FROM replies
              WHERE number = (SELECT number FROM replies ORDER BY until, number LIMIT 1)
              RETURNING length(body)",
-        )?;
-        let Some(bytes) = next.query_row([], |row| row.get::<_, usize>(0)).optional()? else {
-            kept = Kept::default();
-            break;
-        };
-        kept = kept.without(bytes);
+            )?;
+            let Some(bytes) = next.query_row([], |row| row.get::<_, usize>(0)).optional()? else {
+                kept = Kept::default();
+                break;
+            };
+            kept = kept.without(bytes);
+        }
+        self.kept.set(Some(kept));
+        Ok(())
     }
-    books.kept.set(Some(kept));
-    Ok(())
-}
 
-/// Drops those whose time has come.
-pub(super) fn forget(books: &Books, now: Duration) -> Result<(), Fault> {
-    let mut expired = books
-        .connection
-        .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
-    let mut expired = expired.query([nanos(now)])?;
-    // Counting all of them again would take the longer, the more are kept.
-    let mut kept = books.kept.get();
-    while let Some(row) = expired.next()? {
-        let bytes = row.get(0)?;
-        kept = kept.map(|kept| kept.without(bytes));
+    /// Drops those whose time has come.
+    pub(super) fn forget(&self, connection: &Connection, now: Duration) -> Result<(), Fault> {
+        let mut expired = connection
+            .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
+        let mut expired = expired.query([nanos(now)])?;
+        // Counting all of them again would take the longer, the more are kept.
+        let mut kept = self.kept.get();
+        while let Some(row) = expired.next()? {
+            let bytes = row.get(0)?;
+            kept = kept.map(|kept| kept.without(bytes));
+        }
+        self.kept.set(kept);
+        Ok(())
     }
-    books.kept.set(kept);
-    Ok(())
 }
 
 fn count(connection: &Connection) -> Result<Kept, Fault> {

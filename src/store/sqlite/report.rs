@@ -1,132 +1,72 @@
-//! Reads purchases for reports on a thread of its own, so that no sale waits for it.
+//! What reports read of the purchases.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use std::{io, thread};
 
 use rusqlite::{Connection, OptionalExtension, params};
-use tokio::sync::oneshot;
 
 use super::column;
-use super::open::{self, Purpose};
-use crate::store::{Answer, CallerSpending, PurchaseId, Room, Row, Spending, Unavailable};
+use super::handle::Store;
+use crate::store::{CallerSpending, PurchaseId, Row, Spending, Unavailable};
 
-pub(super) fn rows(
-    reader: &Reader,
-    since: Duration,
-) -> Answer<'static, Result<Vec<Row>, Unavailable>> {
-    reader.read(move |connection| all(connection, since))
-}
-
-/// Groups within the file: a month of chats is read, but not held.
-pub(super) fn spending(
-    reader: &Reader,
-    caller: String,
-    since: Duration,
-) -> Answer<'static, Result<Vec<Spending>, Unavailable>> {
-    reader.read(move |connection| grouped(connection, &caller, since))
-}
-
-/// The same, of everybody.
-pub(super) fn spending_of_all(
-    reader: &Reader,
-    since: Duration,
-    most: usize,
-) -> Answer<'static, Result<Vec<CallerSpending>, Unavailable>> {
-    reader.read(move |connection| grouped_by_caller(connection, since, most))
-}
-
-/// Those of which nobody knows, the latest first.
-pub(super) fn unknown(
-    reader: &Reader,
-    most: usize,
-) -> Answer<'static, Result<Vec<Row>, Unavailable>> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    reader.read(move |connection| {
-        purchases(connection, "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?", most)
-    })
-}
-
-/// How many steps of SQLite's machine pass before a query looks whether anybody still waits for it.
-const STEPS_PER_LOOK: i32 = 10_000;
-
-type Query = Box<dyn FnOnce(&Path) + Send>;
-
-/// Reads reports, one after another. Dropping it ends the one that is being read.
-pub(super) struct Reader {
-    queue: Option<mpsc::Sender<Query>>,
-    thread: Option<thread::JoinHandle<()>>,
-    is_over: Arc<AtomicBool>,
-}
-
-impl Reader {
-    /// Starts a thread for the reports on the ledger at `path`.
-    pub(super) fn start(path: PathBuf) -> io::Result<Self> {
-        let (queue, queued) = mpsc::channel::<Query>();
-        let work = move || queued.iter().for_each(|query| query(&path));
-        let thread = thread::Builder::new().name("report".to_owned()).spawn(work)?;
-        Ok(Self { queue: Some(queue), thread: Some(thread), is_over: Arc::default() })
+/// Reports. They group within the file: a month of chats is read, but not held.
+impl Store {
+    /// Purchases since a wall-clock time, oldest first.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn rows(&self, since: Duration) -> Result<Vec<Row>, Unavailable> {
+        let since = column::nanos(since);
+        let read =
+            move |file: &Connection| purchases(file, "WHERE at >= ? ORDER BY at, number", since);
+        self.report("rows", read).await
     }
 
-    /// A query whose answer nobody waits for any more is not begun, and is ended where it has begun.
-    pub(super) fn read<T: Send + 'static>(
+    /// Purchases whose outcome nobody knows, the latest first, at most `most`.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn unknown(&self, most: usize) -> Result<Vec<Row>, Unavailable> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
+        self.report("unknown", move |file| purchases(file, which, most)).await
+    }
+
+    /// One purchase.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn purchase(&self, id: PurchaseId) -> Result<Option<Row>, Unavailable> {
+        let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
+        let read =
+            move |file: &Connection| file.query_row(&query, [id.0.as_bytes()], row).optional();
+        self.report("purchase", read).await
+    }
+
+    /// What a caller has spent by UTC day, service and model since a wall-clock time, in this order;
+    /// what was voided counts nothing.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn spending(
         &self,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Answer<'static, Result<T, Unavailable>> {
-        let (answer, answered) = oneshot::channel();
-        let (answer, is_over) = (Arc::new(answer), Arc::clone(&self.is_over));
-        let work = move |path: &Path| {
-            let waits = Arc::clone(&answer);
-            let is_in_vain = move || waits.is_closed() || is_over.load(Ordering::Relaxed);
-            if is_in_vain() {
-                return;
-            }
-            let report = opened(path, is_in_vain, query);
-            // The file is closed by now, and with it the other hold on the answer is gone.
-            if let Some(answer) = Arc::into_inner(answer) {
-                let _ = answer.send(report);
-            }
-        };
-        if let Some(queue) = &self.queue {
-            let _ = queue.send(Box::new(work));
-        }
-        Box::pin(async move {
-            answered.await.unwrap_or_else(|_| Err(Unavailable("the report broke".into())))
-        })
+        caller: String,
+        since: Duration,
+    ) -> Result<Vec<Spending>, Unavailable> {
+        self.report("spending", move |file| grouped(file, &caller, since)).await
     }
-}
 
-impl Reader {
-    /// Ends the report that is being read, and reads no other.
-    pub(super) fn end(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        drop(self.queue.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+    /// What everybody has spent by caller, UTC day, service and model since a wall-clock time, in this
+    /// order, at most `most` rows; what was voided counts nothing.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn spending_of_all(
+        &self,
+        since: Duration,
+        most: usize,
+    ) -> Result<Vec<CallerSpending>, Unavailable> {
+        self.report("spending_of_all", move |file| grouped_by_caller(file, since, most)).await
     }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Each report has a connection of its own: between two, no file is held open.
-fn opened<T>(
-    path: &Path,
-    is_in_vain: impl FnMut() -> bool + Send + 'static,
-    query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-) -> Result<T, Unavailable> {
-    let mut connection = open::open(path, Purpose::Read, Room::default())
-        .map_err(|error| Unavailable(error.to_string().into()))?;
-    let report = connection
-        .progress_handler(STEPS_PER_LOOK, Some(is_in_vain))
-        .and_then(|()| query(&connection));
-    report.map_err(|error| Unavailable(error.to_string().into()))
 }
 
 fn grouped(
@@ -181,17 +121,9 @@ fn grouped_by_caller(
     groups.collect()
 }
 
-fn all(connection: &Connection, since: Duration) -> rusqlite::Result<Vec<Row>> {
-    purchases(connection, "WHERE at >= ? ORDER BY at, number", column::nanos(since))
-}
-
-pub(super) fn purchase(connection: &Connection, id: PurchaseId) -> rusqlite::Result<Option<Row>> {
-    let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
-    connection.query_row(&query, [id.0.as_bytes()], row).optional()
-}
-
 fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
-    let mut find = connection.prepare(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
+    let mut find =
+        connection.prepare_cached(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
     find.query_map([value], row)?.collect()
 }
 
@@ -217,6 +149,3 @@ pub(super) fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
 fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
     Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
 }
-
-#[cfg(test)]
-mod tests;

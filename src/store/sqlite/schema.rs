@@ -223,8 +223,7 @@ mod tests {
 
     use super::*;
     use crate::contract::money::Usd;
-    use crate::store::sqlite::Sqlite;
-    use crate::store::{Audit, Ledger, Members, Scope, Snapshot, State};
+    use crate::store::{MemberChange, Scope, Snapshot, State, Store};
 
     /// Two purchases of a server that knew no members, with their counters.
     const SOLD: &str = "
@@ -246,12 +245,12 @@ mod tests {
         file.execute_batch(SOLD).unwrap();
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
-        for opened in [Sqlite::read(&path, clock()), Sqlite::beside(&path, clock())] {
+        for opened in [Store::open_read_only(&path, clock()), Store::open_shared(&path, clock())] {
             let why = opened.unwrap_err().to_string();
             assert!(why.contains("start the server once to bring it to 4"), "{why}");
         }
 
-        let ledger = Sqlite::serve(&path, clock()).unwrap();
+        let ledger = Store::serve(&path, clock()).unwrap();
         let rows = ledger.rows(Duration::ZERO).await.unwrap();
         let states: Vec<_> = rows.iter().map(|row| row.state).collect();
         assert_eq!(states, [State::Posted, State::Unknown]);
@@ -259,7 +258,7 @@ mod tests {
         assert_eq!(spent.month, Usd::micros(3_004_000));
         assert_eq!(ledger.members().await.unwrap(), []);
         drop(ledger);
-        let read = Sqlite::read(&path, clock()).unwrap();
+        let read = Store::open_read_only(&path, clock()).unwrap();
         assert_eq!(read.edition().await.unwrap(), 0);
     }
 
@@ -274,10 +273,10 @@ mod tests {
         file.execute_batch(ann).unwrap();
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
-        let why = Sqlite::beside(&path, clock()).unwrap_err().to_string();
+        let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
         assert!(why.contains("its version is 2; start the server once to bring it to 4"), "{why}");
 
-        let ledger = Sqlite::serve(&path, clock()).unwrap();
+        let ledger = Store::serve(&path, clock()).unwrap();
         let members = ledger.members().await.unwrap();
         assert_eq!((members.len(), &*members[0].name, members[0].token), (1, "ann", [0; 32]));
         assert_eq!(ledger.keyed_by().await.unwrap(), None);
@@ -286,12 +285,12 @@ mod tests {
             assert_eq!(ledger.keyed_by().await.unwrap(), Some(print));
         }
         drop(ledger);
-        let read = Sqlite::read(&path, clock()).unwrap();
+        let read = Store::open_read_only(&path, clock()).unwrap();
         assert_eq!(read.keyed_by().await.unwrap(), Some([8; 32]));
         drop(read);
         // No token depends on it any more.
-        let beside = Sqlite::beside(&path, clock()).unwrap();
-        beside.revoke("ann".into()).await.unwrap();
+        let beside = Store::open_shared(&path, clock()).unwrap();
+        beside.change_member("ann".into(), MemberChange::Revoked).await.unwrap();
         assert_eq!(beside.keyed_by().await.unwrap(), None);
     }
 
@@ -304,7 +303,7 @@ mod tests {
         file.execute_batch(SOLD).unwrap();
         file.execute("INSERT INTO checks VALUES (1, 2, 3, 4, 5, 6)", []).unwrap();
         drop(file);
-        let ledger = Sqlite::serve(&path, Arc::new(|| Duration::from_secs(900))).unwrap();
+        let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(900))).unwrap();
         assert_eq!(ledger.checks(9).await.unwrap().len(), 1);
         assert_eq!(ledger.last_check().await.unwrap(), None, "nobody knows what it counted");
         let now = Snapshot { at: Duration::from_secs(900), ..Snapshot::default() };

@@ -5,54 +5,73 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 
-use super::Sqlite;
 use super::books::Books;
 use super::column::{self, nanos};
 use super::fault::Fault;
-use super::step::{Noted, Step, Weight};
+use super::handle::{Store, Verb};
+use super::step::Weight;
 use crate::store::job::KEEP_PLACES;
-use crate::store::{AccountLimit, Answer, Place, TakenPlace, Unavailable, WindowLog};
+use crate::store::{AccountLimit, Place, TakenPlace, Unavailable};
 
 /// One place in so many drops what is too old.
 const TIDY_EVERY: u8 = 64;
 
-/// The limit that was noted last, written or not.
-pub(super) type LatestLimit = Arc<Mutex<Option<AccountLimit>>>;
-
-impl WindowLog for Sqlite {
-    fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>> {
-        self.ask(Weight::Cheap, move |books| took(books, place, at))
+/// The log of what was sent to the gateway in the last day, and the limit that it told, so that a restart
+/// does not forget the window.
+impl Store {
+    /// A place in the window is taken; on return, a crash does not forget it. `at` is wall-clock time.
+    ///
+    /// # Errors
+    /// It cannot be recorded.
+    pub async fn took(&self, place: Place, at: Duration) -> Result<(), Unavailable> {
+        let take = move |books: &Books| took(books, place, at);
+        self.ask(Verb::Took(place), Weight::Cheap, take).await
     }
 
-    fn replied(&self, place: Place, at: Duration) {
-        self.send(Noted::step(Weight::Cheap, move |books| {
+    /// Notes, without waiting, that the reply or the failure came: the place is free one window later.
+    pub fn replied(&self, place: Place, at: Duration) {
+        self.note(Verb::Replied(place), Weight::Cheap, move |books| {
             let sql = "UPDATE places SET replied = max(at, ?) WHERE id = ?";
             let mut update = books.connection.prepare_cached(sql)?;
             update.execute(params![nanos(at), place.0.as_bytes()])?;
             Ok(())
-        }));
+        });
     }
 
-    fn unsent(&self, place: Place) {
-        self.send(Noted::step(Weight::Cheap, move |books| {
+    /// Notes, without waiting, that nothing was sent: the place is free at once.
+    pub fn unsent(&self, place: Place) {
+        self.note(Verb::Unsent(place), Weight::Cheap, move |books| {
             let mut delete = books.connection.prepare_cached("DELETE FROM places WHERE id = ?")?;
             delete.execute([place.0.as_bytes()])?;
             Ok(())
-        }));
+        });
     }
 
-    fn note_limit(&self, limit: AccountLimit) {
-        *self.latest_limit.lock().unwrap_or_else(PoisonError::into_inner) = Some(limit);
-        self.send(note_latest_limit(&self.latest_limit));
+    /// Keeps, without waiting, the rate limit that the gateway told last. It outlives power cuts.
+    pub fn note_limit(&self, limit: AccountLimit) {
+        let latest = Arc::clone(&self.shared.latest_limit);
+        *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(limit);
+        let note = move |books: &Books| note_latest_limit(books, &latest);
+        self.note(Verb::Other("note_limit"), Weight::Dear, note);
     }
 
-    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
-        self.ask_opening(Weight::Cheap, noted_limit)
+    /// The last limit that was [noted](Self::note_limit).
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn noted_limit(&self) -> Result<Option<AccountLimit>, Unavailable> {
+        self.ask_opening("noted_limit", Weight::Cheap, noted_limit).await
     }
 
-    fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
-        let clock = self.clock.clone();
-        self.ask_opening(Weight::Cheap, move |books| places(books, since, clock()))
+    /// The places that were taken, or whose reply came, after `since`; what nobody knows the reply of
+    /// counts as replied to when the store was opened (a crash), or just now (it is under way).
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn places(&self, since: Duration) -> Result<Vec<TakenPlace>, Unavailable> {
+        let clock = self.shared.clock.clone();
+        let find = move |books: &Books| places(books, since, clock());
+        self.ask_opening("places", Weight::Cheap, find).await
     }
 }
 
@@ -88,12 +107,12 @@ fn tidy(books: &Books, now: Duration) -> Result<(), Fault> {
 
 /// Writes whichever limit is the latest when it runs: a step that is tried again after a fault may run after
 /// that of a newer limit.
-pub(super) fn note_latest_limit(latest: &LatestLimit) -> Box<dyn Step> {
-    let latest = Arc::clone(latest);
-    Noted::step(Weight::Dear, move |books| {
-        let limit = *latest.lock().unwrap_or_else(PoisonError::into_inner);
-        limit.map_or(Ok(()), |limit| note_limit(books, limit))
-    })
+pub(super) fn note_latest_limit(
+    books: &Books,
+    latest: &Mutex<Option<AccountLimit>>,
+) -> Result<(), Fault> {
+    let limit = *latest.lock().unwrap_or_else(PoisonError::into_inner);
+    limit.map_or(Ok(()), |limit| note_limit(books, limit))
 }
 
 fn note_limit(books: &Books, limit: AccountLimit) -> Result<(), Fault> {

@@ -15,8 +15,8 @@ use rusqlite::wal::CheckpointMode;
 
 use super::books::Books;
 use super::fault::Fault;
+use super::file;
 use super::lock::Lock;
-use super::open;
 use super::step::{Step, Weight};
 use crate::clock;
 use crate::store::Unavailable;
@@ -45,7 +45,6 @@ pub(super) enum Access {
 
 pub(super) struct Writer {
     books: Books,
-    queue: Queue,
     access: Access,
     /// What nobody waits for and a fault undid.
     again: VecDeque<Box<dyn Step>>,
@@ -71,7 +70,6 @@ impl Writer {
     /// `too_much` is set while no purchase may begin.
     pub(super) fn new(
         mut books: Books,
-        queue: Queue,
         access: Access,
         lock: Option<Lock>,
         too_much: Arc<AtomicBool>,
@@ -86,7 +84,6 @@ impl Writer {
         }))?;
         Ok(Self {
             books,
-            queue,
             access,
             again: VecDeque::new(),
             next_try: clock::now(),
@@ -101,11 +98,26 @@ impl Writer {
     }
 
     /// Works until every handle is gone and the queue is empty.
-    pub(super) fn run(mut self) {
-        while let Some(batch) = self.next_batch() {
+    pub(super) fn run(mut self, queue: &Queue) {
+        while let Some(batch) = self.next_batch(queue) {
             self.process(batch);
             self.copy_log();
         }
+        self.finish();
+    }
+
+    /// Runs one step where it is asked for; before it, what an earlier fault undid.
+    pub(super) fn run_inline(&mut self, step: Box<dyn Step>) {
+        if !self.again.is_empty() && self.next_try <= clock::now() {
+            let again = self.again.drain(..).collect();
+            self.process(again);
+        }
+        self.process(vec![step]);
+        self.copy_log();
+    }
+
+    /// Writes what a fault undid, and leaves the file as the next server is to find it.
+    pub(super) fn finish(mut self) {
         let last = self.again.drain(..).collect();
         self.process(last);
         if !self.again.is_empty() {
@@ -119,15 +131,15 @@ impl Writer {
 
     /// Whatever is queued; or, when its time has come, what a fault undid. These are not mixed, so that
     /// what failed once makes nobody wait.
-    fn next_batch(&mut self) -> Option<Vec<Box<dyn Step>>> {
+    fn next_batch(&mut self, queue: &Queue) -> Option<Vec<Box<dyn Step>>> {
         let first = if self.again.is_empty() {
-            self.queue.recv().ok()?
+            queue.recv().ok()?
         } else if self.next_try <= clock::now() {
             // First, or a busy queue would keep it waiting for ever.
             return Some(self.again.drain(..).collect());
         } else {
             let pause = self.next_try.saturating_duration_since(clock::now());
-            match self.queue.recv_timeout(pause) {
+            match queue.recv_timeout(pause) {
                 Ok(step) => step,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     return Some(self.again.drain(..).collect());
@@ -135,7 +147,7 @@ impl Writer {
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
             }
         };
-        Some(iter::once(first).chain(self.queue.try_iter().take(BATCH - 1)).collect())
+        Some(iter::once(first).chain(queue.try_iter().take(BATCH - 1)).collect())
     }
 
     /// Where there is no room for all together, there may be for some alone.
@@ -178,6 +190,10 @@ impl Writer {
         }
     }
 
+    pub(super) fn connection(&self) -> &Connection {
+        &self.books.connection
+    }
+
     /// All steps in one transaction; a step that fails is undone alone.
     fn commit(&mut self, batch: &mut [Box<dyn Step>]) -> Result<(), Fault> {
         if let Some(why) = &self.broken {
@@ -186,12 +202,16 @@ impl Writer {
         self.wait_for_the_disk(batch)?;
         let connection = &self.books.connection;
         run(connection, if self.access == Access::Write { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
-        let done = batch.iter_mut().try_for_each(|step| isolate(&self.books, step.as_mut()));
+        let done = match batch {
+            // With nothing beside it, the whole transaction is undone.
+            [step] => step.run(&self.books),
+            _ => batch.iter_mut().try_for_each(|step| isolate(&self.books, step.as_mut())),
+        };
         let done = done.and_then(|()| run(connection, "COMMIT"));
         let latest = self.books.latest.take();
         match done {
             Err(_) => {
-                self.books.kept.set(None);
+                self.books.replies.count_anew();
                 if !connection.is_autocommit() {
                     run(connection, "ROLLBACK")
                         .map_err(|fault| Fault::Lasting(fault.unavailable()))?;
@@ -250,7 +270,7 @@ impl Writer {
             Ok((pages, copied)) if copied < pages => {}
             Ok((pages, _)) => {
                 self.log_pages.store(0, Ordering::Relaxed);
-                if u64::try_from(pages).unwrap_or_default() * PAGE_BYTES > open::LOG_BYTES {
+                if u64::try_from(pages).unwrap_or_default() * PAGE_BYTES > file::LOG_BYTES {
                     self.cut_log();
                 }
             }
@@ -268,7 +288,7 @@ impl Writer {
         let cut = || {
             connection.busy_timeout(Duration::ZERO)?;
             let cut = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
-            connection.busy_timeout(open::PATIENCE)?;
+            connection.busy_timeout(file::PATIENCE)?;
             cut
         };
         if let Err(error) = cut() {
@@ -307,7 +327,7 @@ fn isolate(books: &Books, step: &mut dyn Step) -> Result<(), Fault> {
     match step.run(books) {
         Ok(()) => run(connection, "RELEASE step"),
         Err(fault) => {
-            books.kept.set(None);
+            books.replies.count_anew();
             // Some faults make SQLite undo the whole transaction.
             if matches!(fault, Fault::Lasting(_)) || connection.is_autocommit() {
                 return Err(fault);

@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{
-    Account, Claim, Clock, Ending, KeptReply, Ledger, Limits, PurchaseId, Reservation, Scope,
-    Service, State,
+    Account, Claim, Clock, Ending, KeptReply, Limits, PurchaseId, Reservation, Scope, Service,
+    State, Store,
 };
 use uuid::Uuid;
 
@@ -45,7 +44,7 @@ pub(super) fn ledger(data: &[u8]) -> bool {
         false => changed(sound(), data),
     };
     fs::write(&path, file).expect("written");
-    let Ok(ledger) = Sqlite::serve(&path, clock()) else { return false };
+    let Ok(ledger) = Store::serve(&path, clock()) else { return false };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let (rows, spent) = runtime
         .block_on(async { (ledger.rows(Duration::ZERO).await, ledger.spent(Scope::Total).await) });
@@ -85,7 +84,7 @@ fn sound() -> &'static [u8] {
     SOUND.get_or_init(|| {
         let folder = folder();
         let path = folder.path().join("ledger.db");
-        let ledger = Sqlite::serve(&path, clock()).expect("a new ledger");
+        let ledger = Store::serve(&path, clock()).expect("a new ledger");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             for turn in 0..16 {
@@ -97,7 +96,7 @@ fn sound() -> &'static [u8] {
     })
 }
 
-async fn sell(ledger: &Sqlite, turn: u8) {
+async fn sell(ledger: &Store, turn: u8) {
     let id = PurchaseId(Uuid::from_bytes([turn + 1; 16]));
     let reservation = Reservation {
         id,

@@ -10,8 +10,7 @@ use std::{fs, thread};
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::Sqlite;
-use tollgate::store::{Ledger, Row, Scope, State};
+use tollgate::store::{Row, Scope, State, Store};
 
 use crate::support::client::Answer;
 use crate::support::heard::Heard;
@@ -270,7 +269,7 @@ fn assert_books(gate: &Gate, upstream: &Upstream, when: &str) -> String {
 fn read(ledger: &Path) -> (Vec<Row>, Usd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let ledger = Sqlite::read(ledger, Arc::new(clock::wall)).unwrap();
+        let ledger = Store::open_read_only(ledger, Arc::new(clock::wall)).unwrap();
         let rows = ledger.rows(Duration::ZERO).await.unwrap();
         (rows, ledger.spent(Scope::Total).await.unwrap().day)
     })

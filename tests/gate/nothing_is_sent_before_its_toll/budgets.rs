@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::sqlite::Sqlite;
-use tollgate::store::{Claim, Ledger, Limits, PurchaseId, Reservation, Service};
+use tollgate::store::{Claim, Limits, PurchaseId, Reservation, Service, Store};
 
 use crate::support::client::Answer;
 use crate::support::heard::Heard;
@@ -198,7 +197,7 @@ fn purchase_under_a_clock_that_was_ahead_blocks_no_budget_and_is_logged_once() {
         "store.url = \"sqlite:ledger.db\"\nbudget.total = { day = \"0.010\", month = \"0.010\" }";
     let gate = Gate::binary_in(&upstream, settings, |folder| {
         let ahead = clock::wall() + Duration::from_secs(3_650 * 86_400);
-        let ledger = Sqlite::serve(&folder.join("ledger.db"), Arc::new(move || ahead)).unwrap();
+        let ledger = Store::serve(&folder.join("ledger.db"), Arc::new(move || ahead)).unwrap();
         let reservation = Reservation {
             id: PurchaseId::new(),
             caller: "127.0.0.1".to_owned(),

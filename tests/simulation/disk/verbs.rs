@@ -1,19 +1,14 @@
 //! The store's verbs, each a step of the disk that the books take note of.
 
-use std::future::ready;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tollgate::clock;
 use tollgate::contract::video::VideoAccepted;
 use tollgate::store::{
-    Account, AccountLimit, Answer, Audit, CallerSpending, Checkpoint, Ending, Evidence, Job,
-    JobBook, KeptReply, Ledger, Place, PurchaseId, Recognise, Refused, Reservation, Row, Scope,
-    Snapshot, Spending, Spent, State, TakenPlace, Unavailable, WindowLog, Word,
+    Answer, Ending, PurchaseId, Refused, Reservation, State, Tap, Unavailable, Verb,
 };
 
-use super::{Disk, Verb, finish};
+use super::{Disk, Step, finish, pause};
 
 /// How soon what could not be written is written again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -27,6 +22,11 @@ impl Disk {
         is_found_out: bool,
     ) -> Result<(), Unavailable> {
         finish(self.store().settle(id, ending.clone()))?;
+        self.is_settled(id, ending, is_found_out);
+        Ok(())
+    }
+
+    fn is_settled(&self, id: PurchaseId, ending: &Ending, is_found_out: bool) {
         let mut state = self.world().lock();
         let state = &mut *state;
         state.note(|| format!("{id} settled: {}", words(ending)));
@@ -34,7 +34,7 @@ impl Disk {
         let kept = state.books.settle(id, ending, clock::wall(), is_found_out);
         state.hold(kept);
         if was == state.books.state(id) {
-            return Ok(());
+            return;
         }
         if matches!(ending, Ending::Posted { reply: None, .. }) && was != Some(State::Unknown) {
             // Only a reply that was read proves a charge; else somebody has to find out.
@@ -58,7 +58,6 @@ impl Disk {
             let written = self.is_written_down(&reply.body);
             state.hold(written);
         }
-        Ok(())
     }
 
     /// A video is no end in the ledger before its job can be asked for.
@@ -84,25 +83,69 @@ fn words(ending: &Ending) -> String {
     }
 }
 
-impl Ledger for Disk {
-    fn reserve<'a>(&'a self, reservation: &'a Reservation) -> Answer<'a, Result<(), Refused>> {
+/// The step that a verb is, and the purchase that it is about. Others take no time and are never refused.
+fn step(verb: Verb<'_>) -> Option<(Step, Option<PurchaseId>)> {
+    match verb {
+        Verb::Reserve(reservation) => Some((Step::Reserve, Some(reservation.id))),
+        Verb::Sent(id) => Some((Step::Sent, Some(id))),
+        Verb::Settle(id, _) => Some((Step::Settle, Some(id))),
+        Verb::Took(_) => Some((Step::Took, None)),
+        _ => None,
+    }
+}
+
+impl Tap for Disk {
+    fn before<'a>(&'a self, verb: Verb<'a>) -> Answer<'a, Result<(), Unavailable>> {
+        if let Verb::Sent(id) = verb {
+            self.leaves(id);
+        }
         Box::pin(async move {
-            let id = reservation.id;
-            let reserve = move |this: &Self| {
-                let outcome = finish(this.store().reserve(reservation));
-                let mut state = this.world().lock();
-                let state = &mut *state;
-                state.note(|| format!("{id} reserve: {outcome:?}"));
-                let times = (clock::wall(), state.now());
-                let kept = state.books.reserve(reservation, &outcome, &state.clients, times);
-                state.hold(kept);
-                outcome
-            };
-            self.step(Verb::Reserve, Some(id), reserve).await?
+            if let Some((step, id)) = step(verb) {
+                pause(self.pace(step, id)).await;
+                self.count(step, id)?;
+            }
+            if let Verb::Took(place) = verb {
+                self.opens(place, clock::wall());
+            }
+            self.wind();
+            Ok(())
         })
     }
 
-    fn sent(&self, id: PurchaseId, account: Account) -> Answer<'_, Result<(), Unavailable>> {
+    fn after<'a>(&'a self, verb: Verb<'a>, outcome: &'a Result<(), Refused>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            match (verb, outcome) {
+                (Verb::Reserve(reservation), _) => self.is_reserved(reservation, outcome),
+                (Verb::Sent(id), Ok(())) => self.is_sent(id),
+                (Verb::Settle(id, ending), Ok(())) => self.is_settled(id, ending, false),
+                _ => {}
+            }
+            if let Some((step, id)) = step(verb) {
+                pause(self.pace_after(step, id)).await;
+            }
+        })
+    }
+
+    fn passes(&self, verb: Verb<'_>) -> bool {
+        if !self.is_alive() {
+            return false;
+        }
+        self.wind();
+        match verb {
+            Verb::SettleLater(id, ending) => {
+                self.settle_until_done(id, ending.clone());
+                return false;
+            }
+            Verb::Delivered(id) => self.world().lock().books.delivered(id),
+            Verb::Replied(place) | Verb::Unsent(place) => self.closes(place),
+            _ => {}
+        }
+        true
+    }
+}
+
+impl Disk {
+    fn leaves(&self, id: PurchaseId) {
         let mut state = self.world().lock();
         state.gateway.departs(id);
         if state.books.state(id).is_none() {
@@ -111,199 +154,30 @@ impl Ledger for Disk {
         if !state.clients.waits_for(id) {
             state.broken(format!("{id} leaves although nobody waits for it"));
         }
-        drop(state);
-        Box::pin(async move {
-            let mark = move |this: &Self| {
-                finish(this.store().sent(id, account))?;
-                let mut state = this.world().lock();
-                state.note(|| format!("{id} marked as sent"));
-                let kept = state.books.sent(id);
-                state.hold(kept);
-                Ok(())
-            };
-            self.step(Verb::Sent, Some(id), mark).await?
-        })
     }
 
-    fn settle(&self, id: PurchaseId, ending: Ending) -> Answer<'_, Result<(), Unavailable>> {
-        Box::pin(async move {
-            let settle = move |this: &Self| this.settle_now(id, &ending, false);
-            self.step(Verb::Settle, Some(id), settle).await?
-        })
+    fn is_reserved(&self, reservation: &Reservation, outcome: &Result<(), Refused>) {
+        let mut state = self.world().lock();
+        let state = &mut *state;
+        state.note(|| format!("{} reserve: {outcome:?}", reservation.id));
+        let times = (clock::wall(), state.now());
+        let kept = state.books.reserve(reservation, outcome, &state.clients, times);
+        state.hold(kept);
     }
 
-    fn reply(&self, id: PurchaseId) -> Answer<'_, Result<Option<KeptReply>, Unavailable>> {
-        Box::pin(ready(finish(self.store().reply(id))))
+    fn is_sent(&self, id: PurchaseId) {
+        let mut state = self.world().lock();
+        state.note(|| format!("{id} marked as sent"));
+        let kept = state.books.sent(id);
+        state.hold(kept);
     }
 
-    fn keep_unread(&self, id: PurchaseId, body: Bytes) {
-        if self.is_alive() {
-            self.store().keep_unread(id, body);
-        }
-    }
-
-    fn spending_of_all(
-        &self,
-        since: Duration,
-        most: usize,
-    ) -> Answer<'_, Result<Vec<CallerSpending>, Unavailable>> {
-        self.store().spending_of_all(since, most)
-    }
-
-    fn unknown(&self, most: usize) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
-        self.store().unknown(most)
-    }
-
-    fn settle_later(&self, id: PurchaseId, ending: Ending) {
-        if !self.is_alive() {
-            return;
-        }
-        let this = self.clone();
+    fn settle_until_done(&self, id: PurchaseId, ending: Ending) {
+        let store = self.tapped();
         tokio::spawn(async move {
-            while this.settle(id, ending.clone()).await.is_err() {
+            while store.settle(id, ending.clone()).await.is_err() {
                 tokio::time::sleep(AGAIN).await;
             }
         });
-    }
-
-    fn delivered(&self, id: PurchaseId) {
-        if self.is_alive() {
-            self.store().delivered(id);
-            finish(self.store().last_check()).expect("it is written by now");
-            let mut state = self.world().lock();
-            state.books.delivered(id);
-        }
-    }
-
-    fn forget(&self) -> Answer<'_, Result<(), Unavailable>> {
-        Box::pin(ready(finish(self.store().forget())))
-    }
-
-    fn rows(&self, since: Duration) -> Answer<'_, Result<Vec<Row>, Unavailable>> {
-        self.store().rows(since)
-    }
-
-    fn spending(
-        &self,
-        caller: String,
-        since: Duration,
-    ) -> Answer<'_, Result<Vec<Spending>, Unavailable>> {
-        self.store().spending(caller, since)
-    }
-
-    fn spent(&self, scope: Scope) -> Answer<'_, Result<Spent, Unavailable>> {
-        self.store().spent(scope)
-    }
-}
-
-impl Audit for Disk {
-    fn check(&self, snapshot: Snapshot) -> Answer<'_, Result<(), Unavailable>> {
-        self.store().check(snapshot)
-    }
-
-    fn last_check(&self) -> Answer<'_, Result<Option<Checkpoint>, Unavailable>> {
-        self.store().last_check()
-    }
-
-    fn checks(&self, most: usize) -> Answer<'_, Result<Vec<Snapshot>, Unavailable>> {
-        self.store().checks(most)
-    }
-
-    fn unknown_after(&self, number: u64) -> Answer<'_, Result<u64, Unavailable>> {
-        self.store().unknown_after(number)
-    }
-
-    fn evidence(
-        &self,
-        settled: u64,
-        refundable: Duration,
-    ) -> Answer<'_, Result<Vec<Evidence>, Unavailable>> {
-        self.store().evidence(settled, refundable)
-    }
-
-    fn purchase(&self, id: PurchaseId) -> Answer<'_, Result<Option<Row>, Unavailable>> {
-        self.store().purchase(id)
-    }
-
-    fn recognise(
-        &self,
-        keys: Vec<String>,
-        how: Recognise,
-    ) -> Answer<'_, Result<bool, Unavailable>> {
-        self.store().recognise(keys, how)
-    }
-}
-
-impl WindowLog for Disk {
-    fn took(&self, place: Place, at: Duration) -> Answer<'_, Result<(), Unavailable>> {
-        Box::pin(async move {
-            let take = move |this: &Self| {
-                this.opens(place, at);
-                finish(this.store().took(place, at))
-            };
-            self.step(Verb::Took, None, take).await?
-        })
-    }
-
-    fn replied(&self, place: Place, at: Duration) {
-        if self.is_alive() {
-            self.closes(place);
-            self.store().replied(place, at);
-        }
-    }
-
-    fn unsent(&self, place: Place) {
-        if self.is_alive() {
-            self.closes(place);
-            self.store().unsent(place);
-        }
-    }
-
-    fn note_limit(&self, limit: AccountLimit) {
-        if self.is_alive() {
-            self.store().note_limit(limit);
-        }
-    }
-
-    fn noted_limit(&self) -> Answer<'_, Result<Option<AccountLimit>, Unavailable>> {
-        Box::pin(ready(finish(self.store().noted_limit())))
-    }
-
-    fn places(&self, since: Duration) -> Answer<'_, Result<Vec<TakenPlace>, Unavailable>> {
-        Box::pin(ready(finish(self.store().places(since))))
-    }
-}
-
-impl JobBook for Disk {
-    fn accept<'a>(&'a self, job: &'a Job) -> Answer<'a, Result<(), Unavailable>> {
-        self.store().accept(job)
-    }
-
-    fn heard(&self, request_id: Arc<str>, word: Word) -> Answer<'_, Result<(), Unavailable>> {
-        self.store().heard(request_id, word)
-    }
-
-    fn job(&self, request_id: Arc<str>) -> Answer<'_, Result<Option<Job>, Unavailable>> {
-        self.store().job(request_id)
-    }
-
-    fn open_jobs(&self) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
-        self.store().open_jobs()
-    }
-
-    fn latest_jobs(&self, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
-        self.store().latest_jobs(most)
-    }
-
-    fn jobs_of(&self, owner: Arc<str>, most: usize) -> Answer<'_, Result<Vec<Job>, Unavailable>> {
-        self.store().jobs_of(owner, most)
-    }
-
-    fn times(
-        &self,
-        model: Arc<str>,
-        most: usize,
-    ) -> Answer<'_, Result<Vec<Duration>, Unavailable>> {
-        self.store().times(model, most)
     }
 }

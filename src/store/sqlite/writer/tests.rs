@@ -1,12 +1,12 @@
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::sqlite::schema;
 use crate::store::sqlite::step::{Asked, Noted};
-use crate::store::sqlite::window::{self, LatestLimit};
+use crate::store::sqlite::{schema, window};
 use crate::store::{AccountLimit, Claim, Ending, Limits, PurchaseId, Reservation, Room, Service};
 
 const NOW: Duration = Duration::from_secs(1_763_640_000);
@@ -122,12 +122,16 @@ fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
 #[test]
 fn limit_step_that_is_tried_again_keeps_newer_limit() {
     let mut writer = writer();
-    let latest = LatestLimit::default();
+    let latest = Arc::new(Mutex::new(None));
+    let note = || {
+        let latest = Arc::clone(&latest);
+        Noted::step(Weight::Dear, move |books| window::note_latest_limit(books, &latest))
+    };
     let limit = |requests| AccountLimit { requests, window_seconds: 60 };
     *latest.lock().unwrap() = Some(limit(60));
-    let older = window::note_latest_limit(&latest);
+    let older = note();
     *latest.lock().unwrap() = Some(limit(5));
-    writer.process(vec![window::note_latest_limit(&latest)]);
+    writer.process(vec![note()]);
     // A fault had undone it.
     writer.process(vec![older]);
     assert_eq!(window::noted_limit(&writer.books).ok().flatten(), Some(limit(5)));
@@ -139,8 +143,7 @@ fn writer() -> Writer {
 
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
-    let (_, queue) = mpsc::channel();
-    Writer::new(Books::new(connection, Room::default()), queue, Access::Write, None, Arc::default())
+    Writer::new(Books::new(connection, Room::default()), Access::Write, None, Arc::default())
         .unwrap()
 }
 

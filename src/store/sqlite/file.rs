@@ -3,14 +3,13 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::fault::Fault;
-use super::lock::{self, Holder};
+use super::fault::{Fault, OpenError};
+use super::lock;
 use super::schema::{self, Kind};
 use crate::store::{Room, Unavailable};
 
@@ -42,46 +41,6 @@ const WRONG_COUNTERS: &str = "
     )
     SELECT count(*) FROM sums FULL JOIN spent USING (scope, unit, period)
     WHERE coalesce(sums.micros, 0) <> coalesce(spent.micros, 0)";
-
-/// Why a ledger's file cannot be used.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Somebody else has it.
-    #[error("{} uses the ledger{}{}", somebody(.holder), process(.pid), advice(.holder))]
-    Locked {
-        /// Its process, where it said so already.
-        pid: Option<u32>,
-        /// Who it is.
-        holder: Holder,
-    },
-    /// It is foreign, damaged, from a newer version, or cannot be read.
-    #[error("the ledger cannot be used: {0}")]
-    Unusable(Arc<str>),
-}
-
-fn somebody(holder: &Holder) -> &'static str {
-    match holder {
-        Holder::Server(_) => "another server",
-        Holder::Command => "a command that asks the gateway",
-    }
-}
-
-fn advice(holder: &Holder) -> &'static str {
-    match holder {
-        Holder::Server(_) => "",
-        Holder::Command => "; it has not come to its end: end it, and start again",
-    }
-}
-
-fn process(pid: &Option<u32>) -> String {
-    pid.map(|pid| format!(": process {pid}")).unwrap_or_default()
-}
-
-impl OpenError {
-    pub(super) fn unusable(path: &Path, why: impl std::fmt::Display) -> Self {
-        Self::Unusable(format!("{}: {why}", path.display()).into())
-    }
-}
 
 /// What the opener may do to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,207 @@
+//! The rules of the ledger as pure functions over values: which purchase is a repeat, whether budgets
+//! cover a price, and how a purchase's end changes what counts as spent. Every backend judges by them.
+
+use std::time::Duration;
+
+use super::{
+    Ending, Identity, Limit, Limits, OverBudget, Refused, Spent, State, Twin, Unavailable,
+};
+use crate::clock::{self, Date};
+use crate::contract::money::Usd;
+
+/// What every backend can count up to: SQLite's integers are signed.
+const MAX_AMOUNT: Usd = Usd::micros(i64::MAX as u64);
+
+/// How many days a counted day may lie ahead of the clock and still be believed: time zones, leap
+/// seconds and a clock that was set back explain no more.
+const MAX_DAYS_AHEAD: u64 = 2;
+
+/// What a key that is known means for a purchase that comes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    /// Its keep time is over: it is free again.
+    Expired,
+    /// It belongs to another payload.
+    OtherPayload,
+    /// The purchase is a repeat.
+    Repeat,
+}
+
+/// Judges a purchase by the earlier one that has its key.
+pub(super) fn by_key(
+    earlier: (State, Option<Duration>),
+    payloads: (&Identity, &Identity),
+    now: Duration,
+) -> Key {
+    let (state, keep_until) = earlier;
+    if is_expired(state, keep_until, now) {
+        Key::Expired
+    } else if payloads.0 != payloads.1 {
+        Key::OtherPayload
+    } else {
+        Key::Repeat
+    }
+}
+
+/// Whether a charged purchase's reply and key are no longer kept.
+pub(super) fn is_expired(state: State, keep_until: Option<Duration>, now: Duration) -> bool {
+    state == State::Posted && keep_until.is_none_or(|until| until <= now)
+}
+
+/// Whether a purchase with this fingerprint repeats one that ended at `ended`: recently enough, and its
+/// caller may not have seen the reply. One that is running is always repeated.
+pub(super) fn is_repeat(
+    twin: &Twin,
+    (state, ended, is_delivered): (State, Duration, bool),
+) -> bool {
+    let may_be_unseen = state == State::Unknown
+        || !is_delivered
+        || twin.delivered_since.is_some_and(|since| ended >= since);
+    (twin.since..=twin.until).contains(&ended) && may_be_unseen
+}
+
+/// Nothing if every limit leaves room for the price; else the limit that renews last.
+pub(super) fn cover(
+    limits: &Limits,
+    total: Spent,
+    caller: Spent,
+    price: Usd,
+    today: Today,
+) -> Result<(), Refused> {
+    let (day, month) = (today.day_ends(), today.month_ends());
+    let counters = [
+        (Limit::TotalMonth, limits.total_month, total.month, month),
+        (Limit::CallerMonth, limits.caller_month, caller.month, month),
+        (Limit::TotalDay, limits.total_day, total.day, day),
+        (Limit::CallerDay, limits.caller_day, caller.day, day),
+    ];
+    let over = counters.iter().filter_map(|&(limit, budget, spent, renews)| {
+        let budget = budget?;
+        let fits = add(spent, price).is_some_and(|sum| sum <= budget);
+        (!fits).then(|| OverBudget { limit, budget, left: budget.saturating_sub(spent), renews })
+    });
+    if let Some(last) =
+        over.reduce(|last, next| if next.renews > last.renews { next } else { last })
+    {
+        return Err(Refused::OverBudget(last));
+    }
+    if counters.iter().any(|&(_, _, spent, _)| add(spent, price).is_none()) {
+        return Err(Unavailable("the amount is too large to be counted".into()).into());
+    }
+    Ok(())
+}
+
+/// The sum, or `None` if no backend could count it.
+pub(super) fn add(spent: Usd, amount: Usd) -> Option<Usd> {
+    spent.checked_add(amount).filter(|sum| *sum <= MAX_AMOUNT)
+}
+
+/// A counter after one purchase in it has changed its amount.
+pub(super) fn change(counter: Usd, before: Usd, after: Usd) -> Result<Usd, Unavailable> {
+    counter
+        .checked_sub(before)
+        .and_then(|others| add(others, after))
+        .ok_or_else(|| Unavailable("the amount cannot be counted".into()))
+}
+
+/// Where an ending leads from a state; `None` if it changes nothing.
+pub(super) fn end(state: State, ending: &Ending) -> Option<State> {
+    let end = match ending {
+        Ending::Posted { .. } => State::Posted,
+        Ending::Voided => State::Voided,
+        Ending::Unknown => State::Unknown,
+    };
+    match state {
+        State::Reserved | State::Sent => Some(end),
+        State::Unknown => (end != State::Unknown).then_some(end),
+        State::Posted | State::Voided => None,
+    }
+}
+
+/// What a purchase counts for, once it has ended so.
+pub(super) fn amount(price: Usd, ending: &Ending) -> Usd {
+    match ending {
+        Ending::Posted { cost, .. } => *cost,
+        Ending::Voided => Usd::ZERO,
+        Ending::Unknown => price,
+    }
+}
+
+/// A UTC day, and the month that it lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Today {
+    /// Days since 1970-01-01.
+    pub(super) day: u64,
+    /// Months since January of the year 0.
+    pub(super) month: u64,
+}
+
+impl Today {
+    /// The day at a wall-clock time, but never one before the latest day that anything counted in: a
+    /// clock that jumps back opens no period that was left behind. A latest day that is not
+    /// [believed](last_believed_day) is left out: it was counted under a clock that was ahead.
+    pub(super) fn at(wall: Duration, latest_day: Option<u64>) -> Self {
+        let latest_day = latest_day.filter(|day| *day <= last_believed_day(wall));
+        Self::on(Date::at(wall).days().max(latest_day.unwrap_or(0)))
+    }
+
+    fn on(day: u64) -> Self {
+        let date = Date::on(day);
+        Self { day, month: date.year * 12 + date.month - 1 }
+    }
+
+    /// When the next day begins.
+    pub(super) fn day_ends(self) -> Duration {
+        Date::on(self.day + 1).begins()
+    }
+
+    /// When the next month begins.
+    pub(super) fn month_ends(self) -> Duration {
+        Date::on(self.day).next_month().begins()
+    }
+}
+
+/// The last day that purchases can have counted in if the clock is right at `wall`.
+pub(super) fn last_believed_day(wall: Duration) -> u64 {
+    Date::at(wall).days().saturating_add(MAX_DAYS_AHEAD)
+}
+
+/// Logs that purchases were counted in a day that cannot have come yet.
+pub(super) fn warn_of_day_ahead(day: u64, wall: Duration) {
+    let ledger_day = clock::iso8601(Date::on(day).begins());
+    let clock_day = clock::iso8601(Date::at(wall).begins());
+    tracing::warn!(
+        %ledger_day,
+        %clock_day,
+        "ledger day ahead of clock ignored; budgets count in the clock's day"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_second_of_a_month_is_still_in_it() {
+        let new_year = Duration::from_secs(1_735_689_600);
+        let before = Today::at(new_year - Duration::from_nanos(1), None);
+        let after = Today::at(new_year, None);
+        assert_eq!((after.day, after.month), (before.day + 1, before.month + 1));
+        assert_eq!((before.day_ends(), before.month_ends()), (new_year, new_year));
+        assert_eq!(after.day_ends(), new_year + Duration::from_secs(86_400));
+        assert_eq!(after.month_ends(), new_year + Duration::from_secs(31 * 86_400));
+    }
+
+    #[test]
+    fn a_day_that_was_counted_in_is_never_left_backwards() {
+        let wall = Duration::from_secs(1_735_689_600);
+        let today = Today::at(wall, None);
+        for later in [today.day + 1, today.day + 2] {
+            assert_eq!(Today::at(wall, Some(later)), Today::on(later));
+        }
+        for later in [today.day + 3, today.day + 4_000] {
+            assert_eq!(Today::at(wall, Some(later)), today, "{later}");
+        }
+        assert_eq!(Today::at(wall, Some(3)), Today::at(wall, None));
+    }
+}

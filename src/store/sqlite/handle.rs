@@ -1,0 +1,297 @@
+//! The store as the rest of the program holds it: where its steps run, and what stands before them.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::{fmt, thread};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::books::Books;
+use super::fault::{Fault, Holder};
+use super::file::FileId;
+use super::identity::Identity;
+use super::lock;
+use super::reader::Reader;
+use super::step::{Asked, Noted, Step, Weight};
+use super::writer::Writer;
+use crate::store::{
+    AccountLimit, Clock, Ending, Place, PurchaseId, Refused, Reservation, Unavailable,
+};
+
+/// Everything that a server remembers: purchases, jobs, members, and what was sent to the gateway.
+/// Clones are the same store. Dropping the last one writes what is still queued, and waits for that.
+#[derive(Clone)]
+pub struct Store {
+    pub(super) shared: Arc<Shared>,
+    tap: Option<Arc<dyn Tap>>,
+}
+
+pub(super) struct Shared {
+    /// Empty where there is no file.
+    pub(super) path: PathBuf,
+    pub(super) clock: Clock,
+    pub(super) name: Arc<str>,
+    pub(super) steps: Steps,
+    pub(super) admission: Admission,
+    /// Which file it is, where a server sells from one.
+    pub(super) identity: Option<(Identity, FileId)>,
+    /// Where there is a file: else reports are read by the connection that writes.
+    pub(super) reports: Option<Reader>,
+    /// The limit that was noted last, written or not.
+    pub(super) latest_limit: Arc<Mutex<Option<AccountLimit>>>,
+}
+
+/// Where steps run.
+pub(super) enum Steps {
+    /// Nowhere: the store cannot be used.
+    Nowhere,
+    /// Where they are asked for, one after another.
+    Inline(Box<Mutex<Writer>>),
+    /// On a thread of their own, which commits them in groups.
+    Thread { queue: mpsc::Sender<Box<dyn Step>>, writer: thread::JoinHandle<()> },
+}
+
+/// Whether verbs are answered; shared with the writer's thread.
+#[derive(Clone, Default)]
+pub(super) struct Admission {
+    state: Arc<OnceLock<Result<(), Unavailable>>>,
+    /// Too many ends wait to be written: no purchase begins.
+    pub(super) is_full: Arc<AtomicBool>,
+    /// Whoever opened it is gone.
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+impl Admission {
+    pub(super) fn opened() -> Self {
+        let admission = Self::default();
+        admission.admit();
+        admission
+    }
+
+    /// Whether a verb may be asked now.
+    fn pass(&self) -> Result<(), Unavailable> {
+        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
+        self.state.get().cloned().unwrap_or_else(starting)
+    }
+
+    pub(super) fn admit(&self) {
+        // Where it could not be opened, that stays so.
+        let _ = self.state.set(Ok(()));
+    }
+
+    pub(super) fn close(&self, why: Unavailable) {
+        let _ = self.state.set(Err(why));
+    }
+}
+
+/// A verb on its way to the store.
+#[derive(Clone, Copy, Debug)]
+pub enum Verb<'a> {
+    /// [`Store::reserve`]
+    Reserve(&'a Reservation),
+    /// [`Store::sent`]
+    Sent(PurchaseId),
+    /// [`Store::settle`]
+    Settle(PurchaseId, &'a Ending),
+    /// [`Store::settle_later`]
+    SettleLater(PurchaseId, &'a Ending),
+    /// [`Store::delivered`]
+    Delivered(PurchaseId),
+    /// [`Store::took`]
+    Took(Place),
+    /// [`Store::replied`]
+    Replied(Place),
+    /// [`Store::unsent`]
+    Unsent(Place),
+    /// Any other, by its name.
+    Other(&'static str),
+}
+
+/// What a tap answers, later.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a test puts between callers and a store: it delays verbs, refuses, watches or breaks them.
+pub trait Tap: Send + Sync + 'static {
+    /// Runs before a verb that somebody waits for. An error refuses it.
+    fn before<'a>(&'a self, verb: Verb<'a>) -> Answer<'a, Result<(), Unavailable>>;
+
+    /// Runs when the verb is done, before its caller hears of it.
+    fn after<'a>(&'a self, verb: Verb<'a>, outcome: &'a Result<(), Refused>) -> Answer<'a, ()>;
+
+    /// Whether a verb that nobody waits for reaches the store.
+    fn passes(&self, verb: Verb<'_>) -> bool;
+}
+
+impl Store {
+    pub(super) fn over(shared: Shared) -> Self {
+        Self { shared: Arc::new(shared), tap: None }
+    }
+
+    /// The same store with `tap` before it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tapped(&self, tap: Arc<dyn Tap>) -> Self {
+        Self { shared: Arc::clone(&self.shared), tap: Some(tap) }
+    }
+
+    /// The public name of what it remembers: another one once purchases may have been forgotten.
+    pub fn name(&self) -> Arc<str> {
+        Arc::clone(&self.shared.name)
+    }
+
+    /// Where the server that has this store now is asked by operators, whichever process it is.
+    pub fn served_by(&self) -> Option<Holder> {
+        lock::served_by(&self.shared.path)
+    }
+
+    /// Returns an error while no purchase may begin.
+    pub(super) fn may_begin(&self) -> Result<(), Unavailable> {
+        if self.shared.admission.is_full.load(Ordering::Relaxed) {
+            return Err(Unavailable("too many purchases wait to be recorded".into()));
+        }
+        Ok(())
+    }
+
+    /// Runs a step of a store that is open.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        verb: Verb<'_>,
+        weight: Weight,
+        step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.around(verb, self.step_when_open(weight, step)).await
+    }
+
+    /// Runs a step that waits for a store that is being opened: a server's own questions at its start.
+    pub(super) async fn ask_opening<T: Send + 'static>(
+        &self,
+        verb: &'static str,
+        weight: Weight,
+        step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.around(Verb::Other(verb), self.step(weight, step)).await
+    }
+
+    /// Reads a report, so that no sale waits for it.
+    pub(super) async fn report<T: Send + 'static>(
+        &self,
+        verb: &'static str,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let read = async {
+            match (&self.shared.reports, &self.shared.steps) {
+                (Some(reports), _) => reports.read(query).await,
+                (None, Steps::Inline(writer)) => {
+                    let writer = writer.lock().map_err(|_| broken())?;
+                    query(writer.connection()).map_err(|error| Fault::from(error).unavailable())
+                }
+                (None, _) => Err(self.gone()),
+            }
+        };
+        self.around(Verb::Other(verb), read).await
+    }
+
+    /// Queues a step that nobody waits for.
+    pub(super) fn note(
+        &self,
+        verb: Verb<'_>,
+        weight: Weight,
+        step: impl FnMut(&Books) -> Result<(), Fault> + Send + 'static,
+    ) {
+        if self.tap.as_ref().is_none_or(|tap| tap.passes(verb)) {
+            self.send(Noted::step(weight, step));
+        }
+    }
+
+    /// Runs a verb with the tap before and after it.
+    pub(super) async fn around<T, E: Clone + From<Unavailable>>(
+        &self,
+        verb: Verb<'_>,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E>
+    where
+        Refused: From<E>,
+    {
+        let Some(tap) = &self.tap else { return work.await };
+        tap.before(verb).await?;
+        let done = work.await;
+        let outcome = done.as_ref().map(|_| ()).map_err(|error| error.clone().into());
+        tap.after(verb, &outcome).await;
+        done
+    }
+
+    pub(super) async fn step_when_open<T: Send + 'static>(
+        &self,
+        weight: Weight,
+        step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.shared.admission.pass()?;
+        self.step(weight, step).await
+    }
+
+    async fn step<T: Send + 'static>(
+        &self,
+        weight: Weight,
+        step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let (step, answered) = Asked::step(weight, step);
+        self.send(step);
+        answered.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.gone()))
+    }
+
+    fn send(&self, step: Box<dyn Step>) {
+        // Where the writer is gone, the step goes with its answer, and whoever waits is told so.
+        match &self.shared.steps {
+            Steps::Nowhere => {}
+            Steps::Inline(writer) => {
+                if let Ok(mut writer) = writer.lock() {
+                    writer.run_inline(step);
+                }
+            }
+            Steps::Thread { queue, .. } => drop(queue.send(step)),
+        }
+    }
+
+    fn gone(&self) -> Unavailable {
+        self.shared.admission.pass().err().unwrap_or_else(broken)
+    }
+}
+
+fn broken() -> Unavailable {
+    Unavailable("the ledger's writer is gone".into())
+}
+
+/// However the file is called, it has one lock; and a process that changes its folder keeps its ledger.
+pub(super) fn true_name(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.admission.stop.store(true, Ordering::Relaxed);
+        // First: a connection that still reads would keep the write-ahead log from being emptied.
+        drop(self.reports.take());
+        match std::mem::replace(&mut self.steps, Steps::Nowhere) {
+            Steps::Nowhere => {}
+            Steps::Inline(writer) => {
+                if let Ok(writer) = writer.into_inner() {
+                    writer.finish();
+                }
+            }
+            Steps::Thread { queue, writer } => {
+                drop(queue);
+                let _ = writer.join();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}

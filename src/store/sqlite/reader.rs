@@ -1,0 +1,89 @@
+//! Reads reports on a thread of its own, so that no sale waits for them.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::{io, thread};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::file::{self, Purpose};
+use crate::store::{Room, Unavailable};
+
+/// How many steps of SQLite's machine pass before a query looks whether anybody still waits for it.
+const STEPS_PER_LOOK: i32 = 10_000;
+
+type Query = Box<dyn FnOnce(&Path) + Send>;
+
+/// Reads reports, one after another. Dropping it ends the one that is being read.
+pub(super) struct Reader {
+    queue: Option<mpsc::Sender<Query>>,
+    thread: Option<thread::JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Reader {
+    /// Starts a thread for the reports on the ledger at `path`.
+    pub(super) fn start(path: PathBuf) -> io::Result<Self> {
+        let (queue, queued) = mpsc::channel::<Query>();
+        let work = move || queued.iter().for_each(|query| query(&path));
+        let thread = thread::Builder::new().name("report".to_owned()).spawn(work)?;
+        Ok(Self { queue: Some(queue), thread: Some(thread), is_over: Arc::default() })
+    }
+
+    /// A query whose answer nobody waits for any more is not begun, and is ended where it has begun.
+    pub(super) fn read<T: Send + 'static, Q>(
+        &self,
+        query: Q,
+    ) -> impl Future<Output = Result<T, Unavailable>> + Send + use<T, Q>
+    where
+        Q: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let (answer, is_over) = (Arc::new(answer), Arc::clone(&self.is_over));
+        let work = move |path: &Path| {
+            let waits = Arc::clone(&answer);
+            let is_in_vain = move || waits.is_closed() || is_over.load(Ordering::Relaxed);
+            if is_in_vain() {
+                return;
+            }
+            let report = opened(path, is_in_vain, query);
+            // The file is closed by now, and with it the other hold on the answer is gone.
+            if let Some(answer) = Arc::into_inner(answer) {
+                let _ = answer.send(report);
+            }
+        };
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(Box::new(work));
+        }
+        async move { answered.await.unwrap_or_else(|_| Err(Unavailable("the report broke".into()))) }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Each report has a connection of its own: between two, no file is held open.
+fn opened<T>(
+    path: &Path,
+    is_in_vain: impl FnMut() -> bool + Send + 'static,
+    query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> Result<T, Unavailable> {
+    let mut connection = file::open(path, Purpose::Read, Room::default())
+        .map_err(|error| Unavailable(error.to_string().into()))?;
+    let report = connection
+        .progress_handler(STEPS_PER_LOOK, Some(is_in_vain))
+        .and_then(|()| query(&connection));
+    report.map_err(|error| Unavailable(error.to_string().into()))
+}
+
+#[cfg(test)]
+mod tests;
