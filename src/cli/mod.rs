@@ -116,13 +116,12 @@ impl Command {
     /// Whether it asks the gateway for anything, itself or through a server.
     pub fn asks_gateway(&self) -> bool {
         match self {
-            Self::Serve { .. }
-            | Self::Check { .. }
-            | Self::Reconcile { .. }
-            | Self::Sandbox { .. } => true,
-            Self::Member { .. } | Self::Usage { .. } | Self::Purchase { .. } | Self::Openapi => {
-                false
-            }
+            Self::Serve { .. } | Self::Check { .. } | Self::Reconcile { .. } => true,
+            Self::Member { .. }
+            | Self::Usage { .. }
+            | Self::Purchase { .. }
+            | Self::Openapi
+            | Self::Sandbox { .. } => false,
         }
     }
 }

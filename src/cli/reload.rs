@@ -14,6 +14,8 @@ use crate::config::{Config, Target};
 /// What SIGHUP needs to build the gate anew.
 pub(super) struct Reload {
     pub(super) config_path: Option<PathBuf>,
+    /// The settings file that was read at the start: without it, its budgets would be gone.
+    pub(super) file: Option<PathBuf>,
     pub(super) own: Vec<IpAddr>,
     pub(super) lasting: Lasting,
 }
@@ -34,6 +36,11 @@ impl Reload {
     }
 
     fn rebuild(&self, old: &App, cores: &[Core]) -> Result<App, String> {
+        if let Some(file) = &self.file
+            && !file.exists()
+        {
+            return Err(format!("{} was read at the start, and is not there now", file.display()));
+        }
         let mut loaded = load(self.config_path.as_deref()).map_err(|faults| {
             let mut text = Vec::new();
             refuse(&faults, &mut text).ok();
@@ -116,7 +123,8 @@ mod tests {
         let (ends, runtime) = (Ends::default(), Handle::current());
         let secret = || Err(io::Error::other("nobody logs in"));
         let lasting = app::begin(&loaded.config, None, &runtime, &ends, secret).await.unwrap();
-        let reload = Reload { config_path: Some(path), own: vec![], lasting: lasting.clone() };
+        let (config_path, file) = (Some(path), loaded.file);
+        let reload = Reload { config_path, file, own: vec![], lasting: lasting.clone() };
         let mut app = App::new(loaded.config, vec![], &lasting).unwrap();
         tokio::spawn(app.follow_books());
         let free = || lasting.window.free();

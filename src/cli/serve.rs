@@ -79,7 +79,7 @@ pub fn serve(
     let own = app::own_addresses(&config.server.listen)?;
     let app = App::new(config, own.clone(), &lasting)?;
     let cores = start_cores(&app, &listeners, &ends)?;
-    let reload = Reload { config_path, own, lasting: lasting.clone() };
+    let reload = Reload { config_path, file: loaded.file, own, lasting: lasting.clone() };
     let server = Server { lasting, ends, cores, reload, is_open: Arc::default() };
     behind.block_on(server.live(app, starting, (listeners, admin), &mut signals, (out, err)))
 }

@@ -42,9 +42,9 @@ pub enum Error {
     #[error("a reply with status {0} that is not what the contract promises")]
     Unreadable(StatusCode, Unread),
     /// 401: this key is refused. Guess: it is free.
-    #[error("the gateway refuses key {key}")]
+    #[error("the gateway refuses key {}", key + 1)]
     KeyRefused {
-        /// The key's place in the ring.
+        /// The key's place in the ring, from 0.
         key: usize,
     },
     /// 401 for every key of the ring.

@@ -218,6 +218,9 @@ impl Drop for Sandbox {
 #[test]
 fn the_sandbox_alone_answers_a_plain_client_and_ends_when_told() {
     let folder = TempDir::with_prefix("tollgate-commands-").unwrap();
+    // The program that is worked on is told first where its gateway will be.
+    let settings = "gateway.base_url = \"http://127.0.0.1:8081\"\n";
+    fs::write(folder.path().join("proxy.toml"), settings).unwrap();
     let mut sandbox = Sandbox::start(&folder);
     let key = Some(sandbox.key.as_str());
     let chat = r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"hello"}]}"#;

@@ -107,6 +107,17 @@ fn a_sandbox_does_not_become_a_gateway_while_it_runs() {
 }
 
 #[test]
+fn settings_file_that_is_gone_takes_no_settings_with_it() {
+    let server = Server::start(&settings(100, HERE, ""), "");
+    fs::remove_file(server.folder.path().join("proxy.toml")).unwrap();
+    server.process.signal(Signal::SIGHUP);
+    until("it says what came of it", || {
+        server.process.printed().contains("the old ones stay: proxy.toml was read at the start")
+    });
+    assert_eq!(server.policy(), "\"caller\";q=100;w=3600");
+}
+
+#[test]
 fn after_a_change_of_keys_operators_hear_what_the_new_one_is_told() {
     const BOOKS: &str = r#"{"keys":[],"billing":{"balanceCents":4210,
         "rateLimit":{"requests":1000,"windowSeconds":1},
