@@ -82,6 +82,12 @@ impl Credit {
         self.was_used.swap(false, Ordering::Relaxed)
     }
 
+    /// As if something was sold.
+    #[cfg(test)]
+    pub(crate) fn use_now(&self) {
+        self.was_used.store(true, Ordering::Relaxed);
+    }
+
     /// Sets a toll aside, or says what is left where it and the floor are not covered.
     fn set_aside(&self, toll: Usd, floor: Usd) -> Result<Aside, Left> {
         self.was_used.store(true, Ordering::Relaxed);

@@ -35,9 +35,7 @@ use crate::problem::Problem;
 use crate::purchase::{Purchase, Receipt};
 use crate::redact::Redactor;
 use crate::reports::Reports;
-use crate::reports::admin::Admin;
 use crate::reports::me::Me;
-use crate::reports::spend::Spend;
 use crate::routes::passthrough::Further;
 use crate::validate::{ChatRules, Checked, Order};
 
@@ -59,11 +57,7 @@ pub struct Handlers {
     pub videos: Videos,
     /// What a caller may know of itself and the account.
     pub me: Me,
-    /// What a caller has spent.
-    pub spend: Spend,
-    /// What admins may know of everybody and of the account.
-    pub admin: Admin,
-    /// Whose reports are being read.
+    /// What a caller has spent, and what admins may know of everybody and of the account.
     pub reports: Reports,
     /// `gateway.passthrough`.
     pub further: Further,
@@ -112,7 +106,7 @@ impl Context {
     ) -> Result<Answer, Problem> {
         let uri = &self.call.head.uri;
         let question = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
-        self.handlers.reports.of(&self.call.caller, question, report).await
+        self.handlers.reports.turns.of(&self.call.caller, question, report).await
     }
 }
 

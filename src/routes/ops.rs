@@ -14,12 +14,13 @@ use tower::Service;
 use super::bff::alive;
 use crate::access::Access;
 use crate::answer::{self, Answer};
-use crate::billing::statement::Statement;
+use crate::billing::summary::{Statement, Summary};
 use crate::metrics::Metrics;
 use crate::problem::{
     DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,
     Problem,
 };
+use crate::upstream::billing::Listing;
 
 /// What the gateway says of the account.
 const BILLING: &str = "/billing";
@@ -33,7 +34,7 @@ pub struct Ops {
     ready: Arc<dyn Fn() -> bool + Send + Sync>,
     is_open: Arc<dyn Fn() -> bool + Send + Sync>,
     access: Option<Arc<Access>>,
-    books: Option<Statement>,
+    summary: Option<Summary>,
     guard: Guard,
     /// This machine's addresses that it listens on.
     own: Arc<[IpAddr]>,
@@ -54,7 +55,7 @@ impl Ops {
             ready: Arc::new(ready),
             is_open: Arc::new(|| true),
             access: None,
-            books: None,
+            summary: None,
             guard: Arc::new(|_| Ok(())),
             own: Arc::new([]),
             is_near: false,
@@ -69,7 +70,7 @@ impl Ops {
     }
 
     /// Has `POST /members` look for changes among the members at once, for this machine alone and always
-    /// guarded, as [`with_books`](Self::with_books).
+    /// guarded, as [`with_billing`](Self::with_billing).
     #[must_use]
     pub fn with_members(self, access: Arc<Access>) -> Self {
         Self { access: Some(access), ..self }
@@ -89,8 +90,8 @@ impl Ops {
     /// Answers `/billing`, too, to this machine alone, which has the addresses `own`, and always guarded:
     /// a page in an operator's browser must not be able to take places in the window.
     #[must_use]
-    pub fn with_books(mut self, statement: Statement, own: &[IpAddr]) -> Self {
-        self.books = Some(statement);
+    pub fn with_billing(mut self, summary: Summary, own: &[IpAddr]) -> Self {
+        self.summary = Some(summary);
         self.own = own.into();
         self
     }
@@ -144,12 +145,14 @@ impl Ops {
     }
 }
 
-/// The gateway's books, asked for now.
-async fn billing(statement: Statement, method: Method) -> Result<Answer, Problem> {
+/// What the gateway says of the account now.
+async fn billing(summary: Summary, method: Method) -> Result<Answer, Problem> {
     if method != Method::GET {
         return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET"));
     }
-    Ok(answer::json(StatusCode::OK, &statement.now().await?))
+    let Listing { keys, billing } = Arc::unwrap_or_clone(summary.now().await?.listing);
+    let statement = Statement { process: std::process::id(), keys, billing };
+    Ok(answer::json(StatusCode::OK, &statement))
 }
 
 /// Reads the list of members if it has changed: a command waits until its change holds.
@@ -174,9 +177,9 @@ impl<B> Service<Request<B>> for Ops {
         let (head, _body) = request.into_parts();
         let admin = self.clone();
         Box::pin(async move {
-            let answer = match (head.uri.path(), admin.books.clone(), admin.access.clone()) {
-                (BILLING, Some(statement), _) => match admin.for_operators(&head.headers) {
-                    Ok(()) => billing(statement, head.method).await,
+            let answer = match (head.uri.path(), admin.summary.clone(), admin.access.clone()) {
+                (BILLING, Some(summary), _) => match admin.for_operators(&head.headers) {
+                    Ok(()) => billing(summary, head.method).await,
                     Err(problem) => Err(problem),
                 },
                 (MEMBERS, _, Some(access)) => match admin.for_operators(&head.headers) {
@@ -193,10 +196,25 @@ impl<B> Service<Request<B>> for Ops {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use tokio_util::sync::CancellationToken;
     use tower::{ServiceExt, service_fn};
 
     use super::*;
-    use crate::upstream::{Ask, Reply};
+    use crate::config::Window as Setting;
+    use crate::purchase::credit::Credit;
+    use crate::store::Store;
+    use crate::upstream::window::Window;
+    use crate::upstream::{Ask, Error, Reply};
+
+    fn summary<S>(gateway: S) -> Summary
+    where
+        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+        S::Future: Send,
+    {
+        let store = Store::in_memory(Arc::new(crate::clock::wall));
+        let window = Window::new(store, Setting::Auto, CancellationToken::new());
+        Summary::new(gateway, &[], Credit::default(), window)
+    }
 
     #[tokio::test]
     async fn the_accounts_numbers_are_for_this_machine_alone() {
@@ -205,7 +223,7 @@ mod tests {
             Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
         });
         let own = ["192.0.2.7".parse().unwrap()];
-        let admin = Ops::new(Arc::default(), || true).with_books(Statement::new(gateway), &own);
+        let admin = Ops::new(Arc::default(), || true).with_billing(summary(gateway), &own);
         for (peer, is_near) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
@@ -250,12 +268,11 @@ mod tests {
 
     #[tokio::test]
     async fn members_are_looked_at_for_a_command_on_this_machine_and_for_no_page() {
-        let gateway =
-            service_fn(|_: Ask| async { Err::<Reply, _>(crate::upstream::Error::Draining) });
+        let gateway = service_fn(|_: Ask| async { Err::<Reply, _>(Error::Draining) });
         let access = Arc::new(Access::new(crate::access::Door::Open, Arc::default()));
         let admin = Ops::new(Arc::default(), || true)
             .with_members(access)
-            .with_books(Statement::new(gateway), &[]);
+            .with_billing(summary(gateway), &[]);
         for (peer, method, header, status) in [
             ("127.0.0.1", Method::POST, None, StatusCode::OK),
             ("127.0.0.1", Method::GET, None, StatusCode::METHOD_NOT_ALLOWED),
