@@ -84,21 +84,15 @@ where
 /// What purchases are made with; shared by every core but for `tasks`.
 #[derive(Clone)]
 pub struct Counter {
-    /// Where each purchase is written down.
     pub ledger: Store,
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
-    /// The purchases that are under way.
     pub running: Running,
     /// Who was refused for free, and when.
     pub refusals: Arc<Refusals>,
-    /// What the account's balance covers.
     pub credit: Credit,
-    /// Where accepted jobs go.
     pub desk: Desk,
-    /// From the settings.
     pub terms: Terms,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
     /// Cancelled when nobody is to wait any longer for what is under way.
     pub cut: CancellationToken,

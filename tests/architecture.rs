@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 #[rustfmt::skip]
 const MAY_USE: &[(&str, &[&str])] = &[
     ("contract",   &[]),
-    ("problem",    &[]),
-    ("answer",     &["problem"]),
     ("clock",      &[]),
+    ("problem",    &["clock"]),
+    ("answer",     &["problem"]),
     ("sync",       &[]),
     ("metrics",    &[]),
     ("config",     &["contract"]),

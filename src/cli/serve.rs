@@ -19,7 +19,7 @@ use super::reload::reload;
 use super::secret::secret;
 use super::signals::{Signals, wait_for_the_end, watch_the_end};
 use super::{Exit, Loaded, process};
-use crate::access::keyed::SecretFault;
+use crate::access::SecretFault;
 use crate::app::{self, App, SharedState, Shutdown};
 use crate::config::Config;
 use crate::downstream::host::Hosts;
@@ -150,11 +150,14 @@ impl Server {
             move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
         let (shutdown, is_open) = (self.shutdown.begun.clone(), Arc::clone(&self.is_open));
         let ready = move || !shutdown.is_cancelled();
-        let service = Ops::new(Arc::clone(&self.shared.metrics), ready)
-            .with_start(move || is_open.load(Ordering::Acquire))
-            .with_members(Arc::clone(&self.shared.access))
-            .guarded_by(guard)
-            .with_billing(app.summary().clone(), &own);
+        let service = Ops {
+            is_open: Arc::new(move || is_open.load(Ordering::Acquire)),
+            access: Some(Arc::clone(&self.shared.access)),
+            summary: Some(app.summary().clone()),
+            guard: Arc::new(guard),
+            own: own.into(),
+            ..Ops::new(Arc::clone(&self.shared.metrics), ready)
+        };
         // Who reaches the admin listener at all is not among those who crowd out each other.
         let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
         let settings = server::Settings { crowd: Arc::default(), connections, ..app.server() };

@@ -17,16 +17,13 @@ pub const DEFAULT_ASPECT_RATIO: &str = "16:9";
 /// A video request with its defaults filled in (2.5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VideoRequest<'a> {
-    /// What to show.
     pub prompt: Cow<'a, str>,
     /// One of the catalog's video models; always sent, so that no default can drift.
     pub model: Cow<'a, str>,
     /// Seconds; always sent, for the same reason.
     pub duration: u32,
-    /// One of [`ASPECT_RATIOS`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aspect_ratio: Option<Cow<'a, str>>,
-    /// A public picture to start from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_url: Option<Cow<'a, str>>,
 }
@@ -35,7 +32,6 @@ pub struct VideoRequest<'a> {
 /// the job's identifier has to be there: a video is not thrown away for the type of a side field.
 #[derive(Clone, Debug, Deserialize)]
 pub struct VideoAccepted<'a> {
-    /// The job's identifier.
     pub request_id: String,
     #[serde(default, borrow)]
     cost: Option<&'a RawValue>,

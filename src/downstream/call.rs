@@ -20,29 +20,23 @@ const LONGEST_ID: usize = 128;
 
 /// A payload with what the first layer learned of its request: what all layers up to `caller` hand on.
 pub struct Arrived<B> {
-    /// The request's name.
     pub id: RequestId,
     /// The request's row, or why there is none.
     pub route: Result<&'static Route, Problem>,
-    /// The payload as it comes.
     pub body: B,
 }
 
 /// A request with its row, its caller, and (after `body`) its payload.
 pub struct Call<B = Bytes> {
-    /// The request's name.
     pub id: RequestId,
-    /// Who is asking.
     pub caller: Caller,
     /// What the caller's credentials say besides.
     pub standing: Standing,
     /// How the request came, where there are logins.
     pub way: Way,
-    /// The row that it belongs to.
     pub route: &'static Route,
     /// The request's head; no header of it is ever copied to the gateway.
     pub head: request::Parts,
-    /// The payload.
     pub body: B,
 }
 

@@ -37,23 +37,16 @@ use crate::problem::Problem;
 pub struct DownstreamConfig {
     /// `access.allowed_origins`
     pub origins: Arc<[String]>,
-    /// The names that we answer to.
     pub hosts: Arc<host::Hosts>,
     /// `server.trusted_proxies`
     pub trusted: Arc<[Network]>,
-    /// Who may call.
     pub access: Arc<Access>,
-    /// Every endpoint.
     pub routes: Arc<route::Table>,
-    /// What callers have used up.
     pub limiter: Arc<rate::Limiter>,
-    /// Sizes and deadlines of payloads.
     pub bodies: body::Limits,
-    /// What payloads take in memory.
     pub memory: Arc<body::Memory>,
     /// What was refused before its caller was counted.
     pub refusals: Arc<refusal_log::RefusalLog>,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
@@ -94,9 +87,8 @@ fn refuse(problem: Problem, request: &impl Refusable) -> Answer {
 }
 
 /// The answer, after which the connection closes: what follows on it cannot be told apart from the unread body.
-fn closing(mut answer: Answer) -> Answer {
-    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    answer
+fn closing(answer: Answer) -> Answer {
+    answer::with(answer, [(CONNECTION, "close")])
 }
 
 /// A layer that passes requests on unchanged, but for those that `check` refuses.
@@ -105,7 +97,7 @@ fn check<R: Refusable>(
 ) -> Step<impl Fn(R) -> Onward<R> + Clone> {
     Step(move |request| match check(&request) {
         Ok(()) => Ok((request, Unchanged)),
-        Err(problem) => Err(refuse(problem, &request)),
+        Err(problem) => Err(Box::new(refuse(problem, &request))),
     })
 }
 

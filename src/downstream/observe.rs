@@ -23,7 +23,6 @@ use crate::answer::Answer;
 use crate::clock;
 use crate::problem::LEDGER_UNAVAILABLE;
 
-/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Observe<S> {
     inner: S,

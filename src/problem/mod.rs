@@ -14,6 +14,8 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, 
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+use crate::clock::whole_seconds;
+
 pub use kinds::*;
 pub use openai::{family, is_sent_again};
 
@@ -56,9 +58,7 @@ pub struct Kind {
 pub struct Fault {
     /// JSON pointer (RFC 6901) into the payload; for a query, `/` and the parameter's name.
     pub pointer: String,
-    /// The fault's stable name.
     pub code: &'static str,
-    /// What was expected, in words.
     pub detail: String,
 }
 
@@ -136,12 +136,10 @@ impl Problem {
     /// When to come back: whole seconds, rounded up, at least 1, because 0 invites a storm.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
-        let whole = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        self.retry_after = Some(whole.max(1));
+        self.retry_after = Some(whole_seconds(wait).max(1));
         self
     }
 
-    /// The methods that the path takes, for a 405.
     #[must_use]
     pub fn allow(mut self, methods: &str) -> Self {
         self.allow = HeaderValue::from_str(methods).ok().map(Box::new);
@@ -169,22 +167,18 @@ impl Problem {
         self
     }
 
-    /// When to come back, where it says so.
     pub fn wait(&self) -> Option<Duration> {
         self.retry_after.map(Duration::from_secs)
     }
 
-    /// Whether money moved.
     pub fn charge(&self) -> Charged {
         self.charged
     }
 
-    /// The row that this refusal belongs to.
     pub fn kind(&self) -> &'static Kind {
         self.kind
     }
 
-    /// The faults of the payload, where it had any.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }

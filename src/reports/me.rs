@@ -122,7 +122,7 @@ impl Me {
                 as_of: clock::iso8601(as_of),
                 stale: self.summary.is_stale(),
             }),
-            window: RateLimit { wait_seconds: whole_seconds(wait) },
+            window: RateLimit { wait_seconds: clock::whole_seconds(wait) },
         };
         Ok(answer::json(StatusCode::OK, &document))
     }
@@ -185,8 +185,4 @@ fn who(caller: &Caller, role: Role) -> Who<'_> {
         Caller::Member(name) => Who { kind: "member", name: Some(name), role: Some(role.name()) },
         Caller::Subject(name) => Who { kind: "subject", name: Some(name), role: Some(role.name()) },
     }
-}
-
-fn whole_seconds(wait: Duration) -> u64 {
-    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }

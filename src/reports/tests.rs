@@ -1,7 +1,7 @@
 //! What admins are told, and that no secret is in it.
 
-use std::time::Duration;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;

@@ -41,9 +41,7 @@ use crate::validate::{ChatRules, Checked, Order};
 
 /// What the endpoints answer with.
 pub struct Handlers {
-    /// Who may call, and who signs in.
     pub access: Arc<Access>,
-    /// How often a member may sign in.
     pub admit: Box<Admit>,
     /// The price list's answer, made once.
     pub catalog: Bytes,
@@ -51,21 +49,15 @@ pub struct Handlers {
     pub ledger_name: HeaderValue,
     /// The API's description, made once.
     pub openapi: Bytes,
-    /// What a chat must be.
     pub rules: ChatRules,
-    /// Where finished videos are.
     pub videos: Videos,
-    /// What a caller may know of itself and the account.
     pub me: Me,
-    /// What a caller has spent, and what admins may know of everybody and of the account.
     pub reports: Reports,
     /// `gateway.passthrough`.
     pub further: Further,
-    /// How far jobs are.
     pub jobs: Jobs,
     /// Finds keys in text that endpoints decode.
     pub redactor: Redactor,
-    /// The page, or the fronted site.
     pub page: page::Page,
 }
 

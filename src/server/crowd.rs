@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tracing::warn;
 
 use crate::clock;
+use crate::sync::lock;
 
 /// The log tells of an address that has too many this often at most: it is not to be flooded, too.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -66,7 +67,7 @@ impl Crowd {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

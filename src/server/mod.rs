@@ -2,7 +2,6 @@
 
 mod connection;
 mod crowd;
-mod watch;
 
 use std::convert::Infallible;
 use std::io;
@@ -38,7 +37,6 @@ pub struct Settings {
     pub connections: Arc<Semaphore>,
     /// How many of them each address may have.
     pub crowd: Arc<Crowd>,
-    /// Counts connections.
     pub metrics: Arc<Metrics>,
 }
 

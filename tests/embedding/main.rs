@@ -110,6 +110,25 @@ async fn mistakes_in_the_settings_are_all_named_and_no_value_is_repeated() {
     assert!(!text.contains("not-a-key"));
 }
 
+#[tokio::test]
+async fn settings_are_set_one_by_one_over_those_of_the_text() {
+    let toml = "[page]\ntitle = \"Text\"\n[limits]\nburst = 5\n";
+    let config = Config::read(toml, Path::new(""), []).unwrap().set("page.title", "One by one");
+    let gate = Tollgate::new(config).unwrap();
+    let page = Request::get("/").header("host", "127.0.0.1").header("accept", "text/html");
+    let page = page.extension(Peer(([127, 0, 0, 1], 9).into())).body(Empty::new()).unwrap();
+    let answer = gate.clone().oneshot(page).await.unwrap();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&body).contains("<title>One by one</title>"));
+    gate.shutdown().await;
+    let wrong = Config::default().set("limits.brust", 5).set("page.title", "");
+    let Err(StartError::Settings(faults)) = wrong.clone().checked() else { panic!("two faults") };
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert!(matches!(Tollgate::new(wrong), Err(StartError::Settings(same)) if same == faults));
+    let keyed = Config::default().gateway("https://gateway.example.com", "svc_sk_CANARY");
+    assert!(!format!("{keyed:?}").contains("CANARY"));
+}
+
 #[test]
 fn outside_of_a_runtime_there_is_no_gate() {
     assert!(matches!(Tollgate::new(Config::default()), Err(StartError::NoRuntime)));

@@ -13,7 +13,7 @@ pub use change::Change;
 
 use super::ledger::{self, refresh_members};
 use super::{Exit, secret};
-use crate::access::keyed::SecretFault;
+use crate::access::SecretFault;
 use crate::access::token::{self, Secret, Token};
 use crate::clock;
 use crate::config::{Config, Mode, Store};

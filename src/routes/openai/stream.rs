@@ -9,15 +9,13 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use http_body::Frame;
 use serde::Serialize;
 use tokio::time::{Interval, interval, sleep, timeout};
 use tower::ServiceExt;
 
 use super::reply::{Said, Usage, Voice, refusal, refusal_document};
-use crate::answer::{Answer, Body, BoxError};
+use crate::answer::{self, Answer, Body, BoxError};
 use crate::problem::Problem;
 use crate::purchase::Receipt;
 use crate::routes::Context;
@@ -33,7 +31,6 @@ const BEAT: Duration = Duration::from_secs(5);
 const SIGN_OF_LIFE: &[u8] = b":\n\n";
 /// How much text one event has at most, in bytes.
 const PIECE: usize = 8 * 1_024;
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 type Bought = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
 
@@ -55,7 +52,7 @@ pub(super) async fn buy(
         outcome = &mut bought => at_once(outcome?, &voice),
         () = begins => {
             let live = Live { bought, voice, beat: interval(BEAT), rest: None, kept: None };
-            Ok(as_events(Answer::new(Body::stream(live))))
+            Ok(answer::events(Answer::new(Body::stream(live))))
         }
     }
 }
@@ -67,15 +64,7 @@ fn at_once(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
     }
     let said = Said::read(&receipt, &voice.redactor)?;
     let body = voice.events(&said, &receipt);
-    Ok(as_events(purchases::translated(receipt, body)))
-}
-
-fn as_events(mut answer: Answer) -> Answer {
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
-    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    answer
+    Ok(answer::events(purchases::translated(receipt, body)))
 }
 
 /// A stream that has begun. Who drops it leaves the purchase to itself: it was sent, and is kept for

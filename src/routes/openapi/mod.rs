@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use utoipa::openapi::header::HeaderBuilder;
-use utoipa::openapi::path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::path::{OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::ResponseBuilder;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, OpenApi, OpenApiBuilder, Paths,
-    Ref, RefOr, Required, Schema, SecurityRequirement,
+    Ref, Required, SecurityRequirement,
 };
 
-use super::endpoints::{ANY, ENDPOINTS, Endpoint, OF_CALLERS, Operation, Reply};
+use super::endpoints::{self, ENDPOINTS, Endpoint, Operation, Query, Reply, may};
 use crate::contract::catalog::Catalog;
-use crate::downstream::route::{Class, Needs};
+use crate::downstream::route::Class;
 use crate::problem::Kind;
 
 const ABOUT: &str = "A proxy that holds the key of a prepaid AI gateway and never buys twice. Amounts are US dollars: \
@@ -28,13 +28,13 @@ const ABOUT: &str = "A proxy that holds the key of a prepaid AI gateway and neve
      whether money moved (`charged`).";
 
 /// The headers that a purchase may have.
-const ASKED_OF_PURCHASES: [(&str, &str, fn() -> RefOr<Schema>); 2] = [
-    (
+const ASKED_OF_PURCHASES: &[Query] = &[
+    may(
         "Idempotency-Key",
         "Names the purchase: the same key is bought once, and answered alike.",
         schemas::key,
     ),
-    (
+    may(
         "Tollgate-Ledger",
         "The ledger that the purchase relies on, as an earlier answer or the catalog named it. Another one is a \
          412 `ledger_changed`, and nothing is sent.",
@@ -58,7 +58,6 @@ const TOLD_OF_PURCHASES: &[(&str, &str)] = &[
     ("X-Request-Id", "The request's name in logs."),
 ];
 
-/// The document for these models.
 pub fn document(catalog: &Catalog) -> Bytes {
     // Plain data: this cannot fail.
     whole(catalog).to_pretty_json().unwrap_or_default().into()
@@ -114,19 +113,16 @@ fn built(
         builder = builder.description(Some(operation.about));
     }
     for name in variables(path) {
-        builder =
-            builder.parameter(parameter(name, ParameterIn::Path, true, None, schemas::word()));
+        let schema = Some(schemas::word());
+        builder = builder.parameter(parameter(name, ParameterIn::Path, true).schema(schema));
     }
-    for query in operation.query {
-        let (about, schema) = (Some(query.about), (query.schema)());
-        let one = parameter(query.name, ParameterIn::Query, query.is_required, about, schema);
-        builder = builder.parameter(one);
-    }
-    if is_paid {
-        for (name, about, schema) in ASKED_OF_PURCHASES {
-            let one = parameter(name, ParameterIn::Header, false, Some(about), schema());
-            builder = builder.parameter(one);
-        }
+    let headers = if is_paid { ASKED_OF_PURCHASES } else { &[] };
+    let queries = operation.query.iter().map(|query| (query, ParameterIn::Query));
+    for (one, place) in queries.chain(headers.iter().map(|header| (header, ParameterIn::Header))) {
+        let built = parameter(one.name, place, one.is_required)
+            .description(Some(one.about))
+            .schema(Some((one.schema)()));
+        builder = builder.parameter(built);
     }
     if !operation.takes.is_empty() {
         let body = operation.takes.iter().fold(
@@ -144,20 +140,9 @@ fn built(
     builder.build()
 }
 
-fn parameter(
-    name: &str,
-    place: ParameterIn,
-    is_required: bool,
-    about: Option<&str>,
-    schema: RefOr<Schema>,
-) -> Parameter {
-    ParameterBuilder::new()
-        .name(name)
-        .parameter_in(place)
-        .required(if is_required { Required::True } else { Required::False })
-        .description(about)
-        .schema(Some(schema))
-        .build()
+fn parameter(name: &str, place: ParameterIn, is_required: bool) -> ParameterBuilder {
+    let required = if is_required { Required::True } else { Required::False };
+    ParameterBuilder::new().name(name).parameter_in(place).required(required)
 }
 
 /// The names between braces.
@@ -167,12 +152,8 @@ fn variables(path: &str) -> impl Iterator<Item = &str> {
 
 fn by_status(endpoint: &Endpoint, operation: &Operation) -> BTreeMap<u16, Vec<&'static Kind>> {
     let mut by_status = BTreeMap::<_, Vec<_>>::new();
-    let callers = match endpoint.route.needs {
-        Needs::Caller => OF_CALLERS,
-        Needs::Nobody => &[],
-    };
-    let sets = [operation.problems, ANY, callers].into_iter().flatten();
-    for kind in sets.copied() {
+    let own = operation.problems.iter().copied();
+    for kind in own.chain(endpoints::problems(&endpoint.route)) {
         let kinds = by_status.entry(kind.status.as_u16()).or_default();
         if !kinds.contains(&kind) {
             kinds.push(kind);

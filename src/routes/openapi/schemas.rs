@@ -6,14 +6,13 @@ use utoipa::openapi::{ObjectBuilder, OneOfBuilder, Ref, RefOr, Schema};
 use crate::contract::catalog::{
     Aspect, Catalog, DEFAULT_VIDEO_MODEL, Durations, Image, OVERALL_DURATION, VideoModel,
 };
-use crate::contract::chat::ROLES;
 use crate::contract::video::{ASPECT_RATIOS, PROMPT_LIMIT};
+use crate::contract::wire::ROLES;
 use crate::problem;
 
 /// Something in it can be seen.
 const VISIBLE: &str = r"\S";
 
-/// Every schema, by name.
 pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, RefOr<Schema>)> {
     vec![
         ("Anything", object(SchemaType::AnyValue).into()),

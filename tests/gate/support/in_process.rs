@@ -114,7 +114,12 @@ async fn serve(
     let admin_service = Ops::new(metrics, || true);
     let end = CancellationToken::new();
     let settings = server::Settings { crowd: Arc::default(), ..app.server() };
-    tokio::spawn(server::run(admin, move |_| admin_service.clone(), settings, end.clone()));
+    tokio::spawn(server::run(
+        admin,
+        move |peer: SocketAddr| admin_service.asked_from(peer.ip()),
+        settings,
+        end.clone(),
+    ));
     server::run(page, introduce, app.server(), shutdown).await;
     tasks.close();
     tasks.wait().await;
