@@ -192,11 +192,13 @@ pub fn sealed(answer: Answer) -> Answer {
     with(answer, [(CONTENT_SECURITY_POLICY, SEALED), (X_CONTENT_TYPE_OPTIONS, "nosniff")])
 }
 
+/// Sets headers; each replaces what the answer has of its name.
 pub fn with<const N: usize>(
     mut answer: Answer,
     headers: [(HeaderName, &'static str); N],
 ) -> Answer {
-    let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
-    answer.headers_mut().extend(headers);
+    for (name, value) in headers {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
     answer
 }

@@ -22,8 +22,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("upstream",   &["clock", "config", "contract", "metrics", "problem", "redact", "store", "validate"]),
     ("access",     &["clock", "config", "metrics", "problem", "store", "upstream"]),
     ("downstream", &["access", "answer", "clock", "config", "metrics", "problem", "store"]),
-    ("purchase",   &["access", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("jobs",       &["access", "answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
+    ("purchase",   &["access", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
     ("billing",    &["clock", "config", "contract", "problem", "purchase", "store", "upstream"]),
     ("reports",    &["access", "answer", "billing", "clock", "contract", "downstream", "jobs", "problem", "purchase", "store", "upstream", "validate"]),
     ("media",      &["access", "answer", "clock", "jobs", "problem", "store", "upstream"]),
@@ -40,7 +40,7 @@ const EVERYTHING: &str = "*";
 /// Everybody may use it: it extends the standard library, and knows nothing of the house.
 const FOR_ALL: &str = "sync";
 /// All that `routes` may name of `downstream`: a call as it arrives, and the table of routes.
-const SEEN_BY_ROUTES: &[&str] = &["Call", "call", "Route", "route"];
+const SEEN_BY_ROUTES: &[&str] = &["Call", "Route", "route"];
 /// Who may know that there is a sandbox, besides itself.
 const MAY_NAME_SANDBOX: &[&str] = &["app", "cli", "lib", "main"];
 /// Where requests arrive: these read the header `authorization`, and never write it.

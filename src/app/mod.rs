@@ -36,11 +36,10 @@ use crate::downstream::rate::Limiter;
 use crate::downstream::{self, DownstreamConfig};
 use crate::jobs::{self, Jobs, reading};
 use crate::metrics::Metrics;
-use crate::pipeline::{self, Counter, Public};
-use crate::purchase::Terms;
-use crate::purchase::accepted::Desk;
+use crate::pipeline::{self, Public};
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
+use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
 use crate::routes::{self, Handlers};
 use crate::sandbox::{self, Sandbox};
@@ -103,7 +102,7 @@ pub struct App {
     gateway: Gateway,
     /// The gateway as whatever is no purchase asks it.
     polls: Polls,
-    counter: Counter,
+    context: purchase::Context,
     summary: Summary,
 }
 
@@ -170,19 +169,20 @@ impl App {
             metrics: Arc::clone(&shared.metrics),
         };
         let keys = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
-        let counter = Counter {
+        let context = purchase::Context {
             ledger: shared.store.clone(),
             binding: shared.binding.of_gateway(gateway.generation),
             running: shared.running.clone(),
             refusals: Arc::clone(&shared.refusals),
             credit: shared.credit.clone(),
-            desk: desk(&shared.jobs, keys),
+            jobs: shared.jobs.clone(),
+            keys,
             terms: terms(&config),
             metrics: Arc::clone(&shared.metrics),
             cut: shared.cut.clone(),
         };
         let (downstream, handlers) = (Arc::new(downstream), Arc::new(handlers));
-        Ok(Self { config, own, shared, downstream, handlers, gateway, polls, counter, summary })
+        Ok(Self { config, own, shared, downstream, handlers, gateway, polls, context, summary })
     }
 
     /// Applies the settings of this gate to what outlives a change of settings.
@@ -190,7 +190,7 @@ impl App {
         let Self { config, shared, downstream, .. } = self;
         shared.jobs.follow(jobs::Setup {
             gateway: self.polls.clone(),
-            keys: Arc::clone(&self.counter.desk.keys),
+            keys: Arc::clone(&self.context.keys),
             words: words(config),
             is_public: !config.is_private(),
         });
@@ -208,7 +208,7 @@ impl App {
         let is_another = !self.gateway.is_that_of(&old.gateway);
         self.summary.ask_through(self.polls.clone(), &self.gateway.keys, is_another);
         if is_another {
-            self.counter.binding.ask_again();
+            self.context.binding.ask_again();
         }
     }
 
@@ -216,7 +216,7 @@ impl App {
     /// checkpoint for reconciliation. Play money is never reconciled. It ends with the gate.
     pub fn follow_account(&self) -> impl Future<Output = ()> + Send + 'static {
         let following = self.summary.run();
-        let Counter { ledger, binding, .. } = &self.counter;
+        let purchase::Context { ledger, binding, .. } = &self.context;
         let is_live = matches!(self.config.gateway.target, Target::Live { .. });
         let keeper = is_live.then(|| Keeper::new(ledger.clone(), binding.clone()));
         let keeping = keeper.map(|keeper| keeper.run(self.summary.latest()));
@@ -241,7 +241,7 @@ impl App {
         B::Error: Into<crate::answer::BoxError>,
     {
         let gateway = self.gateway.stack(&self.config, &self.shared)?;
-        let purchases = pipeline::purchases(&self.counter, tasks, gateway);
+        let purchases = pipeline::purchases(&self.context, tasks, gateway);
         let routes = routes::service(Arc::clone(&self.handlers), purchases);
         Ok(pipeline::downstream(&self.downstream, routes))
     }
@@ -250,7 +250,7 @@ impl App {
     pub fn tidy(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let DownstreamConfig { limiter, refusals, .. } = &*self.downstream;
         let (limiter, refusals) = (Arc::clone(limiter), Arc::clone(refusals));
-        let ledger = self.counter.ledger.clone();
+        let ledger = self.context.ledger.clone();
         async move {
             limiter.tidy();
             refusals.tidy(clock::now());
@@ -319,9 +319,12 @@ impl Gateway {
         + use<>,
     > {
         let redactor = shared.redactor.clone();
-        let client = Client::new(&self.base, &self.keys, &config.gateway, redactor)?;
-        let window = Arc::clone(&shared.window);
-        Ok(pipeline::gateway(window, config.gateway.max_wait, Arc::clone(&self.ring), client))
+        Ok(pipeline::gateway(upstream::Gateway {
+            ring: Arc::clone(&self.ring),
+            window: Arc::clone(&shared.window),
+            max_wait: config.gateway.max_wait,
+            transport: Client::new(&self.base, &self.keys, &config.gateway, redactor)?,
+        }))
     }
 }
 
@@ -378,11 +381,6 @@ pub fn terms(config: &Config) -> Terms {
         keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),
         patience: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
     }
-}
-
-fn desk(jobs: &Jobs, keys: Arc<[KeyId]>) -> Desk {
-    let jobs = jobs.clone();
-    Desk { keys, tell: Arc::new(move |job| jobs.accepted(job)) }
 }
 
 fn words(config: &Config) -> reading::Words {

@@ -36,7 +36,9 @@ fn office(listing: Option<String>) -> Office {
     let store = Store::in_memory(Arc::new(clock::wall));
     let gateway = service_fn(move |_: Ask| {
         let body = listing.clone().map(Bytes::from).ok_or(Error::NotTaken);
-        async { Ok(Reply { status: StatusCode::OK, is_json: true, body: body?, key: 0 }) }
+        async {
+            Ok(Reply { status: StatusCode::OK, is_json: true, body: body?, key: 0, video: None })
+        }
     });
     let window = Window::new(store.clone(), config::Window::Auto, CancellationToken::new());
     let summary = Summary::new(gateway, &[], Credit::default(), window);

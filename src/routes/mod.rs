@@ -22,8 +22,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::HeaderValue;
-use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceExt, service_fn};
+use tower::{Service, service_fn};
 
 use crate::access::{Access, Admit};
 use crate::answer::{self, Answer};
@@ -32,7 +31,7 @@ use crate::downstream::route::Class;
 use crate::jobs::Jobs;
 use crate::media::Videos;
 use crate::problem::Problem;
-use crate::purchase::{Purchase, Receipt};
+use crate::purchase::{Purchase, Purchases, Receipt};
 use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::reports::me::Me;
@@ -61,9 +60,6 @@ pub struct Handlers {
     pub page: page::Page,
 }
 
-/// What a checked order is bought through.
-pub type Purchases = BoxCloneSyncService<Purchase, Receipt, Problem>;
-
 /// One call, and what its endpoint answers it with.
 pub struct Context {
     handlers: Arc<Handlers>,
@@ -88,7 +84,7 @@ impl Context {
     /// Buys a checked order for the caller.
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
         let purchase = self.purchase(order)?;
-        self.purchases.clone().oneshot(purchase).await
+        self.purchases.buy(purchase).await
     }
 
     /// Answers with what reads many purchases at once: one at a time for each caller.

@@ -199,7 +199,7 @@ mod tests {
     async fn the_accounts_numbers_are_for_this_machine_alone() {
         let gateway = service_fn(|_: Ask| async {
             let body = Bytes::from_static(br#"{"keys":[],"billing":{"balanceCents":4210}}"#);
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         });
         let own = ["192.0.2.7".parse().unwrap()];
         let admin = Ops {

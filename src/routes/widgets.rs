@@ -21,15 +21,15 @@ macro_rules! rows {
 }
 
 static FILES: LazyLock<Vec<(&'static str, Ready)>> = LazyLock::new(|| {
-    // The page has the core's files, too. They import each other by the names that they have here.
+    // The page has the core's files, too. The widgets import them by the paths that they have here.
     let rows = rows! {
-        "/bff/client.js"     SCRIPT "core/transport.js"
-        "/bff/client.d.ts"   TYPES  "widgets/client.d.ts"
-        "/bff/elements.js"   SCRIPT "widgets/elements.js"
-        "/bff/purchasing.js" SCRIPT "widgets/purchasing.js"
-        "/bff/purchases.js"  SCRIPT "core/purchases.js"
-        "/bff/dom.js"        SCRIPT "core/dom.js"
-        "/bff/format.js"     SCRIPT "core/format.js"
+        "/bff/client.js"             SCRIPT "core/transport.js"
+        "/bff/client.d.ts"           TYPES  "widgets/client.d.ts"
+        "/bff/elements.js"           SCRIPT "widgets/elements.js"
+        "/bff/widgets/purchasing.js" SCRIPT "widgets/purchasing.js"
+        "/bff/widgets/purchases.js"  SCRIPT "core/purchases.js"
+        "/bff/widgets/dom.js"        SCRIPT "core/dom.js"
+        "/bff/widgets/format.js"     SCRIPT "core/format.js"
     };
     let ready = |(path, media_type, file)| {
         (path, Ready::embedded(&file, media_type, REVALIDATE, for_any_page()))

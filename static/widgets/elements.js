@@ -8,9 +8,9 @@
  * `--tollgate-accent`, `--tollgate-on-accent` (text on it), `--tollgate-trouble`, `--tollgate-radius`.
  */
 
-import { button, element, unrepeated } from './dom.js';
-import { price } from './format.js';
-import { Purchasing, labelled } from './purchasing.js';
+import { button, element, unrepeated } from './widgets/dom.js';
+import { price } from './widgets/format.js';
+import { Purchasing, labelled } from './widgets/purchasing.js';
 
 class TollgateChat extends Purchasing {
   /** What was asked, with the reply if there is one, and where it stands. */

@@ -9,7 +9,7 @@
  * or takes it up until it is settled, or until the element leaves the page and has nothing under way. The others wait for it to let go.
  */
 
-import { callerName, createClient, newKey } from './client.js';
+import { callerName, createClient, newKey } from '../client.js';
 import { button, element, twice } from './dom.js';
 import { price } from './format.js';
 import { Purchases, draft } from './purchases.js';

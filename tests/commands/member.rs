@@ -12,7 +12,7 @@ use tollgate::contract::money::Usd;
 use tollgate::store::sqlite::Sqlite;
 use tollgate::store::{LOOK_EVERY, Member, Members, Own, Role};
 
-use crate::desk::{CHAT, Desk, MINUTE, Server, VIDEO, get, posted};
+use crate::commands::desk::{CHAT, Desk, MINUTE, Server, VIDEO, get, posted};
 
 const OPEN: &str =
     "access.mode is \"open\": no member's token is asked for until access.mode is \"members\"\n";

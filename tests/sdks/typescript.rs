@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::program::{ADVICE, home, said};
+use crate::sdks::program::{ADVICE, home, said};
 
 /// As strict as the compiler can be, declarations included.
 const FLAGS: &str = "--noEmit --strict --exactOptionalPropertyTypes --noUncheckedIndexedAccess --noImplicitReturns \

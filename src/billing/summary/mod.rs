@@ -264,8 +264,10 @@ impl Shared {
             // Held until the reply has taken effect: the gateway is not replaced in between.
             let source = lock(&self.source);
             let Some(reply) = reply.filter(|_| source.generation == generation) else { continue };
-            let was_held_back =
-                matches!(reply, Err(Error::Stayed(_) | Error::WindowFull { .. } | Error::Draining));
+            let was_held_back = matches!(
+                reply,
+                Err(Error::Aborted(_) | Error::WindowFull { .. } | Error::Draining)
+            );
             let said = match reply.and_then(|reply| billing::read(&reply)) {
                 Ok(listing) => {
                     self.credit.learnt(mark, cents(listing.billing.balance_cents));

@@ -10,7 +10,7 @@ use tower::service_fn;
 use super::*;
 use crate::config;
 use crate::store::Store;
-use crate::upstream::Stay;
+use crate::upstream::Abort;
 
 fn listing(cents: u64, keys: &str) -> Bytes {
     format!(
@@ -20,7 +20,7 @@ fn listing(cents: u64, keys: &str) -> Bytes {
 }
 
 fn reply(body: Bytes) -> Reply {
-    Reply { status: StatusCode::OK, is_json: true, body, key: 0 }
+    Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None }
 }
 
 /// A summary that is read through this gateway.
@@ -296,7 +296,7 @@ async fn question_that_was_held_back_here_tells_nothing_of_the_gateway() {
         let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
             if is_first {
-                return Err(Error::Stayed(Stay::Unrecorded));
+                return Err(Error::Aborted(Abort::Unrecorded));
             }
             Ok(reply(listing(7, "")))
         }

@@ -1,6 +1,7 @@
 //! Every endpoint, a row each in [`table`]. The layers, the dispatch, the OpenAPI document, the README's table
 //! and the tests read the rows.
 
+pub(super) mod schemas;
 mod table;
 
 use std::pin::Pin;

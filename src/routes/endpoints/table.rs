@@ -4,12 +4,11 @@ use std::future::ready;
 
 use http::{Method, StatusCode};
 
-use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op};
+use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op, schemas};
 use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
 };
-use crate::routes::openapi::schemas;
 use crate::routes::{api, bff, openai, widgets};
 
 const JSON: &str = "application/json";
@@ -303,32 +302,13 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/purchasing.js"), pages: Pages::Any, ..BASE },
-        about: "What the elements share; they load it.",
+        route: Route { path: Path::Below("/bff/widgets/"), pages: Pages::Any, ..BASE },
+        about: "The modules that the elements load.",
         answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
-        operations: &[op("purchasing", "embedding", "What the elements share, loaded by them")
-            .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
-    },
-    Endpoint {
-        route: Route { path: Path::Exact("/bff/purchases.js"), pages: Pages::Any, ..BASE },
-        about: "How a purchase is kept and settled; the elements load it.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
-        operations: &[op("purchases", "embedding", "How a purchase is kept and settled, loaded by the elements")
-            .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
-    },
-    Endpoint {
-        route: Route { path: Path::Exact("/bff/dom.js"), pages: Pages::Any, ..BASE },
-        about: "How elements are made; the elements load it.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
-        operations: &[op("dom", "embedding", "How elements are made, loaded by the elements")
-            .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
-    },
-    Endpoint {
-        route: Route { path: Path::Exact("/bff/format.js"), pages: Pages::Any, ..BASE },
-        about: "How amounts and times are written; the elements load it.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
-        operations: &[op("format", "embedding", "How amounts and times are written, loaded by the elements")
-            .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
+        operations: &[op("widgets", "embedding", "A module that the elements load")
+            .below("{name}")
+            .replies(&[ok("The module.", &[(SCRIPT, "Text")])])
+            .problems(&[&NOT_FOUND])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/openapi.json"), pages: Pages::Any, ..BASE },

@@ -63,10 +63,10 @@ impl Disk {
 
     /// A video is no end in the ledger before its job can be asked for.
     fn is_written_down(&self, reply: &[u8]) -> Result<(), String> {
-        let Ok(VideoAccepted { request_id, .. }) = serde_json::from_slice(reply) else {
+        let Some(VideoAccepted { request_id, .. }) = VideoAccepted::read(reply) else {
             return Ok(());
         };
-        let job = finish(self.store().job(request_id.as_str().into())).expect("looked up");
+        let job = finish(self.store().job(request_id.clone())).expect("looked up");
         match job.is_some() {
             true => Ok(()),
             false => Err(format!("{request_id} is settled and not written down")),

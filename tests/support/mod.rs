@@ -6,7 +6,7 @@
 pub(crate) mod books;
 pub(crate) mod canary;
 pub(crate) mod client;
-#[path = "../../corpus/targets/decode.rs"]
+#[path = "../corpus/targets/decode.rs"]
 pub(crate) mod decode;
 pub(crate) mod gate;
 pub(crate) mod heard;
@@ -16,6 +16,7 @@ pub(crate) mod login;
 pub(crate) mod members;
 pub(crate) mod process;
 pub(crate) mod reply;
+pub(crate) mod server;
 mod settings;
 pub(crate) mod upstream;
 
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 pub(crate) use gate::Gate;
 pub(crate) use reply::{Ending, Reply};
+pub(crate) use server::Server;
 pub(crate) use upstream::Upstream;
 
 /// Nothing in a test takes longer than this; whatever does has failed.
@@ -45,16 +47,20 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Looks again and again until it is so, at most [`PATIENCE`].
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, is_so);
+}
+
+/// The same, for what may take another time than most.
+pub(crate) fn until_within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     const PAUSE: Duration = Duration::from_millis(5);
-    let looks = PATIENCE.as_millis() / PAUSE.as_millis();
-    for _ in 0..looks {
+    for _ in 0..patience.as_millis() / PAUSE.as_millis() {
         if is_so() {
             return;
         }
         std::thread::sleep(PAUSE);
     }
-    panic!("not within {PATIENCE:?}: {what}");
+    panic!("not within {patience:?}: {what}");
 }
 
 /// Reads again when a signal came between (a socket with a timeout is not restarted by the kernel),

@@ -10,28 +10,29 @@
 //! Guesses: every request counts, also a poll and one that is answered with 401 or 429; the window is
 //! the account's; a 429 is free, because nothing was done, so the same attempt may be sent again.
 
-mod held;
-mod layer;
 mod line;
 mod polls;
 mod queue;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::billing::RateLimit;
+use super::{Abort, Attempt, Error, What};
 use crate::clock::{self, Instant};
 use crate::config;
-use crate::store::{AccountLimit, Store};
-use queue::{Limit, Queue, Rank};
-
-pub use layer::{Windowed, layer};
+use crate::store::{AccountLimit, Place, Store};
+use queue::{Limit, Queue, Rank, Ticket};
 
 /// What holds where the gateway does not say: the contract's reference payload (2.3).
 const ASSUMED: Limit = Limit { requests: 60, period: Duration::from_secs(60) };
@@ -198,6 +199,78 @@ impl Window {
         self.change(|state, _| state.queue.waiting())
     }
 
+    /// A slot for this attempt, recorded, or why there is none by `give_up`; without that it waits for as
+    /// long as it takes. `again` is for one whose slot was of no use.
+    pub(super) async fn slot(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        give_up: Option<Instant>,
+        again: bool,
+    ) -> Result<Slot, Error> {
+        let (mut waiting, mut granted) = self.enter(attempt, again);
+        let mut cancelled = pin!(async {
+            match &attempt.ask.before_send {
+                Some(before_send) => before_send.cancelled().await,
+                None => std::future::pending().await,
+            }
+        });
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            let mut unattended = pin!(self.unattended.notified());
+            if granted.try_recv().is_ok() {
+                break;
+            }
+            let attends = give_up.is_some() || waiting.attend();
+            let wake = match give_up {
+                Some(give_up) => Some(waiting.wake(give_up)?),
+                None if attends => self.change(|state, now| state.queue.next_change(now)),
+                None => None,
+            };
+            tokio::select! {
+                biased;
+                _ = &mut granted => break,
+                () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
+                () = self.shutdown.cancelled() => return Err(Error::Draining),
+                () = &mut changed, if attends => {}
+                () = &mut unattended, if !attends => {}
+                // Any waiter that wakes grants all free slots.
+                () = sleep_until(wake.unwrap_or_else(clock::now)), if wake.is_some() => {
+                    self.change(|_, _| ());
+                }
+            }
+        }
+        waiting.has_left = true;
+        // What woke it may have been the call to look at the clock.
+        self.change(|state, _| self.relieve(state, waiting.ticket.number));
+        let slot = Slot { window: Arc::clone(self), place: Place::new(), is_used: false };
+        match self.log.took(slot.place, clock::wall()).await {
+            Ok(()) => Ok(slot),
+            Err(why) => {
+                error!(%why, "nothing is sent: it could not be recorded in the window's log");
+                Err(Error::Aborted(Abort::Unrecorded))
+            }
+        }
+    }
+
+    fn enter(self: &Arc<Self>, attempt: &Attempt, again: bool) -> (Waiting, oneshot::Receiver<()>) {
+        let (grant, granted) = oneshot::channel();
+        let rank = match &attempt.ask.what {
+            What::Billing => Rank::Own,
+            What::VideoStatus { is_watched: true, .. } => Rank::Watched,
+            What::VideoStatus { is_watched: false, .. } => Rank::Unwatched,
+            What::Chat(_) | What::Video(_) | What::Other { .. } => Rank::Purchase,
+        };
+        let caller = Arc::clone(&attempt.ask.caller);
+        let ticket = self.change(|state, _| {
+            let ticket = Ticket { number: state.next, rank, caller };
+            state.next += 1;
+            state.queue.enter(&ticket, again);
+            state.waiting.insert(ticket.number, grant);
+            ticket
+        });
+        (Waiting { window: Arc::clone(self), ticket, has_left: false }, granted)
+    }
+
     /// Changes something, then lets go who can.
     fn change<T>(&self, change: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -222,6 +295,107 @@ impl Window {
         if state.attendant.is_none() {
             self.unattended.notify_one();
         }
+    }
+}
+
+/// A place in the queue, left when it is dropped.
+struct Waiting {
+    window: Arc<Window>,
+    ticket: Ticket,
+    has_left: bool,
+}
+
+impl Waiting {
+    /// Whether this patient waiter is the one that looks at the clock: however many wait, one is woken. One
+    /// that was granted a place meanwhile leaves, and is not.
+    fn attend(&self) -> bool {
+        let number = self.ticket.number;
+        self.window.change(|state, _| {
+            state.waiting.contains_key(&number) && *state.attendant.get_or_insert(number) == number
+        })
+    }
+
+    /// When to look again; an error when there will be nothing in time. Who cannot be served in time
+    /// is told at once.
+    fn wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
+        let wake = self.window.change(|state, now| {
+            let Ticket { rank, caller, .. } = &self.ticket;
+            if now < give_up && state.queue.earliest(*rank, now) <= give_up {
+                let change = state.queue.next_change(now).unwrap_or(give_up);
+                return Ok(change.min(give_up));
+            }
+            if !state.queue.leave(&self.ticket) {
+                // It was granted at the last moment.
+                return Ok(now);
+            }
+            state.waiting.remove(&self.ticket.number);
+            let expected = state.queue.expected(*rank, caller, now);
+            Err(Error::WindowFull { retry_after: expected.duration_since(now) })
+        });
+        self.has_left = wake.is_err();
+        wake
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.has_left {
+            return;
+        }
+        let was_granted = self.window.change(|state, _| {
+            self.window.relieve(state, self.ticket.number);
+            let waited = state.queue.leave(&self.ticket);
+            let was_granted = state.waiting.remove(&self.ticket.number).is_none() && !waited;
+            if was_granted {
+                state.queue.give_back();
+            }
+            was_granted
+        });
+        if was_granted {
+            self.window.changed.notify_waiters();
+        }
+    }
+}
+
+/// A slot in the window. Dropped, it is taken for one window from then on, if it was used.
+pub(super) struct Slot {
+    window: Arc<Window>,
+    place: Place,
+    is_used: bool,
+}
+
+impl Slot {
+    /// From here on the request may reach the gateway.
+    pub(super) fn sending(&mut self) {
+        self.is_used = true;
+    }
+
+    /// The connection took no byte of it.
+    pub(super) fn unsent(mut self) {
+        self.is_used = false;
+    }
+
+    /// The reply or the failure came.
+    pub(super) fn replied(self) {
+        self.window.change(|state, _| state.queue.answered());
+    }
+
+    /// It was a 429.
+    pub(super) fn throttled(self, retry_after: Option<Duration>) {
+        self.window.change(|state, now| state.queue.shrink(retry_after, now));
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.is_used {
+            self.window.change(|state, now| state.queue.release(now));
+            self.window.log.replied(self.place, clock::wall());
+        } else {
+            self.window.change(|state, _| state.queue.give_back());
+            self.window.log.unsent(self.place);
+        }
+        self.window.changed.notify_waiters();
     }
 }
 
@@ -252,6 +426,3 @@ fn fixed(setting: config::Window) -> Option<Limit> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,6 @@
 //! `GET /bff/openapi.json` and `tollgate openapi`: the API as an OpenAPI 3.1 document, made from the rows
 //! that the gate itself reads: routes, models, problems.
 
-pub(super) mod schemas;
-
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -17,7 +15,7 @@ use utoipa::openapi::{
     Ref, Required, SecurityRequirement,
 };
 
-use super::endpoints::{self, ENDPOINTS, Endpoint, Operation, Query, Reply, may};
+use super::endpoints::{self, ENDPOINTS, Endpoint, Operation, Query, Reply, may, schemas};
 use crate::contract::catalog::Catalog;
 use crate::downstream::route::Class;
 use crate::problem::Kind;

@@ -22,9 +22,14 @@ pub(super) fn start() {
     LazyLock::force(&STARTED);
 }
 
-/// Whatever was logged so far, by all tests of this process.
-pub(crate) fn text() -> Vec<u8> {
-    lock(&LINES).clone()
+/// How much was logged so far, by all tests of this process.
+pub(super) fn length() -> usize {
+    lock(&LINES).len()
+}
+
+/// What was logged since it was as long as this.
+pub(super) fn since(length: usize) -> Vec<u8> {
+    lock(&LINES)[length..].to_vec()
 }
 
 struct Lines;

@@ -1,30 +1,30 @@
 //! The OpenAPI document against the running server: requests made from it, and made to break it.
-#![cfg(test)]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{fs, thread};
 
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tollgate::contract::money::Usd;
 use tollgate::sandbox::{Sandbox, Settings};
 
+use crate::support::Server;
+use crate::support::process::run;
+use crate::support::server::{exchange, serve};
+
 const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 /// No limit is in the way, and every order is affordable.
 const SETTINGS: &str = "store.url = \"memory\"\n\
-    limits = { requests = 1000000, seconds = 1, burst = 1000000, concurrent = 1000 }\n\
-    [server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
+    limits = { requests = 1000000, seconds = 1, burst = 1000000, concurrent = 1000 }\n";
 const WINDOW: (u32, Duration) = (1_000_000, Duration::from_secs(1));
 
 /// A gateway that counts its charges, and the real binary before it.
 struct Gate {
     sandbox: Sandbox,
-    process: Child,
-    origin: String,
+    server: Server,
     folder: TempDir,
     _runtime: Runtime,
 }
@@ -39,45 +39,18 @@ impl Gate {
             window: WINDOW,
             ..Settings::default()
         });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let gateway = listener.local_addr().unwrap();
-        let served = sandbox.clone();
-        runtime.spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            served.serve(listener, std::future::pending()).await;
-        });
+        let gateway = serve(&sandbox, &runtime);
         let folder = TempDir::with_prefix("tollgate-schema-").unwrap();
         let gateway = format!(
             "[gateway]\nbase_url = \"http://{gateway}\"\nwindow = {{ requests = 1000000, seconds = 1 }}\n"
         );
         fs::write(folder.path().join("proxy.toml"), format!("{SETTINGS}{gateway}")).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .env_clear()
-            .env("GATEWAY_API_KEY", KEY)
-            .current_dir(folder.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary starts");
-        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let origin = lines.by_ref().map_while(Result::ok).find_map(|line| {
-            let origin = line.strip_prefix("page")?.trim().to_owned();
-            Some(origin)
-        });
-        thread::spawn(move || lines.for_each(drop));
-        let origin = origin.expect("it says where it listens");
-        Self { sandbox, process, origin, folder, _runtime: runtime }
+        let server = Server::start(folder.path(), &[], &[("GATEWAY_API_KEY", KEY)]);
+        Self { sandbox, server, folder, _runtime: runtime }
     }
 
     fn get(&self, path: &str) -> String {
-        let host = self.origin.trim_start_matches("http://");
-        let mut stream = TcpStream::connect(host).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        exchange(self.server.address, "GET", path, &[], "")
     }
 
     /// Runs the schema's tests in this mode; what they were answered.
@@ -91,7 +64,7 @@ impl Gate {
         let mut tests = Command::new(&program)
             .arg("--config-file")
             .arg(&settings)
-            .args(["run", &format!("{}/bff/openapi.json", self.origin)])
+            .args(["run", &format!("{}/bff/openapi.json", self.server.origin())])
             // A stream of events does not end by itself, and has tests of its own.
             .args(["--exclude-path", "/bff/events", "--no-color", "--request-timeout", "60"])
             .args(words)
@@ -108,13 +81,6 @@ impl Gate {
         assert!(tests.wait().unwrap().success(), "{out}\n{err}");
         let replies = fs::read_to_string(replies).unwrap();
         replies.lines().map(Answered::read).collect()
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
     }
 }
 
@@ -178,18 +144,11 @@ fn requests_made_from_the_document_are_answered_as_it_says_and_only_a_success_co
 #[test]
 fn the_document_that_is_printed_is_the_one_that_is_served_to_any_page() {
     let gate = Gate::start();
-    let printed = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .arg("openapi")
-        .env_clear()
-        .current_dir(gate.folder.path())
-        .env("GATEWAY_API_KEY", KEY)
-        .output()
-        .expect("the binary starts");
-    assert!(printed.status.success());
-    let printed = String::from_utf8(printed.stdout).unwrap();
+    let printed = run(gate.folder.path(), &["openapi"], &[("GATEWAY_API_KEY", KEY)]);
+    assert_eq!(printed.code, Some(0), "{}", printed.stderr);
     let answer = gate.get("/bff/openapi.json");
     let (head, served) = answer.split_once("\r\n\r\n").expect("a head and a body");
-    assert_eq!(served, printed.trim_end());
+    assert_eq!(served, printed.stdout.trim_end());
     let head = head.to_ascii_lowercase();
     for line in ["access-control-allow-origin: *", "cross-origin-resource-policy: cross-origin"] {
         assert!(head.contains(line), "{head}");

@@ -1,6 +1,5 @@
 //! The promises of tollgate, each a module, kept over real sockets between a client and a gateway
 //! that both do whatever a test wants.
-#![cfg(test)]
 
 mod a_panic_stays_where_it_happens;
 mod at_the_edges;
@@ -8,7 +7,7 @@ mod browsers;
 mod commands;
 mod connections;
 mod cross_site;
-mod heads;
+pub(crate) mod heads;
 mod hostile;
 mod jwt;
 mod limits;
@@ -26,7 +25,6 @@ mod reload;
 mod replays;
 mod starting;
 mod subjects;
-mod support;
 mod the_account;
 mod the_key_never_leaves;
 mod the_window_holds;

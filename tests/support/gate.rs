@@ -15,11 +15,11 @@ use zeroize::Zeroizing;
 
 use super::client::{Answer, Client, Record};
 use super::in_process::{InProcess, Wrap};
+use super::lock;
 use super::members::Secrets;
 use super::process::{Process, Signal};
 use super::settings::{environment, whole};
 use super::upstream::Upstream;
-use super::{lock, log};
 
 const SETTINGS: &str = "proxy.toml";
 /// The same for the account's window.
@@ -298,10 +298,10 @@ impl Gate {
         client.answer().text()
     }
 
-    /// What it printed and logged so far; in this process, all gates together.
+    /// What it printed and logged so far. In this process, that is what all gates logged since its gateway began.
     pub(crate) fn printed(&self) -> String {
         match &self.running {
-            Running::Here(_) => String::from_utf8_lossy(&log::text()).into_owned(),
+            Running::Here(_) => String::from_utf8_lossy(&self.upstream.logged()).into_owned(),
             Running::Apart(process) => format!("{}{}", self.before, process.printed()),
         }
     }

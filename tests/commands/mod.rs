@@ -1,5 +1,4 @@
 //! What `member`, `usage`, `reconcile` and `check --online` print and change, by the real binary before a sandbox.
-#![cfg(test)]
 
 mod account;
 mod desk;

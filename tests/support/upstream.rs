@@ -14,7 +14,7 @@ use tollgate::clock::{self, Instant};
 use super::canary::Canary;
 use super::heard::{Heard, likeness, parse_head, read_head, values};
 use super::reply::{Ending, Reply};
-use super::{lock, patiently, until};
+use super::{lock, log, patiently, until};
 
 /// What a connection meets before its first request is read.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,8 @@ struct Running {
 
 struct Shared {
     canaries: Vec<Canary>,
+    /// How much this process had logged before there were these keys.
+    logged: usize,
     greet: Greeting,
     answer: Answering,
     ends: AtomicBool,
@@ -119,6 +121,7 @@ impl Upstream {
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let shared = Arc::new(Shared {
+            logged: log::length(),
             canaries: (0..keys).map(|_| Canary::new()).collect(),
             greet: Box::new(greet),
             answer: Box::new(answer),
@@ -174,6 +177,11 @@ impl Upstream {
         &self.0.shared.canaries
     }
 
+    /// What this process has logged since there are these keys.
+    pub(super) fn logged(&self) -> Vec<u8> {
+        log::since(self.0.shared.logged)
+    }
+
     /// Every request so far that was read to its end.
     pub(crate) fn heard(&self) -> Vec<Heard> {
         lock(&self.0.shared.heard).clone()
@@ -182,6 +190,17 @@ impl Upstream {
     /// When each request arrived, whatever it was.
     pub(crate) fn arrivals(&self) -> Vec<Instant> {
         lock(&self.0.shared.arrivals).clone()
+    }
+
+    /// Never more than `limit` arrivals in any stretch of `period`. An arrival is written down before its
+    /// reply: no clock is lenient here.
+    pub(crate) fn assert_held(&self, limit: usize, period: Duration) {
+        let mut arrivals = self.arrivals();
+        arrivals.sort_unstable();
+        for (place, stretch) in arrivals.windows(limit + 1).enumerate() {
+            let length = stretch[limit] - stretch[0];
+            assert!(length >= period, "{} arrivals within {length:?}, from {place} on", limit + 1);
+        }
     }
 
     /// Answers so whoever asks for the account's books.

@@ -6,13 +6,17 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use nix::sys::signal;
 use nix::unistd::Pid;
 
-use super::{lock, until};
+use super::{lock, until, until_within};
 
 pub(crate) use nix::sys::signal::Signal;
+
+/// A machine that does much else starts it within this time.
+const START: Duration = Duration::from_secs(60);
 
 /// A running tollgate.
 pub(crate) struct Process {
@@ -72,7 +76,16 @@ fn command(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> C
 impl Process {
     /// Starts `tollgate serve` in this folder, with this environment alone.
     pub(crate) fn start(folder: &Path, environment: &[(&str, &str)]) -> Self {
-        Self::spawn(command(folder, &[], environment))
+        Self::start_with(folder, &[], environment)
+    }
+
+    /// The same with arguments.
+    pub(crate) fn start_with(
+        folder: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        Self::spawn(command(folder, arguments, environment))
     }
 
     /// The same, where a file that may not grow is an error to whoever writes, not the end of it.
@@ -98,14 +111,12 @@ impl Process {
     /// The address in the first line that begins with this word.
     pub(crate) fn address(&self, word: &str) -> SocketAddr {
         let mut found = None;
-        until("tollgate says where it listens", || {
+        until_within(START, "tollgate says where it listens", || {
             let printed = self.printed();
             assert!(!self.has_closed_its_output(), "it ended: {printed}");
             // A line is whole when the next one has begun.
             let lines = printed.rsplit_once('\n').map_or("", |(lines, _)| lines);
-            let address =
-                |line: &str| line.strip_prefix(word)?.trim().strip_prefix("http://")?.parse().ok();
-            found = lines.lines().find_map(address);
+            found = lines.lines().find_map(|line| address_in(line, word));
             found.is_some()
         });
         found.expect("until it was found")
@@ -168,4 +179,15 @@ fn follow(pipe: impl Read + Send + 'static, printed: &Arc<Mutex<String>>) -> Joi
             printed.push('\n');
         }
     })
+}
+
+fn address_in(line: &str, word: &str) -> Option<SocketAddr> {
+    line.strip_prefix(word)?.trim().strip_prefix("http://")?.parse().ok()
+}
+
+#[test]
+fn the_address_is_read_from_the_line_that_names_it() {
+    let address = address_in("page      http://127.0.0.1:4711", "page");
+    assert_eq!(address, Some(SocketAddr::from(([127, 0, 0, 1], 4711))));
+    assert_eq!(address_in("tollgate 0.1.0 starts", "page"), None);
 }

@@ -1,5 +1,4 @@
 //! The library inside servers of others, as its examples show it.
-#![cfg(test)]
 
 #[path = "../../examples/axum.rs"]
 #[expect(dead_code, reason = "an example's `main` is not run here")]
