@@ -18,9 +18,8 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use zeroize::Zeroizing;
 
-use crate::access::Access;
 use crate::answer::{self, Body, BoxError};
-use crate::app::{self, App, Ends, TIDY_EVERY};
+use crate::app::{self, App, Shutdown, TIDY_EVERY};
 use crate::cli;
 use crate::config::{self, Environment};
 use crate::pipeline::Public;
@@ -195,9 +194,8 @@ pub struct Tollgate {
 
 struct Behind {
     app: App,
-    access: Arc<Access>,
     tasks: TaskTracker,
-    ends: Ends,
+    shutdown: Shutdown,
 }
 
 impl Tollgate {
@@ -214,20 +212,21 @@ impl Tollgate {
         for warning in config.warnings().iter().filter(|text| !text.starts_with("admin.")) {
             tracing::warn!("{warning}");
         }
-        let ends = Ends::default();
+        let shutdown = Shutdown::default();
         // What was begun ends again with a start that fails.
-        let (begun, served) = (ends.shutdown.clone().drop_guard(), ends.over.clone().drop_guard());
-        let lasting = {
+        let (begun, served) =
+            (shutdown.begun.clone().drop_guard(), shutdown.over.clone().drop_guard());
+        let shared = {
             let secret = || cli::secret(&config).map_err(io::Error::other);
-            waited_for(app::begin(&config, None, &host, &ends, secret))?
+            waited_for(app::begin(&config, None, &host, &shutdown, secret))?
         };
         let own = app::own_addresses(&config.server.listen)?;
-        let app = App::new(config, own, &lasting)?;
+        let app = App::new(config, own, shared)?;
         let tasks = TaskTracker::new();
         let stack = app.core(tasks.clone())?;
         begun.disarm();
         served.disarm();
-        Ok(Self { stack, behind: Arc::new(Behind { app, access: lasting.access, tasks, ends }) })
+        Ok(Self { stack, behind: Arc::new(Behind { app, tasks, shutdown }) })
     }
 
     /// What goes on besides requests: the account's balance and limit are followed, what was kept for
@@ -235,7 +234,7 @@ impl Tollgate {
     pub fn background(&self) -> impl Future<Output = ()> + Send + 'static {
         let behind = Arc::clone(&self.behind);
         async move {
-            let books = behind.app.follow_books();
+            let account = behind.app.follow_account();
             let tidying = async {
                 let mut due = interval(TIDY_EVERY);
                 loop {
@@ -243,9 +242,10 @@ impl Tollgate {
                     behind.app.tidy().await;
                 }
             };
-            let work = futures_util::future::join3(books, behind.access.follow(), tidying);
+            let members = behind.app.shared().access.follow();
+            let work = futures_util::future::join3(account, members, tidying);
             tokio::select! {
-                () = behind.ends.over.cancelled() => {}
+                () = behind.shutdown.over.cancelled() => {}
                 _ = work => {}
             }
         }
@@ -254,16 +254,16 @@ impl Tollgate {
     /// Refuses what comes from now on (503 `draining`), ends event streams, and waits for what was
     /// bought to be booked, at most `server.drain`. Drop your listener first.
     pub async fn shutdown(&self) {
-        let Behind { app, tasks, ends, .. } = &*self.behind;
-        ends.shutdown.cancel();
+        let Behind { app, tasks, shutdown } = &*self.behind;
+        shutdown.begun.cancel();
         tasks.close();
         if timeout(app.config().server.drain, tasks.wait()).await.is_err() {
             let left = tasks.len();
             tracing::warn!(left, "stopping with purchases in flight; they may have been charged");
             // Whoever still waits for one is told that its outcome is unknown.
-            ends.cut.cancel();
+            shutdown.cut.cancel();
         }
-        ends.over.cancel();
+        shutdown.over.cancel();
     }
 }
 
@@ -291,7 +291,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if self.behind.ends.shutdown.is_cancelled() {
+        if self.behind.shutdown.begun.is_cancelled() {
             let refusal = answer::refusal(Problem::new(&DRAINING).retry_after(RETURN_AFTER), "");
             return Either::Right(ready(Ok(refusal)));
         }

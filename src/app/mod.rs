@@ -1,12 +1,9 @@
 //! Builds the parts from settings and hands them to the pipeline: the only file that may name
 //! everything, and one that decides nothing.
 
-mod account;
-mod alone;
-mod begin;
-mod books;
-mod current;
-mod page;
+mod handlers;
+mod standalone;
+mod start;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::HeaderValue;
+use futures_util::future::OptionFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,15 +19,15 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 use url::Url;
 
-pub use alone::{asking, window_alone};
-pub use begin::{Ends, Starting, begin, own_addresses, prepare};
-pub use current::Current;
+pub use standalone::{standalone_gateway, standalone_window};
+pub use start::{Shutdown, begin, open, own_addresses, prepare};
 
 use crate::access::jwt::Jwt;
 use crate::access::roll::Roll;
 use crate::access::token::Secret;
 use crate::access::{Access, Door};
-use crate::billing::summary::Books;
+use crate::billing::books::Keeper;
+use crate::billing::summary::Summary;
 use crate::clock;
 use crate::config::{self, Config, Key, Mode, Target};
 use crate::downstream::body::Memory;
@@ -38,24 +35,20 @@ use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
 use crate::downstream::{self, DownstreamConfig};
 use crate::jobs::{self, Jobs, reading};
-use crate::media::Videos;
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Public};
 use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
-use crate::reports::Reports;
-use crate::routes::{self, Handlers, catalog, openapi};
+use crate::routes::{self, Handlers};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
 use crate::store::{Binding, KeyId, Limits, Refusals, Store};
 use crate::upstream::client::Client;
 use crate::upstream::keyring::Ring;
-use crate::upstream::media::Media;
 use crate::upstream::window::Window;
 use crate::upstream::{self, Ask, Reply};
-use crate::validate::ChatRules;
 
 /// Videos are dear and slow: their replies are kept at least this long.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
@@ -65,7 +58,7 @@ pub const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 /// What outlives a change of settings.
 #[derive(Clone)]
-pub struct Lasting {
+pub struct SharedState {
     /// Counts since the start of the process.
     pub metrics: Arc<Metrics>,
     /// Knows the gateway's keys, those before a change of settings included.
@@ -100,25 +93,27 @@ pub struct Lasting {
 
 /// The gate as settings describe it, ready to be served by any number of cores.
 pub struct App {
+    config: Config,
+    /// The addresses of this machine that it answers under.
+    own: Vec<IpAddr>,
+    shared: SharedState,
     downstream: Arc<DownstreamConfig>,
     handlers: Arc<Handlers>,
     gateway: Gateway,
     /// The gateway as whatever is no purchase asks it.
-    polls: BoxCloneSyncService<Ask, Reply, upstream::Error>,
+    polls: Polls,
     context: purchase::Context,
-    books: Books,
-    config: Config,
-    metrics: Arc<Metrics>,
-    crowd: Arc<Crowd>,
+    summary: Summary,
 }
+
+/// The gateway, boxed.
+type Polls = BoxCloneSyncService<Ask, Reply, upstream::Error>;
 
 /// Where the gateway is, and what opens it.
 struct Gateway {
     base: Url,
     keys: Vec<Key>,
     ring: Arc<Mutex<Ring>>,
-    window: Arc<Window>,
-    redactor: Redactor,
     /// How many with other keys or another address there were before.
     generation: u64,
 }
@@ -128,113 +123,112 @@ impl App {
     ///
     /// # Errors
     /// Settings that only the system can refuse: no trust anchors, an unreadable `page.dir`.
-    pub fn new(config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
-        let app = Self::build(config, own, lasting, None)?;
-        app.apply(lasting);
+    pub fn new(config: Config, own: Vec<IpAddr>, shared: SharedState) -> io::Result<Self> {
+        let app = Self::build(config, own, shared, None)?;
+        app.apply();
         Ok(app)
     }
 
     /// Builds the gate anew from other settings, and changes nothing that is in use:
-    /// [`take_over`](Self::take_over) does. It keeps this gate's books, so that it has nothing to ask.
+    /// [`take_over`](Self::take_over) does. It keeps this gate's billing summary, so that it has nothing to
+    /// ask.
     ///
     /// # Errors
     /// As [`App::new`].
-    pub fn renewed(&self, config: Config, own: Vec<IpAddr>, lasting: &Lasting) -> io::Result<Self> {
-        Self::build(config, own, lasting, Some(self))
+    pub fn renewed(&self, config: Config) -> io::Result<Self> {
+        Self::build(config, self.own.clone(), self.shared.clone(), Some(self))
     }
 
     fn build(
         config: Config,
         own: Vec<IpAddr>,
-        lasting: &Lasting,
+        shared: SharedState,
         old: Option<&Self>,
     ) -> io::Result<Self> {
-        let (base, keys) = gateway(&config.gateway.target, lasting)?;
-        let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
-        let (window, redactor) = (Arc::clone(&lasting.window), lasting.redactor.clone());
-        let mut gateway = Gateway { base, keys, ring, window, redactor, generation: 0 };
-        if let Some(old) = old.map(|old| &old.gateway) {
-            gateway.generation = old.generation + u64::from(!gateway.is_that_of(old));
-        }
-        let metrics = Arc::clone(&lasting.metrics);
-        let polls = gateway.stack(&config)?;
-        let limiter = Arc::new(Limiter::new(&config.limits, Arc::clone(&lasting.refusals)));
-        let books = match old {
-            Some(old) => old.books.clone(),
-            None => account::books(polls.clone(), lasting.credit.clone(), &gateway.keys),
+        let gateway = Gateway::new(&config, &shared, old.map(|old| &old.gateway))?;
+        let polls = BoxCloneSyncService::new(gateway.stack(&config, &shared)?);
+        let limiter = Arc::new(Limiter::new(&config.limits, Arc::clone(&shared.refusals)));
+        let summary = match old {
+            Some(old) => old.summary.clone(),
+            None => {
+                let (credit, window) = (shared.credit.clone(), Arc::clone(&shared.window));
+                Summary::new(polls.clone(), &gateway.keys, credit, window)
+            }
         };
-        let origins = page::media_origins(&config, lasting);
-        let keys: Arc<[KeyId]> = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
-        let media = Media::new(origins.clone(), config.gateway.connect_timeout);
-        let handlers = Handlers {
-            access: Arc::clone(&lasting.access),
-            admit: account::admit(&limiter),
-            catalog: catalog::render(&config.catalog, &page::facts(&config, origins, lasting)),
-            ledger_name: HeaderValue::try_from(&*lasting.store.name()).map_err(io::Error::other)?,
-            openapi: openapi::document(&config.catalog),
-            rules: ChatRules {
-                catalog: Arc::new(config.catalog.clone()),
-                fields: config.gateway.chat_fields.clone(),
-            },
-            me: account::me(&config, &books, lasting, &limiter),
-            spend: account::spend(&config, lasting),
-            admin: account::admin(&books, lasting),
-            reports: Reports::default(),
-            further: account::further(&config, polls.clone()),
-            jobs: lasting.jobs.clone(),
-            redactor: lasting.redactor.clone(),
-            videos: Videos::new(
-                media,
-                words(&config),
-                lasting.jobs.clone(),
-                !config.access.allowed_origins.is_empty(),
-            ),
-            page: page::page(&config),
-        };
+        let handlers = handlers::handlers(&config, &shared, &limiter, &summary, polls.clone())?;
         let downstream = DownstreamConfig {
             origins: config.access.allowed_origins.clone().into(),
-            hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own)),
+            hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own.clone())),
             trusted: config.server.trusted_proxies.clone().into(),
-            access: Arc::clone(&lasting.access),
-            routes: account::routes(&config),
+            access: Arc::clone(&shared.access),
+            routes: handlers::routes(&config),
             limiter,
             bodies: (&config.server).into(),
-            memory: Arc::clone(&lasting.bodies),
+            memory: Arc::clone(&shared.bodies),
             refusals: Arc::default(),
-            metrics: Arc::clone(&metrics),
+            metrics: Arc::clone(&shared.metrics),
         };
+        let keys = gateway.keys.iter().map(|key| KeyId(key.id())).collect();
         let context = purchase::Context {
-            ledger: lasting.store.clone(),
-            binding: lasting.binding.of_gateway(gateway.generation),
-            running: lasting.running.clone(),
-            refusals: Arc::clone(&lasting.refusals),
-            credit: lasting.credit.clone(),
-            jobs: lasting.jobs.clone(),
+            ledger: shared.store.clone(),
+            binding: shared.binding.of_gateway(gateway.generation),
+            running: shared.running.clone(),
+            refusals: Arc::clone(&shared.refusals),
+            credit: shared.credit.clone(),
+            jobs: shared.jobs.clone(),
             keys,
             terms: terms(&config),
-            metrics: Arc::clone(&metrics),
-            cut: lasting.cut.clone(),
+            metrics: Arc::clone(&shared.metrics),
+            cut: shared.cut.clone(),
         };
-        let crowd = Arc::clone(&lasting.crowd);
-        let (handlers, polls) = (Arc::new(handlers), BoxCloneSyncService::new(polls));
-        let downstream = Arc::new(downstream);
-        Ok(Self { downstream, handlers, gateway, polls, context, books, config, metrics, crowd })
+        let (downstream, handlers) = (Arc::new(downstream), Arc::new(handlers));
+        Ok(Self { config, own, shared, downstream, handlers, gateway, polls, context, summary })
     }
 
-    /// Has what outlives a change of settings go by the settings of this gate.
-    fn apply(&self, lasting: &Lasting) {
-        let Self { downstream, config, context, .. } = self;
-        lasting.jobs.follow(jobs::Setup {
+    /// Applies the settings of this gate to what outlives a change of settings.
+    fn apply(&self) {
+        let Self { config, shared, downstream, .. } = self;
+        shared.jobs.follow(jobs::Setup {
             gateway: self.polls.clone(),
-            keys: Arc::clone(&context.keys),
+            keys: Arc::clone(&self.context.keys),
             words: words(config),
             is_public: !config.is_private(),
         });
-        lasting.hosts.store(Arc::clone(&downstream.hosts));
-        lasting.window.follow(config.gateway.window);
+        shared.hosts.store(Arc::clone(&downstream.hosts));
+        shared.window.follow(config.gateway.window);
         let (most, trusted) =
             (config.server.max_connections_per_address, downstream.trusted.clone());
-        lasting.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
+        shared.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
+    }
+
+    /// Takes the place of `old`: its settings hold from now on, and its gateway is asked for the billing
+    /// summary; at once if the keys or the gateway's address changed, as the account may be another one.
+    pub fn take_over(&self, old: &Self) {
+        self.apply();
+        let is_another = !self.gateway.is_that_of(&old.gateway);
+        self.summary.ask_through(self.polls.clone(), &self.gateway.keys, is_another);
+        if is_another {
+            self.context.binding.ask_again();
+        }
+    }
+
+    /// Follows the account: its balance, its rate limit, whether it is the ledger's account; and notes a
+    /// checkpoint for reconciliation. Play money is never reconciled. It ends with the gate.
+    pub fn follow_account(&self) -> impl Future<Output = ()> + Send + 'static {
+        let following = self.summary.run();
+        let purchase::Context { ledger, binding, .. } = &self.context;
+        let is_live = matches!(self.config.gateway.target, Target::Live { .. });
+        let keeper = is_live.then(|| Keeper::new(ledger.clone(), binding.clone()));
+        let keeping = keeper.map(|keeper| keeper.run(self.summary.latest()));
+        let keeping = OptionFuture::from(keeping);
+        async {
+            futures_util::join!(following, keeping);
+        }
+    }
+
+    /// What the gateway says of the account.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
@@ -246,7 +240,7 @@ impl App {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<crate::answer::BoxError>,
     {
-        let gateway = self.gateway.stack(&self.config)?;
+        let gateway = self.gateway.stack(&self.config, &self.shared)?;
         let purchases = pipeline::purchases(&self.context, tasks, gateway);
         let routes = routes::service(Arc::clone(&self.handlers), purchases);
         Ok(pipeline::downstream(&self.downstream, routes))
@@ -266,6 +260,11 @@ impl App {
         }
     }
 
+    /// What outlives a change of settings.
+    pub fn shared(&self) -> &SharedState {
+        &self.shared
+    }
+
     /// The settings that this gate was built from.
     pub fn config(&self) -> &Config {
         &self.config
@@ -277,16 +276,41 @@ impl App {
             header_timeout: self.config.server.header_timeout,
             idle_timeout: self.config.server.idle_timeout,
             connections: Arc::new(Semaphore::new(self.config.server.max_connections)),
-            crowd: Arc::clone(&self.crowd),
-            metrics: Arc::clone(&self.metrics),
+            crowd: Arc::clone(&self.shared.crowd),
+            metrics: Arc::clone(&self.shared.metrics),
         }
     }
 }
 
 impl Gateway {
+    /// The gateway of the settings, after the `old` one.
+    fn new(config: &Config, shared: &SharedState, old: Option<&Self>) -> io::Result<Self> {
+        let (base, keys) = match (&config.gateway.target, &shared.sandbox) {
+            (Target::Live { base_url, keys }, _) => (base_url.clone(), keys.clone()),
+            (Target::Sandbox, Some((sandbox, address))) => {
+                let base = Url::parse(&format!("http://{address}")).map_err(io::Error::other)?;
+                (base, sandbox.keys().into_iter().map(Key::new).collect())
+            }
+            (Target::Sandbox, None) => return Err(io::Error::other("the sandbox is not running")),
+        };
+        let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
+        let mut gateway = Self { base, keys, ring, generation: 0 };
+        if let Some(old) = old {
+            gateway.generation = old.generation + u64::from(!gateway.is_that_of(old));
+        }
+        Ok(gateway)
+    }
+
+    /// Whether it answers for the same account, as far as the settings tell.
+    fn is_that_of(&self, other: &Self) -> bool {
+        let ids = |keys: &[Key]| keys.iter().map(Key::id).collect::<Vec<_>>();
+        self.base == other.base && ids(&self.keys) == ids(&other.keys)
+    }
+
     fn stack(
         &self,
         config: &Config,
+        shared: &SharedState,
     ) -> io::Result<
         impl Service<Ask, Response = Reply, Error = upstream::Error, Future: Send>
         + Clone
@@ -294,10 +318,10 @@ impl Gateway {
         + Sync
         + use<>,
     > {
-        let redactor = self.redactor.clone();
+        let redactor = shared.redactor.clone();
         Ok(pipeline::gateway(upstream::Gateway {
             ring: Arc::clone(&self.ring),
-            window: Arc::clone(&self.window),
+            window: Arc::clone(&shared.window),
             max_wait: config.gateway.max_wait,
             transport: Client::new(&self.base, &self.keys, &config.gateway, redactor)?,
         }))
@@ -339,17 +363,6 @@ pub fn sandbox(config: &Config) -> Sandbox {
         job_time: config.sandbox.job_time,
         ..sandbox::Settings::default()
     })
-}
-
-fn gateway(target: &Target, lasting: &Lasting) -> io::Result<(Url, Vec<Key>)> {
-    match (target, &lasting.sandbox) {
-        (Target::Live { base_url, keys }, _) => Ok((base_url.clone(), keys.clone())),
-        (Target::Sandbox, Some((sandbox, address))) => {
-            let base = Url::parse(&format!("http://{address}")).map_err(io::Error::other)?;
-            Ok((base, sandbox.keys().into_iter().map(Key::new).collect()))
-        }
-        (Target::Sandbox, None) => Err(io::Error::other("the sandbox is not running")),
-    }
 }
 
 /// What purchases are made under.

@@ -2,5 +2,4 @@
 
 pub mod books;
 pub mod reconcile;
-pub mod statement;
 pub mod summary;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use super::open_files::{self, Capacity};
+use super::process::{self, Capacity};
 use super::secret::secret;
 use super::{Exit, Loaded, refuse};
 use crate::access::SecretFault;
@@ -33,7 +33,7 @@ pub async fn check(
         return Ok(Exit::Mistake);
     }
     let members = count(&loaded.config).await;
-    let (server, capacity) = (&loaded.config.server, open_files::foreseen(&loaded.config.server));
+    let (server, capacity) = (&loaded.config.server, process::foreseen(&loaded.config.server));
     if capacity.is_lowered(server) {
         writeln!(
             err,

@@ -1,14 +1,11 @@
 //! The command line: what was asked for, and one file per command.
 
-mod asking;
 mod check;
-mod exposed;
-mod harden;
+mod core;
 mod ledger;
-mod log;
 mod member;
 mod online;
-mod open_files;
+mod process;
 mod purchase;
 mod reconcile;
 mod reload;
@@ -28,9 +25,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub use check::check;
-pub use harden::harden;
 pub use member::{Change, member};
 pub use online::online;
+pub use process::harden;
 pub use purchase::{PurchaseAction, purchase};
 pub use reconcile::reconcile;
 pub use sandbox::sandbox;

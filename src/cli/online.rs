@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use super::asking::{self, Beside, Way};
-use super::{Exit, Loaded, check, ledger};
+use super::ledger::{self, Beside, Way};
+use super::{Exit, Loaded, check};
 use crate::app;
+use crate::billing::summary::{cents, shown};
 use crate::clock;
 use crate::config::{Config, Fault, Key, Store, Target};
-use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
+use crate::reports::text::plain;
 use crate::store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, Counter, KeyRow, Listing};
@@ -37,7 +38,7 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
         return Ok(Exit::Done);
     };
     let way = match &config.store {
-        Store::Sqlite(_) => ledger::file(config).ok().map(|path| asking::way(config, path)),
+        Store::Sqlite(_) => ledger::file(config).ok().map(|path| ledger::way(config, path)),
         Store::Memory => None,
     };
     let log = match way {
@@ -55,13 +56,17 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
             store::Store::in_memory(Arc::new(clock::wall))
         }
     };
-    let window = app::window_alone(log, &config.gateway).await;
+    let window = app::standalone_window(log, &config.gateway).await;
     let mut listing = None;
     let mut accepted = Vec::with_capacity(keys.len());
     for key in keys {
         // A ring of its own for each, so that none stands in for another.
-        let gateway =
-            app::asking(&config.gateway, base_url, std::slice::from_ref(key), Arc::clone(&window))?;
+        let gateway = app::standalone_gateway(
+            &config.gateway,
+            base_url,
+            std::slice::from_ref(key),
+            Arc::clone(&window),
+        )?;
         match billing::ask(gateway).await {
             Ok(listed) => {
                 accepted.push(true);
@@ -124,17 +129,12 @@ async fn ask_through(
 
 /// Whether a key that works is listed so.
 fn works(prefix: &str, listed: &[KeyRow]) -> bool {
-    listed.iter().any(|row| row.revoked_at.is_none() && shown(row) == prefix)
-}
-
-/// The public part of a key, without what stands for the rest.
-fn shown(row: &KeyRow) -> &str {
-    row.key_prefix.trim_end_matches(['.', '…', '*'])
+    listed.iter().any(|row| row.revoked_at.is_none() && shown(&row.key_prefix) == prefix)
 }
 
 /// The longest listed prefix that is one of this key, and not the whole of it.
 fn prefix<'a>(key: &Key, listed: &'a [KeyRow]) -> Option<&'a str> {
-    let prefixes = listed.iter().map(shown);
+    let prefixes = listed.iter().map(|row| shown(&row.key_prefix));
     let fits = prefixes.filter(|prefix| {
         prefix.len() > KEY_PREFIX.len()
             && prefix.len() < key.expose().len()
@@ -144,7 +144,7 @@ fn prefix<'a>(key: &Key, listed: &'a [KeyRow]) -> Option<&'a str> {
 }
 
 fn print(Listing { keys, billing }: &Listing, out: &mut impl Write) -> io::Result<()> {
-    let dollars = |cents| Usd::cents(cents).unwrap_or(Usd::micros(u64::MAX)).short();
+    let dollars = |amount| cents(amount).short();
     let (limit, usage) = (billing.rate_limit, billing.usage);
     writeln!(out, "balance   {}", dollars(billing.balance_cents))?;
     writeln!(out, "limit     {} requests in {} s", limit.requests, limit.window_seconds)?;
@@ -175,12 +175,6 @@ fn print(Listing { keys, billing }: &Listing, out: &mut impl Write) -> io::Resul
     Ok(())
 }
 
-/// Somebody else's words without what moves a terminal's cursor or turns its text around.
-pub(super) fn plain(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,10 +202,5 @@ mod tests {
             let listed: Vec<_> = listed.iter().map(|prefix| row(prefix)).collect();
             assert_eq!(prefix(&key, &listed), named, "{listed:?}");
         }
-    }
-
-    #[test]
-    fn the_gateways_words_move_no_cursor() {
-        assert_eq!(plain("a\u{1b}[31mb\r\n\u{202e}c é"), "a[31mbc é");
     }
 }

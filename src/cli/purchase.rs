@@ -9,13 +9,13 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::online::plain;
 use super::reconcile::keep;
 use super::{Exit, ledger};
 use crate::app;
 use crate::billing::books::charged;
 use crate::clock::{self, iso8601};
 use crate::config::Config;
+use crate::reports::text::{plain, table};
 use crate::store::{Ending, PurchaseId, Row, State, Store};
 
 /// What to do with purchases.
@@ -169,7 +169,10 @@ fn name(row: &Row) -> String {
 
 fn list(rows: &[Row], format: Format, out: &mut impl Write) -> io::Result<()> {
     match format {
-        Format::Table => table(rows, out),
+        Format::Table => {
+            let head = ["id", "when", "caller", "service", "model", "price", "state"];
+            write!(out, "{}", table(head, rows.iter().map(cells), head.len()))
+        }
         Format::Json => {
             serde_json::to_writer(&mut *out, &rows.iter().map(Listed::of).collect::<Vec<_>>())?;
             writeln!(out)
@@ -177,28 +180,16 @@ fn list(rows: &[Row], format: Format, out: &mut impl Write) -> io::Result<()> {
     }
 }
 
-fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
-    let head = ["id", "when", "caller", "service", "model", "price", "state"].map(str::to_owned);
-    let cells = |row: &Row| {
-        [
-            row.id.to_string(),
-            iso8601(row.at),
-            plain(&row.caller),
-            row.service.name().to_owned(),
-            plain(&row.model),
-            row.toll.to_string(),
-            row.state.shown().to_owned(),
-        ]
-    };
-    let lines: Vec<_> = std::iter::once(head).chain(rows.iter().map(cells)).collect();
-    let widths: [usize; 7] = std::array::from_fn(|column| {
-        lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default()
-    });
-    for cells in &lines {
-        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        writeln!(out, "{}", padded.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+fn cells(row: &Row) -> [String; 7] {
+    [
+        row.id.to_string(),
+        iso8601(row.at),
+        plain(&row.caller),
+        row.service.name().to_owned(),
+        plain(&row.model),
+        row.toll.to_string(),
+        row.state.shown().to_owned(),
+    ]
 }
 
 /// A purchase in JSON; money as decimal strings of six places.

@@ -1,77 +1,55 @@
 //! Reads the settings again while the server runs, on SIGHUP: all of them hold, or none.
 
 use std::io;
-use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::Path;
 
 use tracing::{error, info, warn};
 
-use super::serve::Core;
-use super::{load, open_files, refuse};
-use crate::app::{App, Lasting};
+use super::core::Core;
+use super::{load, process, refuse};
+use crate::app::App;
 use crate::config::{Config, Target};
 
-/// What SIGHUP needs to build the gate anew.
-pub(super) struct Reload {
-    pub(super) config_path: Option<PathBuf>,
-    /// The settings file that was read at the start: without it, its budgets would be gone.
-    pub(super) file: Option<PathBuf>,
-    pub(super) own: Vec<IpAddr>,
-    pub(super) lasting: Lasting,
+/// Returns the new gate, which every core has by then; or the old one, with the reason in the log.
+pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> App {
+    match rebuild(&old, config_path, cores) {
+        Ok(new) => {
+            info!("settings read again");
+            new
+        }
+        Err(reason) => {
+            error!("the new settings are refused, the old ones stay: {reason}");
+            old
+        }
+    }
 }
 
-impl Reload {
-    /// The new gate in every core, or the old one with the reason in the log.
-    pub(super) fn run(&self, old: App, cores: &[Core]) -> App {
-        match self.rebuild(&old, cores) {
-            Ok(new) => {
-                info!("settings read again");
-                new
-            }
-            Err(reason) => {
-                error!("the new settings are refused, the old ones stay: {reason}");
-                old
-            }
+fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, String> {
+    let mut loaded = load(config_path).map_err(|faults| {
+        let mut text = Vec::new();
+        refuse(&faults, &mut text).ok();
+        String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
+    })?;
+    process::raise_and_fit(&mut loaded.config.server);
+    for (setting, effect) in changed(old.config(), &loaded.config) {
+        match effect {
+            Effect::Refused => return Err(format!("{setting} can only change with a restart")),
+            Effect::Later => warn!(setting, "takes effect with a restart only"),
         }
     }
-
-    fn rebuild(&self, old: &App, cores: &[Core]) -> Result<App, String> {
-        if let Some(file) = &self.file
-            && !file.exists()
-        {
-            return Err(format!("{} was read at the start, and is not there now", file.display()));
-        }
-        let mut loaded = load(self.config_path.as_deref()).map_err(|faults| {
-            let mut text = Vec::new();
-            refuse(&faults, &mut text).ok();
-            String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
-        })?;
-        open_files::raise_and_fit(&mut loaded.config.server);
-        for (setting, effect) in changed(old.config(), &loaded.config) {
-            match effect {
-                Effect::Refused => {
-                    return Err(format!("{setting} can only change with a restart"));
-                }
-                Effect::Later => warn!(setting, "takes effect with a restart only"),
-            }
-        }
-        for warning in &loaded.warnings {
-            warn!("{warning}");
-        }
-        let app = old
-            .renewed(loaded.config, self.own.clone(), &self.lasting)
-            .map_err(|error| error.to_string())?;
-        let stacks: io::Result<Vec<_>> =
-            cores.iter().map(|core| app.core(core.tasks.clone())).collect();
-        let stacks = stacks.map_err(|error| error.to_string())?;
-        // First: nothing goes to another account by the former one's rate limit.
-        app.take_over(old, &self.lasting);
-        for (core, stack) in cores.iter().zip(stacks) {
-            core.stack.exchange(stack);
-        }
-        self.lasting.access.look_again();
-        Ok(app)
+    for warning in &loaded.warnings {
+        warn!("{warning}");
     }
+    let app = old.renewed(loaded.config).map_err(|error| error.to_string())?;
+    let stacks: io::Result<Vec<_>> = cores.iter().map(|core| core.stack(&app)).collect();
+    let stacks = stacks.map_err(|error| error.to_string())?;
+    // First: nothing goes to another account by the former one's rate limit.
+    app.take_over(old);
+    for (core, stack) in cores.iter().zip(stacks) {
+        core.exchange(stack);
+    }
+    app.shared().access.look_again();
+    Ok(app)
 }
 
 /// What becomes of a setting that a running server cannot change.
@@ -111,7 +89,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::app::{self, Ends};
+    use crate::app::{self, Shutdown};
 
     #[tokio::test]
     async fn reload_takes_no_slot_and_leaves_no_task() {
@@ -120,14 +98,12 @@ mod tests {
         fs::write(&path, "server.listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\n")
             .unwrap();
         let loaded = load(Some(&path)).expect("settings of a sandbox");
-        let (ends, runtime) = (Ends::default(), Handle::current());
+        let (shutdown, runtime) = (Shutdown::default(), Handle::current());
         let secret = || Err(io::Error::other("nobody logs in"));
-        let lasting = app::begin(&loaded.config, None, &runtime, &ends, secret).await.unwrap();
-        let (config_path, file) = (Some(path), loaded.file);
-        let reload = Reload { config_path, file, own: vec![], lasting: lasting.clone() };
-        let mut app = App::new(loaded.config, vec![], &lasting).unwrap();
-        tokio::spawn(app.follow_books());
-        let free = || lasting.window.free();
+        let shared = app::begin(&loaded.config, None, &runtime, &shutdown, secret).await.unwrap();
+        let mut app = App::new(loaded.config, vec![], shared.clone()).unwrap();
+        tokio::spawn(app.follow_account());
+        let free = || shared.window.free();
         for _ in 0..1_000 {
             // The limit was told, and takes a slot itself.
             if free() == 59 {
@@ -138,12 +114,12 @@ mod tests {
         assert_eq!(free(), 59);
         let tasks = runtime.metrics().num_alive_tasks();
         for _ in 0..50 {
-            app = reload.run(app, &[]);
+            app = reload(app, Some(&path), &[]);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(free(), 59);
         let left = runtime.metrics().num_alive_tasks();
         assert!(left <= tasks, "{left} tasks after 50 reloads, {tasks} before");
-        ends.over.cancel();
+        shutdown.over.cancel();
     }
 }

@@ -3,38 +3,32 @@
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use tokio::net::TcpListener;
-use tokio::runtime::{self, Runtime};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::check::{budgets, callers, gateway};
-use super::reload::Reload;
+use super::core::{Core, runtime};
+use super::reload::reload;
 use super::secret::secret;
 use super::signals::{Signals, wait_for_the_end, watch_the_end};
-use super::{Exit, Loaded, log, open_files};
+use super::{Exit, Loaded, process};
 use crate::access::SecretFault;
-use crate::app::{self, App, Current, Ends, Lasting, Starting};
+use crate::app::{self, App, SharedState, Shutdown};
 use crate::config::Config;
-use crate::downstream::caller::{Introduced, Peer};
 use crate::downstream::host::Hosts;
 use crate::routes::ops::Ops;
 use crate::server;
+use crate::store::sqlite::Opening;
 
 /// What serves a listener.
 type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// How long the last answers may take after `server.drain`.
-const FLUSH: Duration = Duration::from_secs(2);
 
 /// Runs the proxy until it is told to stop. `new_account` gives the ledger to the gateway's account.
 ///
@@ -51,37 +45,38 @@ pub fn serve(
     let behind = runtime()?;
     // Before anybody can know that we run: from the first listener on, a signal means a stop in good order.
     let mut signals = behind.block_on(async { Signals::new() })?;
-    log::start(config.log);
+    process::start_log(config.log);
     for warning in loaded.warnings {
         warn!("{warning}");
     }
-    open_files::raise_and_fit(&mut config.server);
+    process::raise_and_fit(&mut config.server);
     // All sockets before the first request: half a server is none.
     let listeners =
         config.server.listen.iter().map(|at| bind(*at)).collect::<io::Result<Vec<_>>>()?;
     let admin = bind(config.admin.listen)?;
-    let ends = Ends::default();
+    let shutdown = Shutdown::default();
     let finding = || secret(&config);
     let preparing =
-        app::prepare(&config, Some(admin.local_addr()?), behind.handle(), &ends, finding);
+        app::prepare(&config, Some(admin.local_addr()?), behind.handle(), &shutdown, finding);
     let Some(prepared) = behind.block_on(signals.unless_ended(preparing)) else {
         info!("stopped before the start was over");
         return Ok(Exit::Done);
     };
-    let (lasting, starting) = match prepared {
+    let (shared, opening) = match prepared {
         Err(error) => return refused(error, err),
         Ok(prepared) => prepared,
     };
     if new_account {
-        lasting.binding.renew();
-        lasting.window.forget_limit();
+        shared.binding.renew();
+        shared.window.forget_limit();
     }
     let own = app::own_addresses(&config.server.listen)?;
-    let app = App::new(config, own.clone(), &lasting)?;
-    let cores = start_cores(&app, &listeners, &ends)?;
-    let reload = Reload { config_path, file: loaded.file, own, lasting: lasting.clone() };
-    let server = Server { lasting, ends, cores, reload, is_open: Arc::default() };
-    behind.block_on(server.live(app, starting, (listeners, admin), &mut signals, (out, err)))
+    // A file that was read must still be there at a reload: without it, its budgets would be gone.
+    let config_path = config_path.or(loaded.file);
+    let app = App::new(config, own, shared.clone())?;
+    let cores = Core::start_all(&app, &listeners, &shutdown)?;
+    let server = Server { shared, shutdown, cores, config_path, is_open: Arc::default() };
+    behind.block_on(server.live(app, opening, (listeners, admin), &mut signals, (out, err)))
 }
 
 /// A start that was refused: by a secret that is another one than before, with what to do; else by the system.
@@ -95,10 +90,10 @@ fn refused(error: io::Error, err: &mut impl Write) -> io::Result<Exit> {
 
 /// What runs until a signal ends it.
 struct Server {
-    lasting: Lasting,
-    ends: Ends,
+    shared: SharedState,
+    shutdown: Shutdown,
     cores: Vec<Core>,
-    reload: Reload,
+    config_path: Option<PathBuf>,
     /// Whether purchases can be made.
     is_open: Arc<AtomicBool>,
 }
@@ -108,7 +103,7 @@ impl Server {
     async fn live(
         self,
         app: App,
-        starting: Starting,
+        opening: Option<Opening>,
         (listeners, admin): (Vec<StdListener>, StdListener),
         signals: &mut Signals,
         (out, err): (&mut impl Write, &mut impl Write),
@@ -118,12 +113,12 @@ impl Server {
         let operators = self.operators(&app, &admin)?;
         let at = admin.local_addr()?;
         tokio::spawn(operators(TcpListener::from_std(admin)?, end.clone()));
-        let access = Arc::clone(&self.lasting.access);
+        let access = Arc::clone(&self.shared.access);
         tokio::spawn(async move { access.follow().await });
         for listener in &listeners {
             info!(page = %listener.local_addr()?, admin = %at, "listening");
         }
-        let begun = signals.unless_ended(starting.finish(&self.lasting)).await;
+        let begun = signals.unless_ended(app::open(&self.shared, opening)).await;
         if let Some(Err(error)) = begun {
             return refused(error, err);
         }
@@ -137,12 +132,12 @@ impl Server {
         drop(listeners);
         let drain = app.config().server.drain;
         if is_open {
-            tokio::spawn(app.follow_books());
+            tokio::spawn(app.follow_account());
             self.run(app, signals).await;
         }
-        let exit = self.stop(drain).await;
+        self.stop(drain).await;
         end.cancel();
-        Ok(exit)
+        Ok(Exit::Done)
     }
 
     /// What serves the admin listener until it is told to end.
@@ -152,21 +147,21 @@ impl Server {
         admin: &StdListener,
     ) -> io::Result<impl FnOnce(TcpListener, CancellationToken) -> Serving + use<>> {
         let own = app::own_addresses(&[admin.local_addr()?])?;
-        let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.lasting.hosts));
+        let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));
         let guard =
             move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
-        let (shutdown, is_open) = (self.ends.shutdown.clone(), Arc::clone(&self.is_open));
+        let (shutdown, is_open) = (self.shutdown.begun.clone(), Arc::clone(&self.is_open));
         let ready = move || !shutdown.is_cancelled();
         let service = Ops {
             is_open: Arc::new(move || is_open.load(Ordering::Acquire)),
-            access: Some(Arc::clone(&self.lasting.access)),
-            statement: Some(app.statement()),
+            access: Some(Arc::clone(&self.shared.access)),
+            summary: Some(app.summary().clone()),
             guard: Arc::new(guard),
             own: own.into(),
-            ..Ops::new(Arc::clone(&self.lasting.metrics), ready)
+            ..Ops::new(Arc::clone(&self.shared.metrics), ready)
         };
         // Who reaches the admin listener at all is not among those who crowd out each other.
-        let connections = Arc::new(Semaphore::new(open_files::OPS_CONNECTIONS));
+        let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
         let settings = server::Settings { crowd: Arc::default(), connections, ..app.server() };
         Ok(move |listener, end| -> Serving {
             let introduce = move |peer: SocketAddr| service.asked_from(peer.ip());
@@ -176,16 +171,16 @@ impl Server {
 
     /// Serves until the first SIGTERM or SIGINT.
     async fn run(&self, app: App, signals: &mut Signals) {
-        let reload = |app| self.reload.run(app, &self.cores);
+        let reload = |app| reload(app, self.config_path.as_deref(), &self.cores);
         wait_for_the_end(app, App::tidy, reload, signals).await;
     }
 
     /// Finishes what is under way, for at most `drain` from now on.
-    async fn stop(self, drain: Duration) -> Exit {
-        self.ends.shutdown.cancel();
+    async fn stop(self, drain: Duration) {
+        self.shutdown.begun.cancel();
         info!("stopping: finishing what is under way");
         watch_the_end(drain);
-        drained(self.cores, drain, &self.ends.cut).await
+        Core::drain_all(self.cores, drain, &self.shutdown).await;
     }
 
     /// Where the page is, what it costs, who may come: the first thing that a person reads.
@@ -200,7 +195,7 @@ impl Server {
         for listener in listeners {
             writeln!(out, "page      http://{}", listener.local_addr()?)?;
         }
-        let count = self.lasting.access.count();
+        let count = self.shared.access.count();
         writeln!(out, "gateway   {}", gateway(&config.gateway.target))?;
         writeln!(out, "callers   {}", callers(&config.access.mode, count))?;
         writeln!(out, "budgets   {}", budgets(&config.budget))?;
@@ -220,85 +215,4 @@ fn bind(at: SocketAddr) -> io::Result<StdListener> {
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}"));
     server::bind(at).map_err(named)
-}
-
-fn runtime() -> io::Result<Runtime> {
-    runtime::Builder::new_current_thread().enable_all().build()
-}
-
-/// A core: a thread with a runtime, a stack and a share of every listener.
-pub(super) struct Core {
-    pub(super) stack: Current<Incoming>,
-    pub(super) tasks: TaskTracker,
-    thread: thread::JoinHandle<()>,
-    ended: tokio::sync::oneshot::Receiver<()>,
-}
-
-fn start_cores(app: &App, listeners: &[StdListener], ends: &Ends) -> io::Result<Vec<Core>> {
-    let count = thread::available_parallelism()?.get();
-    let settings = app.server();
-    let start = |number: usize| {
-        let tasks = TaskTracker::new();
-        let stack = Current::new(app.core(tasks.clone())?);
-        let listeners =
-            listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
-        let runtime = runtime()?;
-        let (at_end, ended) = tokio::sync::oneshot::channel();
-        let serving =
-            serve_core(listeners, stack.clone(), tasks.clone(), settings.clone(), ends.clone());
-        let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
-            if let Err(error) = runtime.block_on(serving) {
-                error!(%error, "a core cannot serve");
-            }
-            // Not waited for: a name that does not resolve must not outlast the drain.
-            runtime.shutdown_background();
-            at_end.send(()).ok();
-        })?;
-        Ok(Core { stack, tasks, thread, ended })
-    };
-    (0..count).map(start).collect()
-}
-
-async fn serve_core(
-    listeners: Vec<StdListener>,
-    stack: Current<Incoming>,
-    tasks: TaskTracker,
-    settings: server::Settings,
-    ends: Ends,
-) -> io::Result<()> {
-    let serving = TaskTracker::new();
-    for listener in listeners {
-        let stack = stack.clone();
-        let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
-        let listener = TcpListener::from_std(listener)?;
-        serving.spawn(server::run(listener, introduce, settings.clone(), ends.shutdown.clone()));
-    }
-    serving.close();
-    serving.wait().await;
-    // Connections are gone; what they bought may still be on its way.
-    tasks.close();
-    ends.cut.run_until_cancelled(tasks.wait()).await;
-    Ok(())
-}
-
-async fn drained(cores: Vec<Core>, drain: Duration, cut: &CancellationToken) -> Exit {
-    let in_flight: Vec<_> = cores.iter().map(|core| core.tasks.clone()).collect();
-    let mut finish = pin!(async {
-        for core in cores {
-            if core.ended.await.is_err() {
-                error!("a core ended by a panic");
-            }
-            // It has ended: this does not block.
-            core.thread.join().ok();
-        }
-    });
-    if timeout(drain, &mut finish).await.is_err() {
-        let left: usize = in_flight.iter().map(TaskTracker::len).sum();
-        warn!(left, "stopping with purchases in flight; they may have been charged");
-        // Whoever still waits for one is told so, instead of a connection that just ends.
-        cut.cancel();
-        timeout(FLUSH, finish).await.ok();
-    }
-    info!("stopped");
-    Exit::Done
 }

@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::{Exit, ledger};
 use crate::clock::{self, Date};
 use crate::config::Config;
-use crate::reports::csv::cell;
-use crate::reports::usage::{self, Sum, Usage};
-use crate::store::{Row, Store};
+use crate::reports::text::{csv, table};
+use crate::reports::usage::{Sum, Usage, day};
+use crate::store::{CallerSpending, Store};
 
 /// `--by`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -81,6 +81,24 @@ impl Since {
     }
 }
 
+impl By {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Member => "member",
+            Self::Model => "model",
+            Self::Day => "day",
+        }
+    }
+
+    fn key(self, row: &CallerSpending) -> String {
+        match self {
+            Self::Member => row.caller.clone(),
+            Self::Model => row.model.clone(),
+            Self::Day => day(row.day),
+        }
+    }
+}
+
 /// Prints the report to `out`; a ledger that cannot be read is a sentence on `err`.
 ///
 /// # Errors
@@ -98,69 +116,41 @@ pub async fn usage(
             return Ok(Exit::Failed);
         }
     };
-    let (name, by) = match by {
-        By::Member => ("member", usage::By::Member),
-        By::Model => ("model", usage::By::Model),
-        By::Day => ("day", usage::By::Day),
-    };
-    let usage = usage::add_up(&rows, by);
+    let usage = Usage::of(&rows, |row| by.key(row));
+    let line = |(key, sum): (&String, &Sum)| line(key, sum);
     match format {
-        Format::Table => table(name, &usage, out)?,
-        Format::Csv => csv(&usage, out)?,
+        Format::Table => {
+            let lines = usage.groups.iter().map(line);
+            let lines = lines.chain([line((&"total".to_owned(), &usage.total))]);
+            write!(out, "{}", table(head(by.name()), lines, 1))?;
+        }
+        Format::Csv => write!(out, "{}", csv(head("key"), usage.groups.iter().map(line)))?,
         Format::Json => json(&usage, out)?,
     }
     Ok(Exit::Done)
 }
 
-async fn rows(config: &Config, since: Since) -> Result<Vec<Row>, String> {
+async fn rows(config: &Config, since: Since) -> Result<Vec<CallerSpending>, String> {
     let path = ledger::file(config)?;
     let ledger =
         Store::open_read_only(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
-    ledger.rows(since.moment(clock::wall())).await.map_err(|error| error.to_string())
+    let rows = ledger.spending_of_all(since.moment(clock::wall()), usize::MAX).await;
+    rows.map_err(|error| error.to_string())
 }
 
-fn columns(sum: &Sum) -> [String; 4] {
-    [sum.count.to_string(), sum.settled.to_string(), sum.unknown.to_string(), sum.held.to_string()]
+fn head(key: &str) -> [&str; 5] {
+    let [count, settled, unknown, held] = Sum::COLUMNS;
+    [key, count, settled, unknown, held]
 }
 
-fn table(by: &str, usage: &Usage, out: &mut impl Write) -> io::Result<()> {
-    let head = ["count", "settled", "unknown", "held"].map(str::to_owned);
-    let groups = usage.groups.iter().map(|(key, sum)| (key.as_str(), columns(sum)));
-    let lines: Vec<_> = std::iter::once((by, head))
-        .chain(groups)
-        .chain([("total", columns(&usage.total))])
-        .collect();
-    let first = lines.iter().map(|(key, _)| key.chars().count()).max().unwrap_or_default();
-    let widths: [usize; 4] = std::array::from_fn(|column| {
-        lines.iter().map(|(_, cells)| cells[column].len()).max().unwrap_or_default()
-    });
-    for (key, cells) in &lines {
-        write!(out, "{key:<first$}")?;
-        for (cell, width) in cells.iter().zip(widths) {
-            write!(out, "  {cell:>width$}")?;
-        }
-        writeln!(out)?;
-    }
-    Ok(())
-}
-
-fn csv(usage: &Usage, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "key,count,settled,unknown,held")?;
-    for (key, sum) in &usage.groups {
-        writeln!(out, "{},{}", cell(key), columns(sum).join(","))?;
-    }
-    Ok(())
+fn line(key: &str, sum: &Sum) -> [String; 5] {
+    let [count, settled, unknown, held] = sum.columns();
+    [key.to_owned(), count, settled, unknown, held]
 }
 
 fn json(usage: &Usage, out: &mut impl Write) -> io::Result<()> {
-    let report = Report {
-        rows: usage
-            .groups
-            .iter()
-            .map(|(key, sum)| Group { key, figures: Figures::of(sum) })
-            .collect(),
-        total: Figures::of(&usage.total),
-    };
+    let rows = usage.groups.iter().map(|(key, sum)| Group { key, figures: Figures::of(sum) });
+    let report = Report { rows: rows.collect(), total: Figures::of(&usage.total) };
     serde_json::to_writer(&mut *out, &report)?;
     writeln!(out)
 }
@@ -189,7 +179,7 @@ struct Figures {
 
 impl Figures {
     fn of(sum: &Sum) -> Self {
-        let [_, settled, unknown, held] = columns(sum);
+        let [_, settled, unknown, held] = sum.columns();
         Self { count: sum.count, settled, unknown, held }
     }
 }
@@ -243,12 +233,10 @@ mod tests {
     #[test]
     fn a_key_that_would_break_a_line_is_quoted() {
         let sum = Sum { count: 1, settled: Usd::mills(3), ..Sum::default() };
-        let groups = ["a,b", "say \"hi\"", "plain"].map(|key| (key.to_owned(), sum));
-        let mut out = Vec::new();
-        csv(&Usage { groups: groups.into(), total: sum }, &mut out).unwrap();
+        let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(key, &sum));
         let figures = "1,0.003000,0.000000,0.000000";
         assert_eq!(
-            String::from_utf8(out).unwrap(),
+            csv(head("key"), lines.into_iter()),
             format!(
                 "key,count,settled,unknown,held\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
             )

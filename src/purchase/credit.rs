@@ -188,4 +188,12 @@ fn refusal(toll: Usd) -> Problem {
 }
 
 #[cfg(test)]
+impl Credit {
+    /// As if something was sold.
+    pub(crate) fn use_now(&self) {
+        self.was_used.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Tells a caller what is left to it: of its limits, of budgets, and of the account where it may see that.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -7,15 +8,17 @@ use serde::Serialize;
 
 use crate::access::Standing;
 use crate::answer::{self, Answer};
-use crate::billing::summary::Books;
+use crate::billing::summary::Summary;
 use crate::clock;
 use crate::contract::money::Usd;
+use crate::downstream::rate::{Allowed, Limiter};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
+use crate::purchase::credit::{Credit, Left};
 use crate::store::{Caller, Limits, Own, Role, Scope, Store};
+use crate::upstream::window::Window;
 
-/// What of it does not change while the gate stands.
-#[derive(Clone, Copy, Debug)]
-pub struct Facts {
+/// Answers `GET /bff/me`.
+pub struct Me {
     /// `sandbox` or `live`.
     pub mode: &'static str,
     /// `access.mode`.
@@ -24,48 +27,16 @@ pub struct Facts {
     pub shows_balance: bool,
     /// `[budget]`.
     pub budgets: Limits,
-}
-
-/// A caller's room for paid calls (`[limits]`).
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Allowance {
-    /// So many calls.
-    pub requests: u32,
-    /// In so many seconds.
-    pub seconds: u64,
-    /// So many at once.
-    pub burst: u32,
-    /// So many right now.
-    pub left: u32,
-    /// Until all of `burst` is there again.
-    pub reset_seconds: u64,
-}
-
-/// The account's balance, as far as it is known.
-#[derive(Clone, Copy, Debug)]
-pub struct Balance {
-    /// What is left to be sold against.
-    pub amount: Usd,
-    /// When the gateway said so: wall-clock time since the Unix epoch.
-    pub as_of: Duration,
-}
-
-/// Where the rest of it is found; none of these waits or counts as a call.
-pub struct Sources {
-    /// A caller's room.
-    pub allowance: Box<dyn Fn(&Caller) -> Allowance + Send + Sync>,
-    /// The balance.
-    pub balance: Box<dyn Fn() -> Option<Balance> + Send + Sync>,
-    /// How long a purchase would wait for the gateway's window now.
-    pub wait: Box<dyn Fn() -> Duration + Send + Sync>,
-}
-
-/// Answers `GET /bff/me`.
-pub struct Me {
-    facts: Facts,
-    sources: Sources,
-    books: Books,
-    ledger: Store,
+    /// `[limits]`.
+    pub limiter: Arc<Limiter>,
+    /// What is left of the balance.
+    pub credit: Credit,
+    /// The account's rate limit.
+    pub window: Arc<Window>,
+    /// What the gateway says of the account.
+    pub summary: Summary,
+    /// What was spent.
+    pub store: Store,
 }
 
 #[derive(Serialize)]
@@ -76,8 +47,8 @@ struct Document<'a> {
     limits: Allowance,
     budgets: Vec<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    balance: Option<Shown>,
-    window: Window,
+    balance: Option<Balance>,
+    window: RateLimit,
 }
 
 #[derive(Serialize)]
@@ -87,6 +58,17 @@ struct Who<'a> {
     name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
+}
+
+/// A caller's room for paid calls.
+#[derive(Serialize)]
+struct Allowance {
+    requests: u32,
+    seconds: u64,
+    burst: u32,
+    left: u32,
+    /// Until all of `burst` is there again.
+    reset_seconds: u64,
 }
 
 #[derive(Serialize)]
@@ -103,7 +85,7 @@ struct Budget {
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct Balance {
     amount: String,
     amount_micros: u64,
     as_of: String,
@@ -111,49 +93,47 @@ struct Shown {
 }
 
 #[derive(Serialize)]
-struct Window {
+struct RateLimit {
     wait_seconds: u64,
 }
 
 impl Me {
-    /// What is left is read from these.
-    pub fn new(facts: Facts, sources: Sources, books: Books, ledger: Store) -> Self {
-        Self { facts, sources, books, ledger }
-    }
-
     /// What `caller` may know. The gateway is asked for the balance at most once a minute, and nobody
     /// waits for it for longer than a second.
     ///
     /// # Errors
     /// 503 `ledger_unavailable` where a budget is set and what was spent cannot be read.
     pub async fn of(&self, caller: &Caller, standing: &Standing) -> Result<Answer, Problem> {
-        let Facts { mode, access, .. } = self.facts;
-        let shows_balance = self.facts.shows_balance || standing.role == Role::Admin;
+        let shows_balance = self.shows_balance || standing.role == Role::Admin;
         if shows_balance {
-            self.books.refresh().await;
+            self.summary.refresh().await;
         }
-        let balance = (self.sources.balance)().filter(|_| shows_balance);
-        let wait = (self.sources.wait)();
+        let left = self.credit.left().filter(|_| shows_balance);
+        let wait = self.window.wait_expected();
         let document = Document {
             caller: who(caller, standing.role),
-            mode,
-            access,
-            limits: (self.sources.allowance)(caller),
+            mode: self.mode,
+            access: self.access,
+            limits: self.allowance(caller),
             budgets: self.budgets(caller, standing.own).await?,
-            balance: balance.map(|Balance { amount, as_of }| Shown {
+            balance: left.map(|Left { amount, as_of }| Balance {
                 amount: amount.to_string(),
                 amount_micros: amount.as_micros(),
                 as_of: clock::iso8601(as_of),
-                stale: self.books.is_stale(),
+                stale: self.summary.is_stale(),
             }),
-            window: Window { wait_seconds: clock::whole_seconds(wait) },
+            window: RateLimit { wait_seconds: clock::whole_seconds(wait) },
         };
         Ok(answer::json(StatusCode::OK, &document))
     }
 
+    fn allowance(&self, caller: &Caller) -> Allowance {
+        let Allowed { requests, period, burst, left, reset_seconds } = self.limiter.allowed(caller);
+        Allowance { requests, seconds: period.as_secs(), burst, left, reset_seconds }
+    }
+
     async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Budget>, Problem> {
-        let Limits { total_day, total_month, caller_day, caller_month } =
-            self.facts.budgets.and(own);
+        let Limits { total_day, total_month, caller_day, caller_month } = self.budgets.and(own);
         let scopes = [
             ("total", Scope::Total, total_day, total_month),
             ("caller", Scope::Caller(caller.to_string()), caller_day, caller_month),
@@ -163,7 +143,7 @@ impl Me {
             if of_day.is_none() && of_month.is_none() {
                 continue;
             }
-            let spent = self.ledger.spent(scope).await;
+            let spent = self.store.spent(scope).await;
             let spent = spent.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
             let rows = [
                 ("day", of_day, spent.day, spent.day_renews),

@@ -10,8 +10,7 @@ use crate::access::cookie::unmeant;
 use crate::answer::{self, Answer, Body};
 use crate::jobs::events::{self, Listener};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
-use crate::reports::admin::must_be_admin;
-use crate::reports::jobs;
+use crate::reports::{jobs, must_be_admin};
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -62,32 +61,32 @@ pub(super) async fn me(cx: Context) -> Result<Answer, Problem> {
 /// `GET /bff/usage`
 pub(super) async fn usage(cx: Context) -> Result<Answer, Problem> {
     let query = validate::since(cx.query())?;
-    cx.report(cx.handlers.spend.of(&cx.call.caller, query)).await
+    cx.report(cx.handlers.reports.usage(&cx.call.caller, query)).await
 }
 
 /// `GET /bff/admin/usage`. Here and below, a caller who is no admin learns just that.
 pub(super) async fn admin_usage(cx: Context) -> Result<Answer, Problem> {
     must_be_admin(cx.call.standing.role)?;
     let query = validate::everybody(cx.query())?;
-    cx.report(cx.handlers.admin.usage(query)).await
+    cx.report(cx.handlers.reports.usage_of_all(query)).await
 }
 
 /// `GET /bff/admin/members`
 pub(super) async fn admin_members(cx: Context) -> Result<Answer, Problem> {
     must_be_admin(cx.call.standing.role)?;
-    cx.handlers.admin.members().await
+    cx.handlers.reports.members().await
 }
 
 /// `GET /bff/admin/jobs`
 pub(super) async fn admin_jobs(cx: Context) -> Result<Answer, Problem> {
     must_be_admin(cx.call.standing.role)?;
-    cx.handlers.admin.jobs().await
+    cx.handlers.reports.jobs_of_all().await
 }
 
 /// `GET /bff/admin/billing`
 pub(super) async fn admin_billing(cx: Context) -> Result<Answer, Problem> {
     must_be_admin(cx.call.standing.role)?;
-    cx.report(cx.handlers.admin.billing()).await
+    cx.report(cx.handlers.reports.account()).await
 }
 
 /// `POST /bff/login`: a member's token becomes a browser's cookie.

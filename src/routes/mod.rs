@@ -34,9 +34,7 @@ use crate::problem::Problem;
 use crate::purchase::{Purchase, Purchases, Receipt};
 use crate::redact::Redactor;
 use crate::reports::Reports;
-use crate::reports::admin::Admin;
 use crate::reports::me::Me;
-use crate::reports::spend::Spend;
 use crate::routes::passthrough::Further;
 use crate::validate::{ChatRules, Checked, Order};
 
@@ -53,8 +51,6 @@ pub struct Handlers {
     pub rules: ChatRules,
     pub videos: Videos,
     pub me: Me,
-    pub spend: Spend,
-    pub admin: Admin,
     pub reports: Reports,
     /// `gateway.passthrough`.
     pub further: Further,
@@ -98,7 +94,7 @@ impl Context {
     ) -> Result<Answer, Problem> {
         let uri = &self.call.head.uri;
         let question = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
-        self.handlers.reports.of(&self.call.caller, question, report).await
+        self.handlers.reports.turns.of(&self.call.caller, question, report).await
     }
 }
 

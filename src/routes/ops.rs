@@ -14,12 +14,13 @@ use tower::Service;
 use super::bff::alive;
 use crate::access::Access;
 use crate::answer::{self, Answer};
-use crate::billing::statement::Statement;
+use crate::billing::summary::{Statement, Summary};
 use crate::metrics::Metrics;
 use crate::problem::{
     DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,
     Problem,
 };
+use crate::upstream::billing::Listing;
 
 /// What the gateway says of the account.
 const BILLING: &str = "/billing";
@@ -36,7 +37,7 @@ pub struct Ops {
     /// Whose list of members `POST /members` has looked at anew, so that a command's change holds at once.
     pub access: Option<Arc<Access>>,
     /// What `GET /billing` asks the gateway.
-    pub statement: Option<Statement>,
+    pub summary: Option<Summary>,
     /// Refuses requests over loopback that were meant for another host: with DNS rebinding, a page in an
     /// operator's browser could read the answers otherwise. `/healthz` stays open to all.
     pub guard: Guard,
@@ -54,7 +55,7 @@ impl Ops {
             ready: Arc::new(ready),
             is_open: Arc::new(|| true),
             access: None,
-            statement: None,
+            summary: None,
             guard: Arc::new(|_| Ok(())),
             own: Arc::new([]),
         }
@@ -123,11 +124,13 @@ impl OpsOf {
 }
 
 /// The gateway's books, asked for now.
-async fn billing(statement: Statement, method: Method) -> Result<Answer, Problem> {
+async fn billing(summary: Summary, method: Method) -> Result<Answer, Problem> {
     if method != Method::GET {
         return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET"));
     }
-    Ok(answer::json(StatusCode::OK, &statement.now().await?))
+    let Listing { keys, billing } = Arc::unwrap_or_clone(summary.now().await?.listing);
+    let statement = Statement { process: std::process::id(), keys, billing };
+    Ok(answer::json(StatusCode::OK, &statement))
 }
 
 /// Reads the list of members if it has changed: a command waits until its change holds.
@@ -152,18 +155,18 @@ impl<B> Service<Request<B>> for OpsOf {
         let (head, _body) = request.into_parts();
         let this = self.clone();
         Box::pin(async move {
-            let answer =
-                match (head.uri.path(), this.ops.statement.clone(), this.ops.access.clone()) {
-                    (BILLING, Some(statement), _) => match this.for_operators(&head.headers) {
-                        Ok(()) => billing(statement, head.method).await,
-                        Err(problem) => Err(problem),
-                    },
-                    (MEMBERS, _, Some(access)) => match this.for_operators(&head.headers) {
-                        Ok(()) => refresh(access, head.method).await,
-                        Err(problem) => Err(problem),
-                    },
-                    (path, _, _) => this.answer(&head.method, path, &head.headers),
-                };
+            let answer = match (head.uri.path(), this.ops.summary.clone(), this.ops.access.clone())
+            {
+                (BILLING, Some(summary), _) => match this.for_operators(&head.headers) {
+                    Ok(()) => billing(summary, head.method).await,
+                    Err(problem) => Err(problem),
+                },
+                (MEMBERS, _, Some(access)) => match this.for_operators(&head.headers) {
+                    Ok(()) => refresh(access, head.method).await,
+                    Err(problem) => Err(problem),
+                },
+                (path, _, _) => this.answer(&head.method, path, &head.headers),
+            };
             Ok(answer::sealed(answer.unwrap_or_else(|problem| answer::refusal(problem, ""))))
         })
     }
@@ -172,10 +175,25 @@ impl<B> Service<Request<B>> for OpsOf {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use tokio_util::sync::CancellationToken;
     use tower::{ServiceExt, service_fn};
 
     use super::*;
-    use crate::upstream::{Ask, Reply};
+    use crate::config::Window as Setting;
+    use crate::purchase::credit::Credit;
+    use crate::store::Store;
+    use crate::upstream::window::Window;
+    use crate::upstream::{Ask, Error, Reply};
+
+    fn summary<S>(gateway: S) -> Summary
+    where
+        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+        S::Future: Send,
+    {
+        let store = Store::in_memory(Arc::new(crate::clock::wall));
+        let window = Window::new(store, Setting::Auto, CancellationToken::new());
+        Summary::new(gateway, &[], Credit::default(), window)
+    }
 
     #[tokio::test]
     async fn the_accounts_numbers_are_for_this_machine_alone() {
@@ -185,7 +203,7 @@ mod tests {
         });
         let own = ["192.0.2.7".parse().unwrap()];
         let admin = Ops {
-            statement: Some(Statement::new(gateway)),
+            summary: Some(summary(gateway)),
             own: Arc::new(own),
             ..Ops::new(Arc::default(), || true)
         };
@@ -235,12 +253,11 @@ mod tests {
 
     #[tokio::test]
     async fn members_are_looked_at_for_a_command_on_this_machine_and_for_no_page() {
-        let gateway =
-            service_fn(|_: Ask| async { Err::<Reply, _>(crate::upstream::Error::Draining) });
+        let gateway = service_fn(|_: Ask| async { Err::<Reply, _>(Error::Draining) });
         let access = Arc::new(Access::new(crate::access::Door::Open, Arc::default()));
         let admin = Ops {
             access: Some(access),
-            statement: Some(Statement::new(gateway)),
+            summary: Some(summary(gateway)),
             ..Ops::new(Arc::default(), || true)
         };
         for (peer, method, header, status) in [

@@ -112,7 +112,7 @@ fn settings_file_that_is_gone_takes_no_settings_with_it() {
     fs::remove_file(server.folder.path().join("proxy.toml")).unwrap();
     server.process.signal(Signal::SIGHUP);
     until("it says what came of it", || {
-        server.process.printed().contains("the old ones stay: proxy.toml was read at the start")
+        server.process.printed().contains("the old ones stay: proxy.toml: expected a readable file")
     });
     assert_eq!(server.policy(), "\"caller\";q=100;w=3600");
 }

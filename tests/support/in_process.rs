@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::access::Access;
 use tollgate::access::token::Secret;
-use tollgate::app::{App, Ends, Lasting};
+use tollgate::app::{App, SharedState, Shutdown};
 use tollgate::config::{Config, Environment, Source};
 use tollgate::downstream::caller::{Introduced, Peer};
 use tollgate::jobs::Jobs;
@@ -55,26 +55,26 @@ impl InProcess {
         let admin = server::bind(config.admin.listen).unwrap();
         let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
         let shutdown = CancellationToken::new();
-        let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
+        let shutdowns = Shutdown { begun: shutdown.clone(), ..Shutdown::default() };
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let text = config.secret.clone();
         let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
-        let beginning = tollgate::app::begin(&config, None, runtime.handle(), &ends, secret);
-        let mut lasting = runtime.block_on(beginning).expect("a store that can be used");
+        let beginning = tollgate::app::begin(&config, None, runtime.handle(), &shutdowns, secret);
+        let mut shared = runtime.block_on(beginning).expect("a store that can be used");
         if let Some(wrap) = wrap {
-            let store = wrap(lasting.store.clone());
-            lasting.store = store.clone();
-            lasting.jobs = Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone());
+            let store = wrap(shared.store.clone());
+            shared.store = store.clone();
+            shared.jobs = Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone());
             let window = tollgate::app::window(store, &config, shutdown.clone());
-            lasting.window = runtime.block_on(window);
+            shared.window = runtime.block_on(window);
         }
-        let known = (lasting.store.clone(), Arc::clone(&lasting.access));
+        let known = (shared.store.clone(), Arc::clone(&shared.access));
         let ends = shutdown.clone();
         let serve = move || {
             runtime.block_on(async {
                 let page = TcpListener::from_std(page).unwrap();
                 let admin = TcpListener::from_std(admin).unwrap();
-                serve(config, lasting, page, admin, ends).await;
+                serve(config, shared, page, admin, ends).await;
             });
         };
         let thread = thread::Builder::new().name("gate".to_owned()).spawn(serve).unwrap();
@@ -93,19 +93,19 @@ impl InProcess {
 
 async fn serve(
     config: Config,
-    lasting: Lasting,
+    shared: SharedState,
     page: TcpListener,
     admin: TcpListener,
     shutdown: CancellationToken,
 ) {
     let own = vec![page.local_addr().unwrap().ip()];
-    let (access, metrics) = (Arc::clone(&lasting.access), Arc::clone(&lasting.metrics));
-    let app = App::new(config, own, &lasting).expect("the gate starts");
+    let (access, metrics) = (Arc::clone(&shared.access), Arc::clone(&shared.metrics));
+    let app = App::new(config, own, shared.clone()).expect("the gate starts");
     if app.config().gateway.window == tollgate::config::Window::Auto {
-        tokio::spawn(app.follow_books());
+        tokio::spawn(app.follow_account());
     } else {
         // Nobody asks for the account's keys, so no purchase is to wait for them.
-        lasting.binding.is_not_told();
+        shared.binding.is_not_told();
     }
     tokio::spawn(async move { access.follow().await });
     let tasks = TaskTracker::new();

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tracing::info;
 
 use super::reconcile::{REFUNDS_WITHIN, Verdict};
-use super::summary::{Heard, Known};
+use super::summary::{Known, Latest};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::store::{
@@ -141,15 +141,15 @@ impl Keeper {
     }
 
     /// Judges whatever the gateway lists, for as long as it is asked.
-    pub async fn follow(self, mut heard: watch::Receiver<Heard>) {
+    pub async fn run(self, mut latest: watch::Receiver<Latest>) {
         loop {
-            let latest = heard.borrow_and_update().clone();
-            match latest {
-                Heard::NotYet => {}
-                Heard::Nothing => self.binding.is_not_told(),
-                Heard::Listing(known) => self.judge(&known).await,
+            let Latest { known, is_read } = latest.borrow_and_update().clone();
+            match (is_read, known) {
+                (Some(true), Some(known)) => self.judge(&known).await,
+                (Some(_), _) => self.binding.is_not_told(),
+                (None, _) => {}
             }
-            if heard.changed().await.is_err() {
+            if latest.changed().await.is_err() {
                 return;
             }
         }

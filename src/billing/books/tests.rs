@@ -91,12 +91,12 @@ async fn first_listing_notes_checkpoint_though_purchases_are_under_way() {
 #[tokio::test]
 async fn checkpoint_is_tried_again_with_each_listing() {
     let ledger = ledger();
-    let (told, heard) = watch::channel(Heard::NotYet);
+    let (told, latest) = watch::channel(Latest::default());
     let binding = Binding::real();
-    let following = tokio::spawn(Keeper::new(ledger.clone(), binding.clone()).follow(heard));
-    for heard in [Heard::Nothing, Heard::Listing(known(&[])), Heard::Listing(known(&["k1"]))] {
+    let following = tokio::spawn(Keeper::new(ledger.clone(), binding.clone()).run(latest));
+    for known in [None, Some(known(&[])), Some(known(&["k1"]))] {
         assert_eq!(ledger.last_check().await.unwrap(), None);
-        told.send_replace(heard);
+        told.send_replace(Latest { is_read: Some(known.is_some()), known });
         binding.may_sell().await.expect("nothing is decided");
         for _ in 0..100 {
             tokio::task::yield_now().await;

@@ -1,45 +1,40 @@
-//! The account's books as the gateway tells them: asked for once for all who want to know, at most once
-//! a minute, and never in the way of a sale.
+//! The gateway's billing summary: fetched once for everybody who waits for it, and never in the way of a
+//! purchase.
 
 use std::collections::HashSet;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use moka::future::Cache;
-use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::{sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 use tracing::{info, warn};
 
-use crate::clock;
+use crate::clock::{self, Instant};
+use crate::config::Key;
+use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
+use crate::problem::{INTERNAL, Problem};
+use crate::purchase::credit::Credit;
+use crate::sync::lock;
 use crate::upstream::billing::{self, Billing, KeyRow, Listing, RateLimit};
+use crate::upstream::window::Window;
 use crate::upstream::{Ask, Error, Reply, What};
 
-/// The gateway is asked at most this often.
-const AT_MOST_EVERY: Duration = Duration::from_secs(60);
-/// So often it is asked anew while there are sales.
+/// How old a summary may be that a page shows.
+const PAGE_AGE: Duration = Duration::from_secs(60);
+/// How often it is fetched while there are purchases.
 const WHILE_USED: Duration = Duration::from_secs(300);
-/// Longer than this, nobody waits for the answer: what was known before is shown.
+/// How often operators' questions go out at most: each takes a slot from those who buy.
+const OPERATORS_EVERY: Duration = Duration::from_secs(2);
+/// How long anybody waits for a question of somebody else.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Called when a question goes out; what it returns is called with the answer.
-type Ears = Box<dyn Fn() -> Box<dyn FnOnce(&Billing) + Send> + Send + Sync>;
-type IsOurs = Box<dyn Fn(&str) -> bool + Send + Sync>;
-
-/// What the gateway says of its rate limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// This.
-    Limit(RateLimit),
-    /// It was asked, and did not answer.
-    Nothing,
-}
-
-/// What the gateway said last.
+/// What the gateway said.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// All of it.
@@ -52,106 +47,110 @@ pub struct Known {
     pub generation: u64,
 }
 
-/// What came of the latest question.
-#[derive(Clone, Debug)]
-pub enum Heard {
-    /// None was asked yet.
-    NotYet,
-    /// No answer that can be read.
-    Nothing,
-    /// This.
-    Listing(Known),
+/// What came of the questions so far.
+#[derive(Clone, Debug, Default)]
+pub struct Latest {
+    /// What the gateway said last.
+    pub known: Option<Known>,
+    /// Whether the latest answer could be read; `None` before the first.
+    pub is_read: Option<bool>,
 }
 
-/// The account's books. Clones are the same ones. They outlive a change of settings, so that it costs no
-/// question.
-#[derive(Clone)]
-pub struct Books(Arc<Shared>);
+/// The summary as a running server hands it to a command on the same machine. Of a key it holds no more
+/// than the gateway itself makes public.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statement {
+    /// The server's process.
+    pub process: u32,
+    /// The account's keys.
+    pub keys: Vec<KeyRow>,
+    /// What it has and has spent.
+    pub billing: Billing,
+}
 
-type Gateway = BoxCloneSyncService<Ask, Reply, Error>;
+/// The billing summary. Clones share it; it outlives a change of settings, which costs no question.
+#[derive(Clone)]
+pub struct Summary(Arc<Shared>);
 
 /// The gateway that is asked now.
 #[derive(Clone)]
-struct Current {
-    gateway: Gateway,
+struct Source {
+    gateway: BoxCloneSyncService<Ask, Reply, Error>,
+    keys: Arc<[Key]>,
     /// How many gateways with other keys or another address there were before.
     generation: u64,
+    /// Cancelled when another account may answer.
+    replaced: CancellationToken,
 }
 
 struct Shared {
-    current: Mutex<Current>,
-    /// Another account may answer: what was asked before says nothing.
-    moved: Arc<Notify>,
-    /// Holds whether the latest question was answered.
-    asked: Cache<(), bool>,
+    source: Mutex<Source>,
+    /// Held while the gateway is asked.
+    turn: tokio::sync::Mutex<()>,
+    /// Held by the operator whose question is next.
+    operators: tokio::sync::Mutex<()>,
+    /// When the gateway was asked last, and what came of it.
+    last: Mutex<Option<(Instant, Result<Known, Problem>)>>,
+    latest: watch::Sender<Latest>,
     is_stale: AtomicBool,
-    latest: Mutex<Option<Known>>,
-    limit: watch::Sender<Option<Told>>,
-    heard: watch::Sender<Heard>,
-    ears: Ears,
-    is_ours: Mutex<IsOurs>,
-    told: Mutex<HashSet<String>>,
+    /// The rate limit that this gateway told.
+    limit: Mutex<Option<RateLimit>>,
+    /// Prefixes of the keys whose revocation was logged.
+    revoked: Mutex<HashSet<String>>,
+    credit: Credit,
+    window: Arc<Window>,
 }
 
-impl Books {
-    /// Asks through `gateway`. `ears` is called when a question goes out, and what it returns with the
-    /// answer; `is_ours` says whether a key of the ring begins so.
-    pub fn new<S, E>(
-        gateway: S,
-        ears: impl Fn() -> E + Send + Sync + 'static,
-        is_ours: impl Fn(&str) -> bool + Send + Sync + 'static,
-    ) -> Self
+impl Summary {
+    /// Asks through `gateway` with `keys`. `credit` learns the balance, and `window` the rate limit.
+    pub fn new<S>(gateway: S, keys: &[Key], credit: Credit, window: Arc<Window>) -> Self
     where
         S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
         S::Future: Send,
-        E: FnOnce(&Billing) + Send + 'static,
     {
-        let gateway = BoxCloneSyncService::new(gateway);
+        let source = Source {
+            gateway: BoxCloneSyncService::new(gateway),
+            keys: keys.into(),
+            generation: 0,
+            replaced: CancellationToken::new(),
+        };
         Self(Arc::new(Shared {
-            current: Mutex::new(Current { gateway, generation: 0 }),
-            moved: Arc::default(),
-            asked: Cache::builder().max_capacity(1).time_to_live(AT_MOST_EVERY).build(),
+            source: Mutex::new(source),
+            turn: tokio::sync::Mutex::default(),
+            operators: tokio::sync::Mutex::default(),
+            last: Mutex::default(),
+            latest: watch::Sender::default(),
             is_stale: AtomicBool::new(false),
-            latest: Mutex::default(),
-            limit: watch::Sender::new(None),
-            heard: watch::Sender::new(Heard::NotYet),
-            ears: Box::new(move || Box::new(ears())),
-            is_ours: Mutex::new(Box::new(is_ours)),
-            told: Mutex::default(),
+            limit: Mutex::default(),
+            revoked: Mutex::default(),
+            credit,
+            window,
         }))
     }
 
-    /// Asks through another gateway from now on. Where its keys or its address are others
-    /// (`is_another`), it is asked at once, however lately the former one was; later answers of the former
-    /// one are ignored, and whatever limit the new one tells is news.
-    pub fn ask_through<S>(
-        &self,
-        gateway: S,
-        is_ours: impl Fn(&str) -> bool + Send + Sync + 'static,
-        is_another: bool,
-    ) where
+    /// Asks through another gateway from now on. If its keys or its address changed (`is_another`), the
+    /// account may have, too: the former one's rate limit is forgotten, its answers are ignored, and the
+    /// new one is asked at once.
+    pub fn ask_through<S>(&self, gateway: S, keys: &[Key], is_another: bool)
+    where
         S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
         S::Future: Send,
     {
-        let mut current = lock(&self.0.current);
-        current.gateway = BoxCloneSyncService::new(gateway);
-        current.generation += u64::from(is_another);
-        *lock(&self.0.is_ours) = Box::new(is_ours);
-        drop(current);
+        let mut source = lock(&self.0.source);
+        source.gateway = BoxCloneSyncService::new(gateway);
+        source.keys = keys.into();
         if is_another {
-            self.0.limit.send_replace(None);
-            self.0.moved.notify_one();
+            source.generation += 1;
+            *lock(&self.0.last) = None;
+            *lock(&self.0.limit) = None;
+            self.0.window.forget_limit();
+            std::mem::take(&mut source.replaced).cancel();
         }
     }
 
-    /// The account's rate limit (2.3), as soon as it is known and whenever it changes.
-    pub fn limit(&self) -> watch::Receiver<Option<Told>> {
-        self.0.limit.subscribe()
-    }
-
-    /// What comes of each question.
-    pub fn heard(&self) -> watch::Receiver<Heard> {
-        self.0.heard.subscribe()
+    /// What came of each question.
+    pub fn latest(&self) -> watch::Receiver<Latest> {
+        self.0.latest.subscribe()
     }
 
     /// Whether the gateway did not answer when it was asked last.
@@ -159,177 +158,170 @@ impl Books {
         self.0.is_stale.load(Ordering::Relaxed)
     }
 
-    /// What the gateway said last; nothing before it said anything.
+    /// What the gateway said last.
     pub fn known(&self) -> Option<Known> {
-        lock(&self.0.latest).clone()
+        self.0.latest.borrow().known.clone()
     }
 
-    /// Sees to it that what is known is at most a minute old, if the gateway answers soon.
+    /// Returns once the summary is at most a minute old, or after a second.
     pub async fn refresh(&self) {
         let shared = Arc::clone(&self.0);
-        // In a task of its own: whoever asks first may hang up, and the others still wait for it.
-        let asking = tokio::spawn(async move { shared.look().await });
+        let asking = in_task(async move { shared.at_most(PAGE_AGE).await });
         timeout(PATIENCE, asking).await.ok();
     }
 
-    /// The gateway itself, however lately it was asked: what it answers is heard here, too.
-    pub fn gateway(
-        &self,
-    ) -> impl Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + use<> {
+    /// Returns the summary for an operator: the gateway is asked after this call. Those who wait share an
+    /// answer.
+    ///
+    /// # Errors
+    /// 502 or 503, as of any question, with the cause for the operator.
+    pub async fn now(&self) -> Result<Known, Problem> {
         let shared = Arc::clone(&self.0);
-        tower::service_fn(move |asked: Ask| {
-            let shared = Arc::clone(&shared);
-            async move {
-                let (mut asked, mut reply) = (Some(asked), None);
-                shared.asked.invalidate(&()).await;
-                {
-                    let has_begun = AtomicBool::new(false);
-                    // Who wants to know meanwhile waits for this answer instead of asking again.
-                    let asking = async {
-                        has_begun.store(true, Ordering::Relaxed);
-                        let asked = asked.take().unwrap_or_else(question);
-                        let (given, is_read) = shared.ask(asked).await;
-                        reply = Some(given);
-                        is_read
-                    };
-                    let mut answered = pin!(shared.asked.get_with((), asking));
-                    // Somebody else's question may wait for as long as it takes; this one may not.
-                    let is_late = timeout(PATIENCE, &mut answered).await.is_err();
-                    if is_late && has_begun.load(Ordering::Relaxed) {
-                        answered.await;
-                    }
-                }
-                match reply {
-                    Some(reply) => reply,
-                    // Somebody was asking already, from before this.
-                    None => shared.ask(asked.unwrap_or_else(question)).await.0,
-                }
-            }
-        })
+        in_task(async move { shared.now().await }).await
     }
 
-    /// Asks at once, and then every few minutes while `was_used` says that there are sales; sooner
-    /// while the gateway does not answer. It ends when nobody else holds the books.
-    pub fn follow(
-        &self,
-        was_used: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let books: Weak<Shared> = Arc::downgrade(&self.0);
-        let moved = Arc::clone(&self.0.moved);
+    /// Asks at once, and then every few minutes while there are purchases; sooner while the gateway does
+    /// not answer. It ends when nobody else holds the summary.
+    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+        // What was asked before the ledger was open was held back.
+        *lock(&self.0.last) = None;
+        let summary = Arc::downgrade(&self.0);
         async move {
-            // What was asked before the ledger was open was held back.
-            if let Some(shared) = books.upgrade() {
-                shared.asked.invalidate(&()).await;
-            }
-            let mut is_another = false;
-            loop {
-                let Some(shared) = books.upgrade() else { return };
-                let look = async move {
-                    match is_another {
-                        true => shared.look_again().await,
-                        false => shared.look().await,
-                    }
-                };
-                let is_read = tokio::select! {
-                    is_read = look => is_read,
-                    () = moved.notified() => {
-                        is_another = true;
-                        continue;
-                    }
-                };
-                let pause = async {
-                    sleep(if is_read { WHILE_USED } else { AT_MOST_EVERY }).await;
-                    while !was_used() && books.strong_count() > 0 {
-                        sleep(AT_MOST_EVERY).await;
-                    }
-                };
-                is_another = tokio::select! {
-                    () = pause => false,
-                    () = moved.notified() => true,
-                };
+            while let Some(shared) = summary.upgrade() {
+                let replaced = lock(&shared.source).replaced.clone();
+                let is_read = shared.at_most(PAGE_AGE).await.is_ok();
+                drop(shared);
+                let pause = if is_read { WHILE_USED } else { PAGE_AGE };
+                replaced.run_until_cancelled(until_used(&summary, pause)).await;
             }
         }
     }
 }
 
-/// Nobody waits for it whom a refusal would help: it takes its turn however long that takes.
-fn question() -> Ask {
-    Ask::free(What::Billing).patient()
+/// Waits for so long, and then until there was a purchase or nobody holds the summary.
+async fn until_used(summary: &Weak<Shared>, pause: Duration) {
+    sleep(pause).await;
+    while summary.upgrade().is_some_and(|shared| !shared.credit.was_used()) {
+        sleep(PAGE_AGE).await;
+    }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// In a task of its own: a client that hangs up neither takes the answer from others nor lets the next
+/// question go out sooner.
+async fn in_task(
+    asking: impl Future<Output = Result<Known, Problem>> + Send + 'static,
+) -> Result<Known, Problem> {
+    tokio::spawn(asking).await.unwrap_or_else(|_stopped| Err(Problem::new(&INTERNAL)))
 }
 
 impl Shared {
-    /// Whether the gateway has answered within the last minute.
-    async fn look(&self) -> bool {
-        self.asked.get_with((), async { self.ask(question()).await.1 }).await
+    /// Returns the summary, at most `age` old. A question waits for its turn however long that takes.
+    async fn at_most(&self, age: Duration) -> Result<Known, Problem> {
+        let since = clock::now().checked_sub(age);
+        if let Some(said) = self.said_after(since) {
+            return said;
+        }
+        let _turn = self.turn.lock().await;
+        match self.said_after(since) {
+            Some(said) => said,
+            None => self.ask(Ask::free(What::Billing).patient()).await,
+        }
     }
 
-    /// The same, however lately it answered.
-    async fn look_again(&self) -> bool {
-        let is_read = self.ask(question()).await.1;
-        self.asked.insert((), is_read).await;
-        is_read
+    /// Returns what is said from now on. The question waits for `gateway.max_wait` at most, as an operator
+    /// is waiting.
+    async fn now(&self) -> Result<Known, Problem> {
+        let since = Some(clock::now());
+        let _operator = self.operators.lock().await;
+        if let Some(said) = self.said_after(since) {
+            return said;
+        }
+        let asked = lock(&self.last).as_ref().map(|(asked, _)| *asked);
+        if let Some(asked) = asked {
+            sleep_until(asked + OPERATORS_EVERY).await;
+        }
+        // A patient question may take minutes: this one does not wait for it.
+        let _turn = timeout(PATIENCE, self.turn.lock()).await.ok();
+        match self.said_after(since) {
+            Some(said) => said,
+            None => self.ask(Ask::free(What::Billing)).await,
+        }
     }
 
-    /// The gateway's reply, and whether it could be read. If the gateway was exchanged for another one
-    /// meanwhile, its reply counts as none.
-    async fn ask(&self, asked: Ask) -> (Result<Reply, Error>, bool) {
-        let heard = (self.ears)();
-        let asked_at = clock::wall();
-        let Current { gateway, generation } = lock(&self.current).clone();
-        let reply = gateway.oneshot(asked).await;
-        // Held until the reply has taken effect: the gateway is not exchanged in between.
-        let current = lock(&self.current);
-        if current.generation != generation {
-            return (reply, false);
+    /// What was said to a question that went out after this moment.
+    fn said_after(&self, since: Option<Instant>) -> Option<Result<Known, Problem>> {
+        let last = lock(&self.last);
+        let (asked, said) = last.as_ref()?;
+        since.is_none_or(|since| *asked >= since).then(|| said.clone())
+    }
+
+    /// Asks, and hands on what was said. If another account may answer meanwhile, that one is asked.
+    async fn ask(&self, ask: Ask) -> Result<Known, Problem> {
+        loop {
+            let Source { gateway, replaced, generation, .. } = lock(&self.source).clone();
+            let (sent, asked, mark) = (clock::now(), clock::wall(), self.credit.mark());
+            let reply = replaced.run_until_cancelled(gateway.oneshot(ask.clone())).await;
+            // Held until the reply has taken effect: the gateway is not replaced in between.
+            let source = lock(&self.source);
+            let Some(reply) = reply.filter(|_| source.generation == generation) else { continue };
+            let was_held_back = matches!(
+                reply,
+                Err(Error::Aborted(_) | Error::WindowFull { .. } | Error::Draining)
+            );
+            let said = match reply.and_then(|reply| billing::read(&reply)) {
+                Ok(listing) => {
+                    self.credit.learnt(mark, cents(listing.billing.balance_cents));
+                    self.warn_of_revoked(&listing.keys, &source.keys);
+                    self.learn_limit(listing.billing.rate_limit);
+                    let (listing, as_of) = (Arc::new(listing), clock::wall());
+                    Ok(Known { listing, as_of, asked, generation })
+                }
+                Err(error) => Err(error),
+            };
+            self.is_stale.store(said.is_err(), Ordering::Relaxed);
+            // A question that was not sent says nothing of the gateway.
+            if !was_held_back {
+                self.publish(said.as_ref().ok());
+            }
+            let said = said.map_err(|error| error.of_read().detail(error.to_string()));
+            *lock(&self.last) = Some((sent, said.clone()));
+            return said;
         }
-        if matches!(reply, Err(Error::Aborted(_) | Error::WindowFull { .. } | Error::Draining)) {
-            // The gateway was not asked, so it does not refuse to tell.
-            self.is_stale.store(true, Ordering::Relaxed);
-            return (reply, false);
-        }
-        let listing = reply.as_ref().ok().map(billing::read);
-        let is_read = matches!(listing, Some(Ok(_)));
-        if let Some(Ok(listing)) = listing {
-            heard(&listing.billing);
-            self.hand_on(listing.billing.rate_limit);
-            self.tell_revoked(&listing.keys);
-            let (listing, as_of) = (Arc::new(listing), clock::wall());
-            let known = Known { listing, as_of, asked: asked_at, generation };
-            self.heard.send_replace(Heard::Listing(known.clone()));
-            *lock(&self.latest) = Some(known);
-        } else {
+    }
+
+    fn publish(&self, known: Option<&Known>) {
+        if known.is_none() {
             info!("the account's books cannot be read; selling goes on");
-            self.heard.send_replace(Heard::Nothing);
-            self.limit.send_if_modified(|known| {
-                known.is_none() && known.replace(Told::Nothing).is_none()
-            });
+            if lock(&self.limit).is_none() {
+                self.window.assume();
+            }
         }
-        self.is_stale.store(!is_read, Ordering::Relaxed);
-        drop(current);
-        (reply, is_read)
+        self.latest.send_modify(|latest| {
+            latest.is_read = Some(known.is_some());
+            latest.known = known.cloned().or_else(|| latest.known.take());
+        });
     }
 
-    fn hand_on(&self, limit: RateLimit) {
-        let told = Told::Limit(limit);
-        self.limit.send_if_modified(|known| known.replace(told) != Some(told));
+    /// A limit of the settings holds all the same: the window sees to that.
+    fn learn_limit(&self, limit: RateLimit) {
+        if lock(&self.limit).replace(limit) != Some(limit) {
+            self.window.set_limit(limit);
+        }
     }
 
     /// Names keys of the ring that the gateway lists as revoked, once each. A prefix that a working
     /// key has, too, says nothing.
-    fn tell_revoked(&self, keys: &[KeyRow]) {
+    fn warn_of_revoked(&self, listed: &[KeyRow], ring: &[Key]) {
         let works = |prefix: &str| {
-            keys.iter().any(|key| key.revoked_at.is_none() && shown(&key.key_prefix) == prefix)
+            listed.iter().any(|key| key.revoked_at.is_none() && shown(&key.key_prefix) == prefix)
         };
-        for key in keys.iter().filter(|key| key.revoked_at.is_some()) {
+        let is_ours = |prefix: &str| ring.iter().any(|key| key.expose().starts_with(prefix));
+        for key in listed.iter().filter(|key| key.revoked_at.is_some()) {
             let prefix = shown(&key.key_prefix);
-            if prefix.len() <= KEY_PREFIX.len() || works(prefix) || !lock(&self.is_ours)(prefix) {
+            if prefix.len() <= KEY_PREFIX.len() || works(prefix) || !is_ours(prefix) {
                 continue;
             }
-            if lock(&self.told).insert(prefix.to_owned()) {
+            if lock(&self.revoked).insert(prefix.to_owned()) {
                 let name = key.name.escape_debug();
                 warn!(%name, prefix, "a key of the ring is revoked; take it out of GATEWAY_API_KEY");
             }
@@ -337,9 +329,14 @@ impl Shared {
     }
 }
 
-/// The prefix without what stands for the rest.
+/// Returns a listed prefix without what stands for the rest of the key.
 pub fn shown(prefix: &str) -> &str {
     prefix.trim_end_matches(['.', '…', '*'])
+}
+
+/// Returns a number of cents as an amount, at most the largest that there is.
+pub fn cents(cents: u64) -> Usd {
+    Usd::cents(cents).unwrap_or(Usd::micros(u64::MAX))
 }
 
 #[cfg(test)]

@@ -4,143 +4,200 @@ use std::sync::atomic::AtomicUsize;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::sync::Notify;
 use tower::service_fn;
 
 use super::*;
+use crate::config;
+use crate::store::Store;
 use crate::upstream::Abort;
 
 fn listing(cents: u64, keys: &str) -> Bytes {
     format!(
-        r#"{{"keys":[{keys}],"billing":{{"balanceCents":{cents},"rateLimit":{{"requests":60,"windowSeconds":60}},"usage":{{"chat":{{"count":0,"costCents":0}},"totalSpentCents":0}}}}}}"#
+        r#"{{"keys":[{keys}],"billing":{{"balanceCents":{cents},"rateLimit":{{"requests":7,"windowSeconds":60}},"usage":{{"chat":{{"count":0,"costCents":0}},"totalSpentCents":0}}}}}}"#
     )
     .into()
 }
 
-/// Books whose gateway answers its `n`th question (from 0) so; with the questions counted, and the
-/// balances heard.
-fn books(
+fn reply(body: Bytes) -> Reply {
+    Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None }
+}
+
+/// A summary that is read through this gateway.
+fn summary<F, R>(gateway: F) -> Summary
+where
+    F: Fn(Ask) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Result<Reply, Error>> + Send + 'static,
+{
+    let store = Store::in_memory(Arc::new(clock::wall));
+    let window = Window::new(store, config::Window::Auto, CancellationToken::new());
+    let keys = [Key::new("svc_sk_ab12rest".to_owned())];
+    Summary::new(service_fn(gateway), &keys, Credit::default(), window)
+}
+
+/// One whose gateway answers its `n`th question (from 0) so; with the questions counted.
+fn answering(
     answer: impl Fn(usize) -> Option<Bytes> + Clone + Send + Sync + 'static,
-) -> (Books, Arc<AtomicUsize>, Arc<Mutex<Vec<u64>>>) {
-    let (count, heard) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
-    let (counted, hears) = (Arc::clone(&count), Arc::clone(&heard));
-    let gateway = service_fn(move |_: Ask| {
+) -> (Summary, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let summary = summary(move |_| {
         let answer = answer(counted.fetch_add(1, Ordering::SeqCst));
         async move {
             tokio::task::yield_now().await;
-            let body = answer.ok_or(Error::NotTaken)?;
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
+            answer.map(reply).ok_or(Error::NotTaken)
         }
     });
-    let ears = move || {
-        let hears = Arc::clone(&hears);
-        move |billing: &Billing| hears.lock().unwrap().push(billing.balance_cents)
-    };
-    (Books::new(gateway, ears, |prefix| "svc_sk_ab12rest".starts_with(prefix)), count, heard)
+    (summary, count)
+}
+
+impl Summary {
+    /// What was asked before is too old.
+    fn forget(&self) {
+        *lock(&self.0.last) = None;
+    }
+
+    /// What is sold against, in cents.
+    fn balance(&self) -> Option<u64> {
+        self.0.credit.left().map(|left| left.amount.as_micros() / 10_000)
+    }
+
+    /// The rate limit that holds, if one was told.
+    fn limit(&self) -> Option<usize> {
+        lock(&self.0.limit).map(|_| self.0.window.free())
+    }
+
+    fn is_read(&self) -> Option<bool> {
+        self.0.latest.borrow().is_read
+    }
+}
+
+/// The balance in cents, as an operator reads it.
+async fn now(summary: &Summary) -> u64 {
+    summary.now().await.expect("it is told").listing.billing.balance_cents
 }
 
 #[tokio::test]
 async fn two_hundred_who_want_to_know_are_one_question() {
-    let (books, count, heard) = books(|_| Some(listing(4_210, "")));
-    futures_util::future::join_all((0..200).map(|_| books.refresh())).await;
+    let (summary, count) = answering(|_| Some(listing(4_210, "")));
+    futures_util::future::join_all((0..200).map(|_| summary.refresh())).await;
     assert_eq!(count.load(Ordering::SeqCst), 1);
-    assert_eq!(*heard.lock().unwrap(), [4_210]);
-    assert!(!books.is_stale());
-    let limit = *books.limit().borrow();
-    assert_eq!(limit, Some(Told::Limit(RateLimit { requests: 60, window_seconds: 60 })));
+    assert_eq!(summary.balance(), Some(4_210));
+    assert!(!summary.is_stale());
+    assert_eq!(summary.limit(), Some(7));
 }
 
 #[tokio::test]
 async fn a_gateway_that_does_not_answer_is_not_asked_more_often_and_what_was_known_is_stale() {
-    let (books, count, heard) = books(|nth| (nth == 0).then(|| listing(4_210, "")));
-    books.refresh().await;
-    books.0.asked.invalidate(&()).await;
+    let (summary, count) = answering(|nth| (nth == 0).then(|| listing(4_210, "")));
+    summary.refresh().await;
+    summary.forget();
     for _ in 0..10 {
-        books.refresh().await;
+        summary.refresh().await;
     }
     assert_eq!(count.load(Ordering::SeqCst), 2);
-    assert!(books.is_stale());
-    assert_eq!(*heard.lock().unwrap(), [4_210]);
-    assert!(books.limit().borrow().is_some());
+    assert!(summary.is_stale());
+    assert_eq!((summary.balance(), summary.limit()), (Some(4_210), Some(7)));
+    assert!(summary.known().is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_gateway_that_hangs() {
-    let hangs = service_fn(|_: Ask| std::future::pending::<Result<Reply, Error>>());
-    let books = Books::new(hangs, || |_: &Billing| {}, |_| false);
-    timeout(Duration::from_secs(2), books.refresh()).await.expect("it is given up");
+    let summary = summary(|_| std::future::pending());
+    timeout(Duration::from_secs(2), summary.refresh()).await.expect("it is given up");
 }
 
 #[tokio::test(start_paused = true)]
 async fn operators_question_does_not_wait_for_patient_one() {
-    let gateway = service_fn(|asked: Ask| async move {
-        match asked.is_patient {
-            true => std::future::pending().await,
-            false => sleep(3 * PATIENCE).await,
+    let summary = summary(|asked: Ask| async move {
+        if asked.is_patient {
+            std::future::pending().await
+        } else {
+            sleep(3 * PATIENCE).await
         }
-        Ok(Reply {
-            status: StatusCode::OK,
-            is_json: true,
-            body: listing(7, ""),
-            key: 0,
-            video: None,
-        })
+        Ok(reply(listing(7, "")))
     });
-    let books = Books::new(gateway, || |_: &Billing| {}, |_| false);
     // Nobody else asks: its own answer is waited for.
     let began = clock::now();
-    billing::ask(books.gateway()).await.unwrap();
+    now(&summary).await;
     assert_eq!(began.elapsed(), 3 * PATIENCE);
-    books.0.asked.invalidate(&()).await;
-    tokio::spawn(books.follow(|| true));
+    tokio::spawn(summary.run());
     sleep(PATIENCE).await;
     let began = clock::now();
-    let answer = timeout(100 * PATIENCE, billing::ask(books.gateway())).await;
-    assert_eq!(answer.expect("an answer").unwrap().billing.balance_cents, 7);
+    let answer = timeout(100 * PATIENCE, now(&summary)).await;
+    assert_eq!(answer.expect("an answer"), 7);
     assert_eq!(began.elapsed(), 4 * PATIENCE);
 }
 
-#[tokio::test]
-async fn same_limit_of_another_account_is_told() {
-    let (books, _, _) = books(|_| Some(listing(1, "")));
-    billing::ask(books.gateway()).await.unwrap();
-    let mut limit = books.limit();
-    let before = *limit.borrow_and_update();
-    let gateway = lock(&books.0.current).gateway.clone();
-    books.ask_through(gateway, |_| false, true);
-    assert_eq!(*limit.borrow_and_update(), None);
-    billing::ask(books.gateway()).await.unwrap();
-    assert!(limit.has_changed().unwrap() && before.is_some());
-    assert_eq!(*limit.borrow_and_update(), before);
-}
-
-#[tokio::test]
-async fn who_follows_a_limit_is_told_of_changes_only() {
-    let (books, _, _) = books(|_| Some(listing(1, "")));
-    let mut limit = books.limit();
-    billing::ask(books.gateway()).await.unwrap();
-    assert!(limit.has_changed().unwrap());
-    limit.mark_unchanged();
-    billing::ask(books.gateway()).await.unwrap();
-    assert!(!limit.has_changed().unwrap());
+#[tokio::test(start_paused = true)]
+async fn operator_who_comes_while_the_gateway_answers_hears_the_next_answer_two_seconds_later() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let summary = summary(move |_| {
+        let number = counted.fetch_add(1, Ordering::SeqCst) + 1;
+        async move {
+            sleep(Duration::from_millis(100)).await;
+            Ok(reply(listing(number as u64, "")))
+        }
+    });
+    let began = clock::now();
+    let first = tokio::spawn({
+        let summary = summary.clone();
+        async move { now(&summary).await }
+    });
+    sleep(Duration::from_millis(50)).await;
+    let late = (0..20).map(|_| now(&summary));
+    assert_eq!(futures_util::future::join_all(late).await, [2; 20], "asked after they came");
+    assert_eq!(first.await.unwrap(), 1);
+    assert!(began.elapsed() >= OPERATORS_EVERY);
+    assert_eq!(count.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_books_are_followed_while_there_are_sales_and_as_long_as_they_are_held() {
-    let (books, count, _) = books(|_| Some(listing(1, "")));
-    let used = Arc::new(AtomicBool::new(false));
-    let is_used = Arc::clone(&used);
-    let following = tokio::spawn(books.follow(move || is_used.swap(false, Ordering::SeqCst)));
+async fn operator_who_hangs_up_lets_nobody_ask_sooner() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let summary = summary(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            sleep(Duration::from_millis(100)).await;
+            Ok(reply(listing(1, "")))
+        }
+    });
+    for _ in 0..50 {
+        timeout(Duration::from_millis(10), summary.now()).await.unwrap_err();
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 1, "in half a second");
+    now(&summary).await;
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn same_limit_of_another_account_is_told() {
+    let (summary, _) = answering(|_| Some(listing(1, "")));
+    now(&summary).await;
+    assert_eq!(summary.limit(), Some(7));
+    let gateway = lock(&summary.0.source).gateway.clone();
+    summary.ask_through(gateway, &[], true);
+    assert_eq!(summary.limit(), None);
+    now(&summary).await;
+    assert_eq!(summary.limit(), Some(7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn summary_is_followed_while_there_are_sales_and_as_long_as_it_is_held() {
+    let (summary, count) = answering(|_| Some(listing(1, "")));
+    let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(3_600)).await;
     assert_eq!(count.load(Ordering::SeqCst), 1);
-    used.store(true, Ordering::SeqCst);
-    books.0.asked.invalidate(&()).await;
+    summary.0.credit.use_now();
     sleep(Duration::from_secs(3_600)).await;
     assert_eq!(count.load(Ordering::SeqCst), 2);
-    drop(books);
+    drop(summary);
     timeout(Duration::from_secs(3_600), following).await.expect("it ends").unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_revoked_key_of_ours_is_told_once() {
     let row = |name: &str, prefix: &str, revoked: bool| {
         let revoked = if revoked { r#""2025-01-01T00:00:00Z""# } else { "null" };
@@ -157,93 +214,77 @@ async fn a_revoked_key_of_ours_is_told_once() {
         (vec![row("one of two", "svc_sk_ab", true), row("the other", "svc_sk_ab", false)], &[]),
     ] {
         let answer = listing(1, &keys.join(","));
-        let (books, _, _) = books(move |_| Some(answer.clone()));
-        billing::ask(books.gateway()).await.unwrap();
-        billing::ask(books.gateway()).await.unwrap();
-        let names = books.0.told.lock().unwrap().iter().cloned().collect::<Vec<_>>();
+        let (summary, _) = answering(move |_| Some(answer.clone()));
+        now(&summary).await;
+        now(&summary).await;
+        let names = summary.0.revoked.lock().unwrap().iter().cloned().collect::<Vec<_>>();
         assert_eq!(names, told);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn change_of_settings_asks_nothing_and_change_of_account_asks_at_once() {
-    let (books, count, _) = books(|_| Some(listing(1, "")));
-    let following = tokio::spawn(books.follow(|| true));
+    let (summary, count) = answering(|_| Some(listing(1, "")));
+    let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
     let others = Arc::new(AtomicUsize::new(0));
     let other = {
         let others = Arc::clone(&others);
         service_fn(move |_: Ask| {
             others.fetch_add(1, Ordering::SeqCst);
-            let body = listing(2, "");
-            async move { Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None }) }
+            async { Ok(reply(listing(2, ""))) }
         })
     };
-    let balance = || books.known().unwrap().listing.billing.balance_cents;
+    let balance = || summary.known().unwrap().listing.billing.balance_cents;
     for _ in 0..100 {
-        books.ask_through(other.clone(), |_| false, false);
-        books.refresh().await;
+        summary.ask_through(other.clone(), &[], false);
+        summary.refresh().await;
     }
     assert_eq!((others.load(Ordering::SeqCst), balance()), (0, 1));
-    books.ask_through(other, |_| false, true);
+    summary.ask_through(other, &[], true);
     sleep(Duration::from_secs(1)).await;
     assert_eq!((others.load(Ordering::SeqCst), balance()), (1, 2));
-    books.0.asked.invalidate(&()).await;
-    books.refresh().await;
+    summary.forget();
+    summary.refresh().await;
     assert_eq!((count.load(Ordering::SeqCst), others.load(Ordering::SeqCst)), (1, 2));
-    drop(books);
+    drop(summary);
     timeout(Duration::from_secs(600), following).await.expect("there is one follower").unwrap();
 }
 
-/// Books whose first question is answered only after the gateway was exchanged.
-async fn exchanged_while_asked(is_another: bool) -> (Books, Arc<Mutex<Vec<u64>>>) {
+/// A summary whose first question is answered only after the gateway was exchanged; with what the one that
+/// asked was told.
+async fn exchanged_while_asked(is_another: bool) -> (Summary, u64) {
     let answer = Arc::new(Notify::new());
     let answered = Arc::clone(&answer);
-    let late = service_fn(move |_: Ask| {
+    let summary = summary(move |_| {
         let answered = Arc::clone(&answered);
         async move {
             answered.notified().await;
-            let body = listing(1, "");
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
+            Ok(reply(listing(1, "")))
         }
     });
-    let balances = Arc::new(Mutex::new(Vec::new()));
-    let hears = Arc::clone(&balances);
-    let ears = move || {
-        let hears = Arc::clone(&hears);
-        move |billing: &Billing| hears.lock().unwrap().push(billing.balance_cents)
-    };
-    let books = Books::new(late, ears, |_| false);
-    let asking = books.gateway().oneshot(question());
     let exchange = async {
-        let next = service_fn(|_: Ask| async {
-            let body = listing(2, "");
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
-        });
-        books.ask_through(next, |_| false, is_another);
+        tokio::task::yield_now().await;
+        let next = service_fn(|_: Ask| async { Ok(reply(listing(2, ""))) });
+        summary.ask_through(next, &[], is_another);
         answer.notify_one();
     };
-    let (reply, ()) = tokio::join!(asking, exchange);
-    assert!(reply.is_ok(), "it is still a reply for the one that asked");
-    (books, balances)
+    let (told, ()) = tokio::join!(now(&summary), exchange);
+    (summary, told)
 }
 
 #[tokio::test]
 async fn late_answer_of_former_gateway_has_no_effect() {
-    let (books, balances) = exchanged_while_asked(true).await;
-    assert!(balances.lock().unwrap().is_empty());
-    assert!(books.known().is_none() && books.limit().borrow().is_none());
-    assert!(matches!(*books.heard().borrow(), Heard::NotYet));
-    billing::ask(books.gateway()).await.unwrap();
-    assert_eq!(*balances.lock().unwrap(), [2]);
-    assert!(matches!(*books.heard().borrow(), Heard::Listing(_)));
+    let (summary, told) = exchanged_while_asked(true).await;
+    assert_eq!((told, summary.balance(), summary.is_read()), (2, Some(2), Some(true)));
+    assert_eq!(summary.known().unwrap().generation, 1);
 }
 
 #[tokio::test]
 async fn late_answer_counts_if_only_other_settings_changed() {
-    let (books, balances) = exchanged_while_asked(false).await;
-    assert_eq!(*balances.lock().unwrap(), [1]);
-    assert!(books.known().is_some());
+    let (summary, told) = exchanged_while_asked(false).await;
+    assert_eq!((told, summary.balance()), (1, Some(1)));
+    assert!(summary.known().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,50 +292,34 @@ async fn question_that_was_held_back_here_tells_nothing_of_the_gateway() {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     // As while the ledger is being opened: a page asks, and nothing can be noted in the window's log.
-    let gateway = service_fn(move |_: Ask| {
+    let summary = summary(move |_| {
         let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
             if is_first {
                 return Err(Error::Aborted(Abort::Unrecorded));
             }
-            Ok(Reply {
-                status: StatusCode::OK,
-                is_json: true,
-                body: listing(7, ""),
-                key: 0,
-                video: None,
-            })
+            Ok(reply(listing(7, "")))
         }
     });
-    let books = Books::new(gateway, || |_: &Billing| {}, |_| false);
-    books.refresh().await;
-    assert!(books.limit().borrow().is_none() && books.is_stale());
-    assert!(matches!(*books.heard().borrow(), Heard::NotYet));
+    summary.refresh().await;
+    assert!(summary.limit().is_none() && summary.is_stale());
+    assert_eq!(summary.is_read(), None);
 
-    let following = tokio::spawn(books.follow(|| true));
+    let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
-    assert!(matches!(*books.heard().borrow(), Heard::Listing(_)), "it is asked at once");
+    assert_eq!(summary.is_read(), Some(true), "it is asked at once");
     assert_eq!(count.load(Ordering::SeqCst), 2);
     following.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_gateway_is_asked_at_once_although_the_former_one_hangs() {
-    let hangs = service_fn(|_: Ask| std::future::pending::<Result<Reply, Error>>());
-    let books = Books::new(hangs, || |_: &Billing| {}, |_| false);
-    let following = tokio::spawn(books.follow(|| true));
+    let summary = summary(|_| std::future::pending());
+    let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
-    let next = service_fn(|_: Ask| async {
-        Ok(Reply {
-            status: StatusCode::OK,
-            is_json: true,
-            body: listing(2, ""),
-            key: 0,
-            video: None,
-        })
-    });
-    books.ask_through(next, |_| false, true);
+    let next = service_fn(|_: Ask| async { Ok(reply(listing(2, ""))) });
+    summary.ask_through(next, &[], true);
     sleep(Duration::from_millis(100)).await;
-    assert!(matches!(*books.heard().borrow(), Heard::Listing(_)));
+    assert_eq!(summary.is_read(), Some(true));
     following.abort();
 }

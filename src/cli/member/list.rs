@@ -10,8 +10,9 @@ use super::Refusal;
 use crate::cli::Format;
 use crate::clock::{self, Date, iso8601};
 use crate::contract::money::Usd;
-use crate::reports::csv::cell;
 use crate::reports::members::{self, Listed};
+use crate::reports::text::{csv, table};
+use crate::reports::usage::day;
 use crate::store::Store;
 
 const HEAD: [&str; 10] = [
@@ -42,13 +43,17 @@ pub(super) async fn print(
         Vec::new()
     };
     match format {
-        Format::Table => table(&listed, out)?,
+        Format::Table => {
+            // Days are enough for people, and a gap says `-`.
+            let gap = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            let day = |moment| day(Date::at(moment).days());
+            let rows = listed.iter().map(|one| cells(one, day).map(gap));
+            let head = HEAD.map(|name| name.replace('_', " "));
+            write!(out, "{}", table(head.each_ref().map(String::as_str), rows, HEAD.len()))?;
+        }
         Format::Csv => {
-            writeln!(out, "{}", HEAD.join(","))?;
-            for row in listed.iter().map(|one| cells(one, iso8601)) {
-                let row: Vec<_> = row.iter().map(|text| cell(text)).collect();
-                writeln!(out, "{}", row.join(","))?;
-            }
+            let rows = listed.iter().map(|one| cells(one, iso8601));
+            write!(out, "{}", csv(HEAD, rows))?;
         }
         Format::Json => {
             let members = listed.iter().map(Row::of).collect();
@@ -74,26 +79,6 @@ fn cells(listed: &Listed, moment: fn(std::time::Duration) -> String) -> [String;
         moment(listed.member.added),
         listed.member.revoked.map(moment).unwrap_or_default(),
     ]
-}
-
-/// Days are enough for people, and a gap says `-`.
-fn table(listed: &[Listed], out: &mut impl Write) -> std::io::Result<()> {
-    let day = |moment| {
-        let Date { year, month, day } = Date::at(moment);
-        format!("{year:04}-{month:02}-{day:02}")
-    };
-    let gap = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-    let rows = listed.iter().map(|one| cells(one, day).map(gap));
-    let lines: Vec<_> =
-        std::iter::once(HEAD.map(|name| name.replace('_', " "))).chain(rows).collect();
-    let widths: [usize; 10] = std::array::from_fn(|column| {
-        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
-    });
-    for line in &lines {
-        let cells = line.iter().zip(widths).map(|(text, width)| format!("{text:<width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
 }
 
 #[derive(Serialize)]

@@ -1,9 +1,7 @@
 //! `tollgate member`: who may call, also while a server runs; a token is printed once, alone on its line.
 
 mod change;
-mod keying;
 mod list;
-mod portion;
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -13,15 +11,14 @@ use tokio::time::sleep;
 
 pub use change::Change;
 
-use super::asking::refresh_members;
-use super::{Exit, ledger};
-use crate::access::token::{self, Token};
+use super::ledger::{self, refresh_members};
+use super::{Exit, secret};
+use crate::access::SecretFault;
+use crate::access::token::{self, Secret, Token};
 use crate::clock;
 use crate::config::{Config, Mode, Store};
 use crate::store::{self, Holder, Identity, LOOK_EVERY, Member, MemberChange, MemberFault, Own};
-use change::Update;
-use keying::Keying;
-use portion::Portion;
+use change::{Portion, Update, budget_words, portions_must_differ, with_portions};
 
 /// Why a command did not do it: how it ends, and a sentence.
 struct Refusal(Exit, String);
@@ -80,7 +77,7 @@ async fn carry_out(
     };
     must_be_different(&names)?;
     if let To::Added(_, budgets) | To::Updated(Update { budgets, .. }) = &to {
-        portion::must_differ(budgets)?;
+        portions_must_differ(budgets)?;
     }
     if !matches!(to, To::Added(..)) {
         // Only what adds somebody makes a ledger.
@@ -193,7 +190,7 @@ fn plan(
     Ok(match to {
         To::Added(role, budgets) => {
             let (token, hash) = made()?;
-            let own = portion::join(Own::default(), budgets);
+            let own = with_portions(Own::default(), budgets);
             let member = Member {
                 name: Arc::clone(name),
                 role: *role,
@@ -203,7 +200,7 @@ fn plan(
                 added: clock::wall(),
                 revoked: None,
             };
-            let own = portion::words(own);
+            let own = budget_words(own);
             let words = format!("{name} is added, {own}; its token is shown this once:");
             (MemberChange::Added(member), done(words, Some(token)))
         }
@@ -214,10 +211,10 @@ fn plan(
         To::Updated(Update { budgets, no_budget, role }) => {
             let before = members.iter().find(|member| member.name == *name);
             let before = before.ok_or_else(|| refusal(name, MemberFault::Unknown))?;
-            let own = portion::join(if *no_budget { Own::default() } else { before.own }, budgets);
+            let own = with_portions(if *no_budget { Own::default() } else { before.own }, budgets);
             let role = role.map(store::Role::from);
             let change = (own != before.own).then_some(own);
-            let (now, own) = (role.unwrap_or(before.role).name(), portion::words(own));
+            let (now, own) = (role.unwrap_or(before.role).name(), budget_words(own));
             let words = format!("{name} is changed: role {now}, {own}");
             (MemberChange::Updated(role, change), done(words, None))
         }
@@ -259,6 +256,62 @@ async fn keying_for(
     let may_change = matches!(making, Making::Another { new_secret: true });
     let before = ledger.keyed_by().await.map_err(Refusal::failed)?;
     Keying::of(config, members, before, may_change)
+}
+
+/// A secret, and whose tokens it ends.
+struct Keying {
+    secret: Secret,
+    ended: Option<Ended>,
+}
+
+/// The tokens that were made with another one.
+struct Ended {
+    of: usize,
+    is_made: bool,
+}
+
+impl Keying {
+    /// The secret of the settings, beside a ledger with these members that was keyed by the one `before`.
+    /// Another one is taken where the file with it is gone, or where it `may_change`. Nothing of the
+    /// ledger is changed yet, but the file is made: so whatever can be refused has been judged before.
+    /// It stays where the change still fails, since somebody else may have made a token with it by then.
+    fn of(
+        config: &Config,
+        members: &[Member],
+        before: Option<Identity>,
+        may_change: bool,
+    ) -> Result<Self, Refusal> {
+        let is_made = secret::is_missing(config);
+        let secret = secret::secret_or_new(config).map_err(Refusal::failed)?;
+        let is_another = before.is_some_and(|print| print != secret.print());
+        if is_another && !is_made && !may_change {
+            return Err(Refusal(Exit::Mistake, SecretFault::Another.to_string()));
+        }
+        let of = members.iter().filter(|member| member.revoked.is_none()).count();
+        let ended = (of > 0 && (is_made || is_another)).then_some(Ended { of, is_made });
+        Ok(Self { secret, ended })
+    }
+
+    /// Says what has ended, if anything. A server that runs has the secret that it started with.
+    fn tell(&self, is_served: bool, err: &mut impl Write) -> io::Result<()> {
+        let Some(Ended { of, is_made }) = self.ended else { return Ok(()) };
+        let what = if is_made {
+            "was not beside the ledger and is made anew"
+        } else {
+            "is another one from now on"
+        };
+        let when = if is_served {
+            "the server that runs keeps the one before until it is started again, and the token \
+             below does not hold there; after that "
+        } else {
+            ""
+        };
+        writeln!(
+            err,
+            "the secret {what}: {when}the tokens of {of} earlier members hold no more; put it back as \
+             it was, or give each another token with `tollgate member rotate`"
+        )
+    }
 }
 
 /// Why a name is not given again, and what to do instead: a token helps only where the member still is one.

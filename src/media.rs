@@ -1,5 +1,4 @@
-//! A video on its way to a caller: it ends when its source falls silent, when a slow one makes room, and
-//! when the server stops.
+//! Hands a finished video to the caller who knows its job, from our own origin.
 
 use std::fmt;
 use std::pin::Pin;
@@ -7,55 +6,138 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http::header::{ACCEPT_RANGES, CACHE_CONTROL, HeaderName};
+use http::{HeaderValue, Method, StatusCode};
+use http_body::{Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use url::Url;
 
-use crate::answer::BoxError;
+use crate::access::Standing;
+use crate::answer::{Answer, Body, BoxError};
 use crate::clock;
+use crate::jobs::Jobs;
+use crate::jobs::reading::Words;
 use crate::jobs::seats::Seat;
+use crate::problem::{NOT_FOUND, Problem};
+use crate::store::Caller;
+use crate::upstream::media::Media;
 
 /// How long the source may be silent while somebody waits for its next piece.
 const SILENCE: Duration = Duration::from_secs(30);
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// See the file's documentation.
-pub(super) struct Transfer<B> {
+/// Where finished videos are found, and where they may be fetched from.
+#[derive(Clone, Debug)]
+pub struct Videos {
+    media: Media,
+    words: Words,
+    jobs: Jobs,
+    policy: HeaderValue,
+}
+
+impl Videos {
+    /// `words`: how a status body is read. `jobs` bounds what is on its way, and ends it when the server
+    /// stops. Pages of other sites may show the videos where `are_shared`, as CORS decides then.
+    pub fn new(media: Media, words: Words, jobs: Jobs, are_shared: bool) -> Self {
+        let policy = if are_shared { "cross-origin" } else { "same-site" };
+        Self { media, words, jobs, policy: HeaderValue::from_static(policy) }
+    }
+
+    /// The video of the job with this status body, or the range of it that was asked for. It is broken
+    /// off when the caller's credentials end.
+    pub async fn content(
+        &self,
+        status: &[u8],
+        method: Method,
+        range: Option<&HeaderValue>,
+        (caller, standing): (&Caller, &Standing),
+    ) -> Result<Answer, Problem> {
+        let address = self.words.address(status).ok_or_else(|| {
+            Problem::new(&NOT_FOUND).detail("the job's status names no video yet")
+        })?;
+        let address = self.media.allowed(&address).ok_or_else(|| elsewhere(&address))?;
+        let seat = self.jobs.video_seat(caller)?;
+        let fetched = self.media.fetch(&address, method.clone(), range).await;
+        let reply = fetched.map_err(|error| error.of_read())?;
+        let (head, body) = reply.into_parts();
+        let is_empty = method == Method::HEAD || head.status == StatusCode::RANGE_NOT_SATISFIABLE;
+        let body = if is_empty {
+            Body::from(Bytes::new())
+        } else {
+            let standing = standing.clone();
+            let over = async move { standing.over().await };
+            Body::stream(Transfer::new(body, seat, self.jobs.stopped(), over))
+        };
+        let mut answer = Answer::new(body);
+        *answer.status_mut() = head.status;
+        *answer.headers_mut() = head.headers;
+        let headers = answer.headers_mut();
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+        headers.insert(RESOURCE_POLICY, self.policy.clone());
+        Ok(answer)
+    }
+}
+
+/// Says where a video is that is not fetched, so that its caller can, and its operator lists the place.
+fn elsewhere(address: &str) -> Problem {
+    let origin = Url::parse(address).map(|address| address.origin().ascii_serialization());
+    Problem::new(&NOT_FOUND).detail(format!(
+        "the video is finished, and it is at {}, which is not in page.media_origins: it is not fetched \
+         from there. GET /api/v1/video/status has its address (as video_url, or as jobs.result says)",
+        origin.unwrap_or_default()
+    ))
+}
+
+/// A video on its way to a caller: it ends when its source falls silent, when a slow one makes room, when the
+/// caller's credentials end, and when the server stops.
+struct Transfer<B> {
     inner: Pin<Box<B>>,
     silence: Pin<Box<Sleep>>,
     is_waiting: bool,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
     seat: Seat,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 /// Why the rest of it does not come; the caller may ask for that by its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Cut {
+enum Cut {
     #[error("the source fell silent")]
     Silent,
     #[error("the server stops")]
     Stopped,
     #[error("it was slow, and somebody else got its seat")]
     MadeRoom,
+    #[error("the caller's credentials have ended")]
+    Over,
 }
 
 impl<B> Transfer<B> {
-    /// `seat` is given back when it ends.
-    pub(super) fn new(inner: B, seat: Seat, stop: CancellationToken) -> Self {
+    /// `seat` is given back when it ends; `over` resolves when the caller's credentials end.
+    fn new(
+        inner: B,
+        seat: Seat,
+        stop: CancellationToken,
+        over: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
         Self {
             inner: Box::pin(inner),
             silence: Box::pin(sleep(SILENCE)),
             is_waiting: false,
             stop: Box::pin(stop.cancelled_owned()),
             cut: Box::pin(seat.cut()),
+            over: Box::pin(over),
             seat,
         }
     }
 }
 
-impl<B> Body for Transfer<B>
+impl<B> http_body::Body for Transfer<B>
 where
-    B: Body<Data = Bytes, Error: Into<BoxError>>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     type Data = Bytes;
     type Error = BoxError;
@@ -64,6 +146,10 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        // Errors, so that nobody takes the part for the whole.
+        if self.over.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Err(Cut::Over.into())));
+        }
         if self.stop.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Some(Err(Cut::Stopped.into())));
         }
@@ -101,18 +187,19 @@ impl<B> fmt::Debug for Transfer<B> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use http_body_util::BodyExt;
     use tokio::sync::mpsc;
     use tokio::time::timeout;
 
     use super::*;
     use crate::jobs::seats::{Seats, VIDEOS};
-    use crate::store::Caller;
 
     /// Pieces as they are sent.
     struct Pieces(mpsc::Receiver<&'static str>);
 
-    impl Body for Pieces {
+    impl http_body::Body for Pieces {
         type Data = Bytes;
         type Error = BoxError;
 
@@ -144,7 +231,7 @@ mod tests {
         let seat = seats.take(&caller(0)).unwrap();
         // One has its seat alone, so it does not make room for others that have as many.
         let others = (1..64).map(|last| seats.take(&caller(last)).unwrap()).collect();
-        let transfer = Transfer::new(Pieces(pieces), seat, stop.clone());
+        let transfer = Transfer::new(Pieces(pieces), seat, stop.clone(), pending());
         Fake { source, transfer, seats, others, stop }
     }
 

@@ -1,30 +1,33 @@
 //! What admins are told, and that no secret is in it.
 
-use std::time::Duration;
-
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
 use http_body_util::BodyExt;
+use tokio_util::sync::CancellationToken;
 use tower::service_fn;
 
 use super::*;
+use crate::answer::Answer;
 use crate::clock::{self, Date};
+use crate::config;
 use crate::contract::money::Usd;
+use crate::purchase::credit::Credit;
 use crate::store::{
     Claim, Ending, Job, JobState, Limits, Member, MemberChange, Own, PurchaseId, Reservation,
     Service, Snapshot, Word,
 };
-use crate::upstream::billing::Billing;
+use crate::upstream::window::Window;
 use crate::upstream::{Ask, Error, Reply};
 use crate::validate;
 
 const CANARY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 
 struct Office {
-    admin: Admin,
+    reports: Reports,
     store: Store,
 }
 
@@ -37,8 +40,10 @@ fn office(listing: Option<String>) -> Office {
             Ok(Reply { status: StatusCode::OK, is_json: true, body: body?, key: 0, video: None })
         }
     });
-    let books = Books::new(gateway, || |_: &Billing| (), |_| false);
-    Office { admin: Admin { store: store.clone(), books }, store }
+    let window = Window::new(store.clone(), config::Window::Auto, CancellationToken::new());
+    let summary = Summary::new(gateway, &[], Credit::default(), window);
+    let turns = Turns::default();
+    Office { reports: Reports { store: store.clone(), summary, knows_callers: true, turns }, store }
 }
 
 impl Office {
@@ -70,7 +75,8 @@ impl Office {
     }
 
     async fn usage(&self, query: &str) -> String {
-        text(self.admin.usage(validate::everybody(Some(query)).unwrap()).await.unwrap()).await
+        text(self.reports.usage_of_all(validate::everybody(Some(query)).unwrap()).await.unwrap())
+            .await
     }
 }
 
@@ -122,15 +128,15 @@ async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
         let office = &office;
         async move { office.buy(&caller, "alpha", cost, posted(cost)).await }
     };
-    for number in 0..usage::MOST_ROWS {
+    for number in 0..usage::MAX_ROWS {
         buy(number).await;
     }
     let told = office.usage("since=1d").await;
-    assert_eq!(told.matches("\"caller\":").count(), usage::MOST_ROWS);
-    buy(usage::MOST_ROWS).await;
+    assert_eq!(told.matches("\"caller\":").count(), usage::MAX_ROWS);
+    buy(usage::MAX_ROWS).await;
     for query in ["since=1d", "since=1d&format=csv"] {
         let query = validate::everybody(Some(query)).unwrap();
-        let refused = office.admin.usage(query).await.unwrap_err();
+        let refused = office.reports.usage_of_all(query).await.unwrap_err();
         assert_eq!(refused.kind().code, "invalid_request");
     }
 }
@@ -139,7 +145,8 @@ async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
 async fn a_spreadsheet_gets_text_and_no_formulas() {
     let office = office(None);
     office.buy("=HYPERLINK(\"x\")", "@alpha,1", Usd::mills(3), posted(Usd::mills(3))).await;
-    let answer = office.admin.usage(validate::everybody(Some("format=csv")).unwrap()).await;
+    let answer =
+        office.reports.usage_of_all(validate::everybody(Some("format=csv")).unwrap()).await;
     let answer = answer.unwrap();
     assert_eq!(answer.headers()[CONTENT_TYPE], "text/csv; charset=utf-8");
     let disposition = "attachment; filename=\"tollgate-usage.csv\"";
@@ -159,7 +166,7 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     office.enlist("bob", Role::Member, Own::default()).await;
     office.store.change_member("bob".into(), MemberChange::Revoked).await.unwrap();
     office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(3))).await;
-    let json = text(office.admin.members().await.unwrap()).await;
+    let json = text(office.reports.members().await.unwrap()).await;
     let ann = r#"{"members":[{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]},{"name":"bob","role":"member","state":"revoked","token_prefix""#;
     assert!(json.starts_with(ann), "{json}");
     assert!(!json.contains("[7,7") && !json.contains("0707"), "{json}");
@@ -188,7 +195,7 @@ async fn everybodys_jobs_come_newest_first_without_what_they_show() {
         .heard("a".into(), Word { at: now, body, state: JobState::Finished })
         .await
         .unwrap();
-    let json = text(office.admin.jobs().await.unwrap()).await;
+    let json = text(office.reports.jobs_of_all().await.unwrap()).await;
     let newest = r#"{"jobs":[{"request_id":"b","owner":"192.0.2.1","model":"video-a-2","toll":"3.000000","toll_micros":3000000,"state":"open","ordered_at":""#;
     assert!(json.starts_with(newest), "{json}");
     let next = r#""heard_at":null},{"request_id":"a","owner":"member:ann","#;
@@ -216,7 +223,7 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
     office.store.check(check(1_763_643_600, 4_500, 500)).await.unwrap();
     office.buy("member:ann", "alpha", Usd::mills(3), Some(Ending::Unknown)).await;
     office.buy("member:ann", "alpha", Usd::mills(6), posted(Usd::mills(6))).await;
-    let json = text(office.admin.billing().await.unwrap()).await;
+    let json = text(office.reports.account().await.unwrap()).await;
     for says in [
         r#""balance":"42.100000","balance_micros":42100000,"spent":"7.900000","spent_micros":7900000,"chats":3,"limit":{"requests":60,"seconds":60},"keys":[{"name":"web","prefix":"svc_sk_ab12","state":"active","created":"2025-01-01T00:00:00Z","last_used":null,"revoked":null,"uses":7},{"name":"old","prefix":"svc_sk_CANARY_0123456789","state":"revoked""#,
         r#""stale":false,"checkpoints":[{"at":"2025-11-20T13:00:00.000Z","balance":"45.000000","balance_micros":45000000,"spent":"5.000000","spent_micros":5000000,"chats":2},{"at":"2025-11-20T12:00:00.000Z","balance":"50.000000","#,
@@ -231,7 +238,7 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
 #[tokio::test]
 async fn a_gateway_that_says_nothing_is_no_reason_to_tell_nothing() {
     let office = office(None);
-    let json = text(office.admin.billing().await.unwrap()).await;
+    let json = text(office.reports.account().await.unwrap()).await;
     let unknown = r#"{"count":0,"more":false,"tolls":"0.000000","tolls_micros":0,"purchases":[]}"#;
     let told = format!(r#"{{"account":null,"stale":true,"checkpoints":[],"unknown":{unknown}}}"#);
     assert_eq!(json, told);

@@ -1,14 +1,17 @@
-//! Fits the number of connections to the limit of open files.
-//!
-//! Without this, one address with as many idle connections as it may have takes the descriptors that
-//! purchases, the ledger and the ops listener need.
+//! What a process sets up before it works: its log, its core dumps, its limit of open files.
 
-use std::thread;
+use std::io::{self, IsTerminal};
+use std::{panic, thread};
 
+use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tracing::warn;
+use tracing::{error, warn};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry;
+use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::config::Server;
+use crate::config::{Log, LogFormat, Server};
 
 /// Connections of the ops listener at a time.
 pub(super) const OPS_CONNECTIONS: usize = 64;
@@ -20,6 +23,42 @@ const VIDEOS: u64 = 64;
 const GATEWAY_PER_CORE: u64 = 64;
 /// Kept back even if half of all descriptors is less.
 const MIN_RESERVE: u64 = 64;
+
+/// No core dumps, and `/proc/PID/environ`, `mem` and `maps` for nobody. Where the system has no such
+/// thing, tollgate runs all the same.
+pub fn harden() {
+    let hardened = prctl::set_dumpable(false).and(setrlimit(Resource::RLIMIT_CORE, 0, 0));
+    if let Err(error) = hardened {
+        warn!(%error, "the process could not be closed to others");
+    }
+}
+
+/// Starts logging to standard error: events of tollgate itself, and of libraries only warnings, because
+/// their finer events can hold headers. A panic is a line with its place and nothing of its text.
+pub(super) fn start_log(settings: Log) {
+    let text = settings.format == LogFormat::Auto && io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines = if text {
+        lines.boxed()
+    } else {
+        lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed()
+    };
+    let filter = Targets::new()
+        .with_target("tollgate", settings.level)
+        .with_default(LevelFilter::WARN.min(settings.level.into()));
+    // A host program may have its own subscriber already.
+    registry().with(lines.with_filter(filter)).try_init().ok();
+    quiet_panics();
+}
+
+/// The default hook prints what the panic says, and that may hold anything.
+fn quiet_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let thread = thread::current().name().unwrap_or("unnamed").to_owned();
+        error!(place, thread, "a panic: this is a bug in tollgate");
+    }));
+}
 
 /// What a server accepts, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +77,8 @@ impl Capacity {
     }
 }
 
-/// Raises the soft limit of open files to the hard one, and lowers the settings to what it allows.
+/// Raises the soft limit of open files to the hard one, and lowers the settings to what it allows: else one
+/// address with idle connections takes the descriptors that purchases, the ledger and the ops listener need.
 pub(super) fn raise_and_fit(server: &mut Server) {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Ok((soft, hard)) = limits

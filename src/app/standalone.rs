@@ -18,7 +18,7 @@ use crate::upstream::window::Window;
 use crate::upstream::{self, Ask, Reply};
 
 /// The window of a command that asks the gateway itself, which goes on with what `store` remembers.
-pub async fn window_alone(store: Store, settings: &config::Gateway) -> Arc<Window> {
+pub async fn standalone_window(store: Store, settings: &config::Gateway) -> Arc<Window> {
     let window = Window::new(store, settings.window, CancellationToken::new());
     window.restore().await;
     window.assume();
@@ -29,7 +29,7 @@ pub async fn window_alone(store: Store, settings: &config::Gateway) -> Arc<Windo
 ///
 /// # Errors
 /// No trust anchors.
-pub fn asking(
+pub fn standalone_gateway(
     settings: &config::Gateway,
     base: &Url,
     keys: &[Key],
@@ -71,8 +71,8 @@ mod tests {
         });
         let mut settings = Config::default().gateway;
         settings.target = Target::Live { base_url: base.clone(), keys: keys.to_vec() };
-        let window = window_alone(Store::in_memory(Arc::new(clock::wall)), &settings).await;
-        let gateway = asking(&settings, &base, &keys[..1], window).unwrap();
+        let window = standalone_window(Store::in_memory(Arc::new(clock::wall)), &settings).await;
+        let gateway = standalone_gateway(&settings, &base, &keys[..1], window).unwrap();
         let reply = gateway.oneshot(Ask::free(What::Billing)).await.unwrap();
         let said = String::from_utf8(reply.body.to_vec()).unwrap();
         assert!(said.contains("keyPrefix") && !said.contains("CANARY"), "{said}");

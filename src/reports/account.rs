@@ -4,19 +4,21 @@
 use http::StatusCode;
 use serde::Serialize;
 
+use super::{Reports, unavailable};
 use crate::answer::{self, Answer};
-use crate::billing::summary::{Books, Known, shown};
+use crate::billing::summary::{Known, cents, shown};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
-use crate::store::{Row, Snapshot, Store, Unavailable};
+use crate::problem::Problem;
+use crate::store::{Row, Snapshot};
 use crate::upstream::billing::{KeyRow, Listing};
 
 /// Snapshots that are shown, the latest first.
-const MOST_CHECKPOINTS: usize = 100;
+const MAX_CHECKPOINTS: usize = 100;
 /// Unknown outcomes that are shown, the latest first.
-const MOST_UNKNOWN: usize = 500;
+const MAX_UNKNOWN: usize = 500;
 /// A public prefix is short; whatever else the gateway puts there is cut.
-const LONGEST_PREFIX: usize = 24;
+const MAX_PREFIX: usize = 24;
 
 #[derive(Serialize)]
 struct Document {
@@ -90,18 +92,26 @@ struct Purchase {
     toll_micros: u64,
 }
 
-pub(super) async fn answer(books: &Books, ledger: &Store) -> Result<Answer, Unavailable> {
-    let mut rows = ledger.unknown(MOST_UNKNOWN + 1).await?;
-    let more = rows.len() > MOST_UNKNOWN;
-    rows.truncate(MOST_UNKNOWN);
-    let checkpoints = ledger.checks(MOST_CHECKPOINTS).await?;
-    let document = Document {
-        account: books.known().as_ref().map(account),
-        stale: books.is_stale(),
-        checkpoints: checkpoints.iter().map(point).collect(),
-        unknown: unknown(rows, more),
-    };
-    Ok(answer::json(StatusCode::OK, &document))
+impl Reports {
+    /// The account's numbers and keys' names as the gateway tells them, and what is unknown. The gateway
+    /// is asked at most once a minute, and nobody waits for it for longer than a second.
+    ///
+    /// # Errors
+    /// 503 `ledger_unavailable`.
+    pub async fn account(&self) -> Result<Answer, Problem> {
+        self.summary.refresh().await;
+        let mut rows = self.store.unknown(MAX_UNKNOWN + 1).await.map_err(unavailable)?;
+        let more = rows.len() > MAX_UNKNOWN;
+        rows.truncate(MAX_UNKNOWN);
+        let checkpoints = self.store.checks(MAX_CHECKPOINTS).await.map_err(unavailable)?;
+        let document = Document {
+            account: self.summary.known().as_ref().map(account),
+            stale: self.summary.is_stale(),
+            checkpoints: checkpoints.iter().map(point).collect(),
+            unknown: unknown(rows, more),
+        };
+        Ok(answer::json(StatusCode::OK, &document))
+    }
 }
 
 fn account(Known { listing, as_of, .. }: &Known) -> Account {
@@ -125,7 +135,7 @@ fn account(Known { listing, as_of, .. }: &Known) -> Account {
 fn key(row: &KeyRow) -> Key {
     Key {
         name: row.name.clone(),
-        prefix: shown(&row.key_prefix).chars().take(LONGEST_PREFIX).collect(),
+        prefix: shown(&row.key_prefix).chars().take(MAX_PREFIX).collect(),
         state: if row.revoked_at.is_none() { "active" } else { "revoked" },
         created: row.created_at.clone(),
         last_used: row.last_used_at.clone(),
@@ -165,8 +175,4 @@ fn unknown(rows: Vec<Row>, more: bool) -> Unknown {
         tolls_micros: tolls.as_micros(),
         purchases: rows.into_iter().map(purchase).collect(),
     }
-}
-
-fn cents(cents: u64) -> Usd {
-    Usd::cents(cents).unwrap_or(Usd::micros(u64::MAX))
 }

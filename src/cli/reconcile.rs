@@ -1,24 +1,23 @@
 //! `tollgate reconcile`: settles unknown outcomes by the gateway's own books, and says how far these
 //! and ours are apart.
 
-mod json;
-
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde::Serialize;
 
-use super::asking::{self, Way};
-use super::{Exit, ledger};
+use super::Exit;
+use super::ledger::{self, Way};
 use crate::app;
 use crate::billing::books::{self, Look};
 use crate::billing::reconcile::{self, Difference, Drift, Verdict};
 use crate::clock::{self, iso8601};
 use crate::config::{Config, Target};
 use crate::purchase::Terms;
-use crate::store::{Checkpoint, Evidence, PurchaseId, Row, Service, Store};
+use crate::store::{Checkpoint, Evidence, PurchaseId, Row, Service, State, Store};
 use crate::upstream::billing;
 
 /// `--format`
@@ -59,7 +58,7 @@ pub async fn reconcile(
     };
     match format {
         Format::Text => print(&outcome, out)?,
-        Format::Json => json::print(&outcome, out)?,
+        Format::Json => print_json(&outcome, out)?,
     }
     Ok(match outcome.left() {
         0 => Exit::Done,
@@ -87,8 +86,8 @@ async fn compare(config: &Config, dry_run: bool) -> io::Result<Result<Outcome, S
     let looked = match way {
         Way::Through(server) => books::look(&ledger, server.listing()).await,
         Way::Alone(store) => {
-            let window = app::window_alone(store, &config.gateway).await;
-            let gateway = app::asking(&config.gateway, base_url, keys, window)?;
+            let window = app::standalone_window(store, &config.gateway).await;
+            let gateway = app::standalone_gateway(&config.gateway, base_url, keys, window)?;
             let listing = async { billing::ask(gateway).await.map_err(|why| why.to_string()) };
             books::look(&ledger, listing).await
         }
@@ -132,7 +131,7 @@ fn checkpoint(is_noted: Option<bool>) -> &'static str {
 /// Who asks, and the ledger: in a dry run, one that cannot be written beside a server.
 fn open(config: &Config, dry_run: bool) -> Result<(Way, Store), String> {
     let path = ledger::file(config)?;
-    let way = asking::way(config, path)?;
+    let way = ledger::way(config, path)?;
     let clock = Arc::new(clock::wall);
     let opened = match &way {
         Way::Alone(store) => Ok(store.clone()),
@@ -210,4 +209,74 @@ fn drift(difference: Option<Difference>) -> String {
         }
         None => "cannot be told".to_owned(),
     }
+}
+
+/// Money as decimal strings of six places.
+#[derive(Serialize)]
+struct Document {
+    dry_run: bool,
+    /// When the checkpoint was noted that is compared from; none for the first.
+    since: Option<String>,
+    purchases: Vec<Purchase>,
+    charged: Option<String>,
+    unknown: Option<String>,
+    spent: Option<String>,
+    drift: Option<String>,
+    checkpoint: &'static str,
+}
+
+#[derive(Serialize)]
+struct Purchase {
+    id: String,
+    service: Option<&'static str>,
+    model: Option<String>,
+    price: Option<String>,
+    /// `charged`, `released` or `unknown`.
+    state: &'static str,
+    reason: String,
+}
+
+fn print_json(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
+    let Outcome { look, verdict, is_noted } = outcome;
+    let rows = by_id(&look.evidence);
+    let purchase = |id: PurchaseId, state: State, reason: String| {
+        let row = rows.get(&id);
+        Purchase {
+            id: id.to_string(),
+            service: row.map(|row| row.service.name()),
+            model: row.map(|row| row.model.clone()),
+            price: row.map(|row| row.toll.to_string()),
+            state: state.shown(),
+            reason,
+        }
+    };
+    let purchases = match verdict {
+        Some(verdict) => {
+            let settled = verdict.settled.iter().map(|settled| {
+                let state = if settled.charged.is_some() { State::Posted } else { State::Voided };
+                purchase(settled.id, state, settled.proof.to_string())
+            });
+            let left = verdict.undecided.iter();
+            let left = left.map(|(id, doubt)| purchase(*id, State::Unknown, doubt.to_string()));
+            settled.chain(left).collect()
+        }
+        None => {
+            let why = "there is no checkpoint to tell it by";
+            let lost = look.evidence.iter();
+            lost.map(|entry| purchase(entry.row.id, State::Unknown, why.to_owned())).collect()
+        }
+    };
+    let books = verdict.as_ref().map(|verdict| verdict.drift);
+    let document = Document {
+        dry_run: is_noted.is_none(),
+        since: look.before.map(|before| iso8601(before.snapshot.at)),
+        purchases,
+        charged: books.map(|books| books.posted.to_string()),
+        unknown: books.map(|books| books.unknown.to_string()),
+        spent: books.and_then(|books| books.spent).map(|spent| spent.to_string()),
+        drift: books.map(|books| drift(books.difference())),
+        checkpoint: checkpoint(*is_noted),
+    };
+    serde_json::to_writer(&mut *out, &document)?;
+    writeln!(out)
 }

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{Lasting, access, sandbox};
+use super::{SharedState, access, sandbox};
 use crate::access::token::Secret;
 use crate::clock;
 use crate::config::{self, Config, Target};
@@ -23,11 +23,11 @@ use crate::server;
 use crate::store::{Binding, Money, OpenError, Opening, Refusals, Store};
 use crate::upstream::window::Window;
 
-/// When a gate ends.
+/// When a gate shutdown.
 #[derive(Clone, Debug, Default)]
-pub struct Ends {
+pub struct Shutdown {
     /// From here on nothing new is begun.
-    pub shutdown: CancellationToken,
+    pub begun: CancellationToken,
     /// `server.drain` is over: calls whose purchase is still under way are answered without it.
     pub cut: CancellationToken,
     /// Nothing is under way any more: who is asked last may go, too.
@@ -43,15 +43,15 @@ pub async fn begin(
     config: &Config,
     admin: Option<SocketAddr>,
     behind: &Handle,
-    ends: &Ends,
+    shutdown: &Shutdown,
     secret: impl FnOnce() -> io::Result<Secret>,
-) -> io::Result<Lasting> {
-    let (lasting, starting) = prepare(config, admin, behind, ends, secret).await?;
-    starting.finish(&lasting).await?;
-    Ok(lasting)
+) -> io::Result<SharedState> {
+    let (shared, opening) = prepare(config, admin, behind, shutdown, secret).await?;
+    open(&shared, opening).await?;
+    Ok(shared)
 }
 
-/// The same before its store is open: until [`Starting::finish`], nothing can be bought.
+/// The same before its store is [open](open): until then, nothing can be bought.
 ///
 /// # Errors
 /// As [`begin`].
@@ -59,17 +59,17 @@ pub async fn prepare(
     config: &Config,
     admin: Option<SocketAddr>,
     behind: &Handle,
-    ends: &Ends,
+    shutdown: &Shutdown,
     secret: impl FnOnce() -> io::Result<Secret>,
-) -> io::Result<(Lasting, Starting)> {
+) -> io::Result<(SharedState, Option<Opening>)> {
     let (store, opening) = open_store(config, admin).await?;
-    let jobs = Jobs::new(store.clone(), behind.clone(), ends.shutdown.clone());
-    let window = Window::new(store.clone(), config.gateway.window, ends.shutdown.clone());
+    let jobs = Jobs::new(store.clone(), behind.clone(), shutdown.begun.clone());
+    let window = Window::new(store.clone(), config.gateway.window, shutdown.begun.clone());
     let metrics = Arc::new(Metrics::default());
     let watched = Arc::clone(&window);
     metrics.watch_window(move || (watched.free(), watched.waiting()));
     let access = access(&config.access.mode, store.clone(), secret, Arc::clone(&metrics))?;
-    let lasting = Lasting {
+    let shared = SharedState {
         access,
         redactor: Redactor::new(Arc::clone(&metrics)),
         metrics,
@@ -86,35 +86,29 @@ pub async fn prepare(
         crowd: Arc::default(),
         bodies: Arc::default(),
         hosts: Arc::default(),
-        cut: ends.cut.clone(),
-        sandbox: start_sandbox(config, behind, ends.over.clone())?,
+        cut: shutdown.cut.clone(),
+        sandbox: start_sandbox(config, behind, shutdown.over.clone())?,
     };
-    Ok((lasting, Starting(opening)))
+    Ok((shared, opening))
 }
 
-/// What is left to do until purchases can be made.
-pub struct Starting(Option<Opening>);
-
-impl Starting {
-    /// Waits for the store, which may be checked or brought up to date, and reads back what an earlier
-    /// process left: only then does the first purchase begin. A store that cannot be used stops sales, not the rest.
-    ///
-    /// # Errors
-    /// The members' tokens were made with another secret.
-    pub async fn finish(self, lasting: &Lasting) -> io::Result<()> {
-        let Self(mut opening) = self;
-        if let Some(opening) = &mut opening
-            && let Err(error) = opening.opened().await
-        {
-            error!("nothing can be bought: {error}");
-        }
-        lasting.window.restore().await;
-        lasting.access.open().await.map_err(io::Error::other)?;
-        if let Some(opening) = opening {
-            opening.admit();
-        }
-        Ok(())
+/// Waits for the store, which may be checked or brought up to date, and reads back what an earlier process
+/// left: only then does the first purchase begin. A store that cannot be used stops sales, not the rest.
+///
+/// # Errors
+/// The members' tokens were made with another secret.
+pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Result<()> {
+    if let Some(opening) = &mut opening
+        && let Err(error) = opening.opened().await
+    {
+        error!("nothing can be bought: {error}");
     }
+    shared.window.restore().await;
+    shared.access.open().await.map_err(io::Error::other)?;
+    if let Some(opening) = opening {
+        opening.admit();
+    }
+    Ok(())
 }
 
 /// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.

@@ -1,0 +1,161 @@
+//! One core: a thread with a runtime, a stack of its own, and a share of every listener.
+
+use std::convert::Infallible;
+use std::net::TcpListener as StdListener;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use std::{io, thread};
+
+use arc_swap::ArcSwap;
+use http::Request;
+use hyper::body::Incoming;
+use tokio::net::TcpListener;
+use tokio::runtime::{self, Runtime};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+use tower::Service;
+use tracing::{error, info, warn};
+
+use crate::answer::Answer;
+use crate::app::{App, Shutdown};
+use crate::downstream::caller::{Introduced, Peer};
+use crate::pipeline::Public;
+use crate::server;
+
+/// How long the last answers may take after `server.drain`.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// A core that serves.
+pub(super) struct Core {
+    stack: Current,
+    tasks: TaskTracker,
+    thread: thread::JoinHandle<()>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Core {
+    /// Starts one core for each processor.
+    pub(super) fn start_all(
+        app: &App,
+        listeners: &[StdListener],
+        shutdown: &Shutdown,
+    ) -> io::Result<Vec<Self>> {
+        let count = thread::available_parallelism()?.get();
+        let settings = app.server();
+        (0..count)
+            .map(|number| Self::start(number, app, listeners, settings.clone(), shutdown.clone()))
+            .collect()
+    }
+
+    fn start(
+        number: usize,
+        app: &App,
+        listeners: &[StdListener],
+        settings: server::Settings,
+        shutdown: Shutdown,
+    ) -> io::Result<Self> {
+        let tasks = TaskTracker::new();
+        let stack = Current::new(app.core(tasks.clone())?);
+        let listeners =
+            listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let runtime = runtime()?;
+        let (at_end, ended) = oneshot::channel();
+        let serving = serve(listeners, stack.clone(), tasks.clone(), settings, shutdown);
+        let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
+            if let Err(error) = runtime.block_on(serving) {
+                error!(%error, "a core cannot serve");
+            }
+            // Not waited for: a name that does not resolve must not outlast the drain.
+            runtime.shutdown_background();
+            at_end.send(()).ok();
+        })?;
+        Ok(Self { stack, tasks, thread, ended })
+    }
+
+    /// A stack for this core as `app` has it.
+    pub(super) fn stack(&self, app: &App) -> io::Result<Public<Incoming>> {
+        app.core(self.tasks.clone())
+    }
+
+    /// Requests from now on are answered by `stack`.
+    pub(super) fn exchange(&self, stack: Public<Incoming>) {
+        self.stack.0.store(Arc::new(stack));
+    }
+
+    /// Waits until all have finished what is under way, for at most `drain`.
+    pub(super) async fn drain_all(cores: Vec<Self>, drain: Duration, shutdown: &Shutdown) {
+        let in_flight: Vec<_> = cores.iter().map(|core| core.tasks.clone()).collect();
+        let mut finish = pin!(async {
+            for core in cores {
+                if core.ended.await.is_err() {
+                    error!("a core ended by a panic");
+                }
+                // It has ended: this does not block.
+                core.thread.join().ok();
+            }
+        });
+        if timeout(drain, &mut finish).await.is_err() {
+            let left: usize = in_flight.iter().map(TaskTracker::len).sum();
+            warn!(left, "stopping with purchases in flight; they may have been charged");
+            // Whoever still waits for one is told so, instead of a connection that just ends.
+            shutdown.cut.cancel();
+            timeout(FLUSH, finish).await.ok();
+        }
+        info!("stopped");
+    }
+}
+
+/// A runtime on the thread that enters it.
+pub(super) fn runtime() -> io::Result<Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build()
+}
+
+async fn serve(
+    listeners: Vec<StdListener>,
+    stack: Current,
+    tasks: TaskTracker,
+    settings: server::Settings,
+    shutdown: Shutdown,
+) -> io::Result<()> {
+    let serving = TaskTracker::new();
+    for listener in listeners {
+        let stack = stack.clone();
+        let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
+        let listener = TcpListener::from_std(listener)?;
+        serving.spawn(server::run(listener, introduce, settings.clone(), shutdown.begun.clone()));
+    }
+    serving.close();
+    serving.wait().await;
+    // Connections are gone; what they bought may still be on its way.
+    tasks.close();
+    shutdown.cut.run_until_cancelled(tasks.wait()).await;
+    Ok(())
+}
+
+/// A core's stack, which can be exchanged while it serves: each request takes the one of its moment.
+#[derive(Clone)]
+struct Current(Arc<ArcSwap<Public<Incoming>>>);
+
+impl Current {
+    fn new(stack: Public<Incoming>) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(stack)))
+    }
+}
+
+impl Service<Request<Incoming>> for Current {
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = <Public<Incoming> as Service<Request<Incoming>>>::Future;
+
+    /// Every layer of the stack is always ready: it refuses rather than making a caller wait.
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        Public::clone(&self.0.load()).call(request)
+    }
+}

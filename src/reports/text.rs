@@ -1,0 +1,88 @@
+//! Writes rows as comma-separated values, and as columns for people.
+
+use std::borrow::Cow;
+
+/// Returns lines of comma-separated values, the header first.
+pub fn csv<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let mut text = head.join(",") + "\n";
+    for row in rows {
+        text += &row.each_ref().map(|text| cell(text)).join(",");
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns lines of aligned columns, the header first; those from `numbers` on are aligned to the right.
+pub fn table<const N: usize>(
+    head: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    numbers: usize,
+) -> String {
+    let lines: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
+    });
+    let mut text = String::new();
+    for line in &lines {
+        let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            if column < numbers { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns a cell as RFC 4180 wants it. Spreadsheets compute what begins like a formula: an apostrophe
+/// before it makes it text.
+fn cell(text: &str) -> Cow<'_, str> {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
+    let breaks = text.contains([',', '"', '\r', '\n']);
+    if !is_formula && !breaks {
+        return Cow::Borrowed(text);
+    }
+    let mark = if is_formula { "'" } else { "" };
+    if breaks {
+        format!("\"{mark}{}\"", text.replace('"', "\"\"")).into()
+    } else {
+        format!("{mark}{text}").into()
+    }
+}
+
+/// Returns somebody else's words without what moves a terminal's cursor or turns its text around.
+pub fn plain(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_quoted_where_it_must_be_and_never_a_formula() {
+        for (text, written) in [
+            ("plain", "plain"),
+            ("", ""),
+            ("member:ann", "member:ann"),
+            ("2001:db8::/64", "2001:db8::/64"),
+            ("a,b", "\"a,b\""),
+            ("say \"hi\"", "\"say \"\"hi\"\"\""),
+            ("two\nlines", "\"two\nlines\""),
+            ("=1+1", "'=1+1"),
+            ("-ann", "'-ann"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("+1,2", "\"'+1,2\""),
+            ("=cmd|' /C calc'!\"A0\"", "\"'=cmd|' /C calc'!\"\"A0\"\"\""),
+            ("\t=1", "'\t=1"),
+            ("\r=1", "\"'\r=1\""),
+        ] {
+            assert_eq!(cell(text), written, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_gateways_words_move_no_cursor() {
+        assert_eq!(plain("a\u{1b}[31mb\r\n\u{202e}c é"), "a[31mbc é");
+    }
+}
