@@ -85,6 +85,9 @@ impl Books {
             Claim::Key { key, payload } => self.claim_key(*key, *payload, now)?,
             Claim::Twin(twin) => self.claim_twin(twin, now)?,
         };
+        if asked.only_repeats {
+            return Err(Refused::NoRepeat);
+        }
         let today = self.today(now);
         let caller = Scope::Caller(asked.caller.clone());
         let (total, own) = (self.spent(&Scope::Total, today), self.spent(&caller, today));

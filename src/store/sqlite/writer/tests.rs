@@ -156,6 +156,7 @@ fn reservation(toll: Usd) -> Reservation {
         toll,
         claim: Claim::Key { key, payload: key },
         limits: Limits::default(),
+        only_repeats: false,
     }
 }
 
