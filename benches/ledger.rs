@@ -61,7 +61,8 @@ async fn buy(ledger: &Store, toll: Usd) -> Outcome {
     let claim = Claim::Twin(Twin { likeness, since: now, until: now, delivered_since: None });
     let (caller, model) = ("192.0.2.7".to_owned(), "alpha".into());
     let service = Service::Chat;
-    let asked = Reservation { id, caller, service, model, toll, claim, limits };
+    let only_repeats = false;
+    let asked = Reservation { id, caller, service, model, toll, claim, limits, only_repeats };
     ledger.reserve(&asked).await?;
     ledger.sent(id, Account::Recognised).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };

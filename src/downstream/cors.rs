@@ -33,6 +33,7 @@ const MAY_SEND: &[&str] = &[
     "x-request-id",
     "x-tollgate",
     "tollgate-ledger",
+    "tollgate-replay",
     // The stock SDKs name themselves by it; browsers other than Chromium let them, and ask first.
     "user-agent",
     // What they send where their settings say so. It is read by nobody here.

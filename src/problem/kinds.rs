@@ -119,6 +119,15 @@ kinds! {
             gateway is not asked.",
         advice: "Check the request_id: it is the one that the order was answered with.",
     }
+    PURCHASE_NOT_FOUND {
+        NOT_FOUND, charged: No, code: "purchase_not_found",
+        title: "No such purchase is known, and nothing was bought",
+        when: "The request has the header `Tollgate-Replay: only`, which asks for the answer of an earlier purchase and \
+            buys nothing, and the `Idempotency-Key` is free: the purchase never arrived, it was not charged, `tollgate \
+            purchase resolve` released it, or its reply's time has passed (`purchase.keep_replies`).\n\n`charged: no` \
+            speaks of the earlier purchase only within that time.",
+        advice: "To buy it, send it with the same Idempotency-Key and without Tollgate-Replay.",
+    }
     METHOD_NOT_ALLOWED {
         METHOD_NOT_ALLOWED, charged: No, code: "method_not_allowed",
         title: "This path does not take that method",

@@ -12,7 +12,9 @@ use tracing::{debug, error};
 use super::send::Charge;
 use super::{Claim, Context, Delivery, Phase, Progress, Purchase, Stop, Terms, Waiters};
 use crate::clock;
-use crate::problem::{BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, Problem};
+use crate::problem::{
+    BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
+};
 use crate::store::{
     self, Binding, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
     Refused, RefusedAs, Reservation, Store, Twin,
@@ -216,6 +218,7 @@ pub(super) fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusal
         toll: order.toll,
         claim,
         limits: terms.limits.and(purchase.standing.own),
+        only_repeats: purchase.only_repeats,
     }
 }
 
@@ -244,6 +247,7 @@ fn stop(refused: Refused) -> Stop {
     match refused {
         Refused::Known(earlier) => Stop::Known(earlier),
         Refused::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
+        Refused::NoRepeat => Problem::new(&PURCHASE_NOT_FOUND).into(),
         Refused::OverBudget(over) => Problem::new(&BUDGET_EXHAUSTED).detail(words(&over)).into(),
         Refused::Unavailable(error) => {
             // The ledger says so itself, once.

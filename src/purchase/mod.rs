@@ -160,6 +160,8 @@ pub struct Purchase {
     pub order: Checked<Order>,
     /// How it is told from others.
     pub claim: Claim,
+    /// It is not bought: either it repeats an earlier one, or it is refused.
+    pub only_repeats: bool,
     /// Who still waits for it.
     pub waiters: Waiters,
     /// How far it is.
@@ -187,6 +189,7 @@ impl Purchase {
             standing: Standing::default(),
             order,
             claim,
+            only_repeats: false,
             waiters: Waiters::default(),
             progress: Progress::default(),
         }

@@ -59,6 +59,7 @@ impl Office {
             toll,
             claim: Claim::Key { key, payload: key },
             limits: Limits::default(),
+            only_repeats: false,
         };
         self.store.reserve(&reservation).await.unwrap();
         if let Some(ending) = ending {

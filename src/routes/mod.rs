@@ -78,7 +78,8 @@ impl Context {
         let claim = purchases::claim(headers)?;
         purchases::check_ledger(&self.handlers.ledger_name, headers)?;
         let caller = self.call.caller.clone();
-        Ok(Purchase::new(caller, order, claim).by(self.call.standing.clone()))
+        let purchase = Purchase::new(caller, order, claim).by(self.call.standing.clone());
+        Ok(Purchase { only_repeats: headers.contains_key(purchases::TOLLGATE_REPLAY), ..purchase })
     }
 
     /// Buys a checked order for the caller.

@@ -38,6 +38,12 @@ const ASKED_OF_PURCHASES: &[Query] = &[
          412 `ledger_changed`, and nothing is sent.",
         schemas::ledger,
     ),
+    may(
+        "Tollgate-Replay",
+        "`only` asks for the answer of an earlier purchase and buys nothing: where there is none, it is a 404 \
+         `purchase_not_found`.",
+        schemas::replay,
+    ),
 ];
 
 /// What a reply to a purchase carries.

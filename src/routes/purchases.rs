@@ -21,6 +21,9 @@ const LONGEST_KEY: usize = 255;
 /// The name of the ledger that a purchase relies on. It changes whenever the server may have forgotten
 /// purchases, and their keys with them.
 pub(super) const TOLLGATE_LEDGER: HeaderName = HeaderName::from_static("tollgate-ledger");
+/// Asks for the answer of an earlier purchase and buys nothing. `only` is the documented value; any other means
+/// the same, so that a misspelt one cannot buy.
+pub(super) const TOLLGATE_REPLAY: HeaderName = HeaderName::from_static("tollgate-replay");
 
 /// Reads the `Idempotency-Key` (draft 07; `"k"` and `k` are the same key), or else whether an SDK sends again.
 pub(super) fn claim(headers: &HeaderMap) -> Result<Claim, Problem> {

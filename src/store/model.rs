@@ -131,6 +131,8 @@ pub struct Reservation {
     pub claim: Claim,
     /// What may be spent.
     pub limits: Limits,
+    /// Nothing is set aside: it is either recognised as a repeat, or refused.
+    pub only_repeats: bool,
 }
 
 impl Reservation {
@@ -228,6 +230,9 @@ pub enum Refused {
     /// The key belongs to another payload.
     #[error("the key was used with another payload")]
     KeyReused,
+    /// It repeats no purchase that is known, and was to be nothing else.
+    #[error("it repeats no purchase that is known")]
+    NoRepeat,
     /// A budget does not cover it.
     #[error("a budget does not cover it")]
     OverBudget(OverBudget),

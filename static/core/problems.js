@@ -31,6 +31,7 @@ const PROBLEMS = {
   unknown_endpoint: ['The service does not offer this.', 'reload'],
   not_found: ['There is nothing at this address.', 'reload'],
   job_not_found: ['The service knows no such video.', 'none'],
+  purchase_not_found: ['It was not bought: the service knows no such purchase.', 'again'],
   method_not_allowed: ['The service does not offer this.', 'reload'],
   request_timeout: ['Sending took too long.', 'again'],
   still_running: ['The first attempt is still being worked on.', 'same'],

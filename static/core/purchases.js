@@ -12,8 +12,6 @@ import { micros } from './format.js';
 
 /** How long a purchase is asked for without a click: until then a person still wants it. */
 const FRESH = 60 * 60 * 1000;
-/** The same for one that, as far as is known, was never sent. */
-const FRESH_UNSENT = 60 * 1000;
 /** How much of the time for which the server keeps a key is relied upon; the transport checks it again. */
 const SAFE_SHARE = 0.9;
 
@@ -27,6 +25,9 @@ const BUY = {
 
 /** Whether the outcome is not known yet. */
 export const isOpen = ({ state }) => ['intent', 'sent', 'unknown'].includes(state);
+
+/** Whether the service said that it knows no such purchase, or may have forgotten it: asking again is of no use. */
+export const isUnheld = ({ problem }) => ['forgotten', 'purchase_not_found'].includes(problem?.code);
 
 /** A clock that was set back says nothing about an age. */
 export const isWithin = (at, span) => Date.now() >= at && Date.now() - at < span;
@@ -61,7 +62,7 @@ export class Purchases {
 
   /** Whether asking again with the same key can only bring the first purchase's answer. */
   canAskAgain(record) {
-    return record.problem?.code !== 'forgotten' && this.#isKnown(record);
+    return !isUnheld(record) && this.#isKnown(record);
   }
 
   #isKnown({ kind, ledger, at, seconds }) {
@@ -70,19 +71,18 @@ export class Purchases {
     return isWithin(at, Math.min(seconds ?? kept, kept) * 1000 * SAFE_SHARE);
   }
 
-  /** Whether it is asked for without a click: that is safe, and a person still wants it. */
+  /** Whether it is asked for without a click: it was sent, and a person still wants it. */
   isWanted(record) {
-    if (!this.#isKnown(record)) return false;
-    if (record.state === 'intent') return record.kind === 'chat' && isWithin(record.at, FRESH_UNSENT);
-    return record.problem?.code !== 'unsent' && isWithin(record.at, FRESH);
+    return record.state !== 'intent' && record.problem?.code !== 'unsent' && this.#isKnown(record) && isWithin(record.at, FRESH);
   }
 
   /**
-   * Sends a purchase, or asks for the answer to one that was sent. Resolves with the record in its new state; it does not throw.
-   * `atRisk`: a person was told that it could be bought a second time, and wants it sent.
+   * Sends a purchase, or asks for the answer to one that was sent, which buys nothing. Resolves with the record in its new state; it
+   * does not throw. `atRisk`: a person was told that it could be bought a second time, and wants it sent.
    */
   async send(record, { atRisk = false, onRetry } = {}) {
     const sentBefore = record.state !== 'draft';
+    const replayOnly = sentBefore && !atRisk && record.problem?.code !== 'unsent';
     const { caller, ledger, at, seconds, anew } = record;
     const known = sentBefore ? { caller, ledger: atRisk ? null : ledger, at, seconds, anew } : null;
     record.problem = null;
@@ -101,7 +101,7 @@ export class Purchases {
       } else {
         await this.#move(record, 'sent');
       }
-      const how = { idempotencyKey: record.key, sentBefore, known, onSend, onRetry };
+      const how = { idempotencyKey: record.key, sentBefore, known, replayOnly, onSend, onRetry };
       record.reply = await BUY[record.kind](this.#transport, record.payload, how);
       record.tollMicros = micros(record.reply.toll) ?? record.tollMicros;
       await this.#end(record, 'done');

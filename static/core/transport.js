@@ -19,7 +19,8 @@ const MAX_BACKOFF = 60;
 /** Refusals that cost nothing, or that the same key answers later. They are retried if they say when. */
 const RETRYABLE = [409, 429, 503];
 /** Decided only after the key was looked up: these speak of every attempt with it. So does the gateway's own refusal. */
-const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
+const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit',
+  'purchase_not_found'];
 /** How much of the time for which the server keeps a key is relied upon. */
 const SAFE_SHARE = 0.9;
 /** How many ended purchases a client remembers. */
@@ -118,11 +119,11 @@ class SentKeys {
 
 /**
  * `sentBefore`: whether an earlier call may have sent this key; assumed of a key that the caller brings. `known`: what `onSend` said of it
- * then.
+ * then. `replayOnly`: asks for the answer of what was bought, and buys nothing.
  */
-async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = brought != null, known = null, signal, onRetry, onSend } = {}) {
+async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = brought != null, known = null, replayOnly = false, signal, onRetry, onSend } = {}) {
   const idempotencyKey = brought ?? newKey();
-  const headers = { ...JSON_BODY, 'idempotency-key': idempotencyKey };
+  const headers = { ...JSON_BODY, 'idempotency-key': idempotencyKey, ...(replayOnly && { 'tollgate-replay': 'only' }) };
   const checks = preflight(wire, idempotencyKey, `${path.split('/').pop()}_seconds`, { known, signal, onSend });
   try {
     const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry, sentBefore, checks });

@@ -86,6 +86,8 @@ export interface BuyOptions extends ReadOptions {
   sentBefore?: boolean | undefined;
   /** What `onSend` told of this key, kept over a reload. With `ledger: null` the same caller may buy anew. */
   known?: Known | null | undefined;
+  /** Asks for the answer of a purchase that was sent before, and buys nothing: if none is known, `purchase_not_found` is thrown. */
+  replayOnly?: boolean | undefined;
   /** Called before each attempt is sent, and awaited: keep it beside the key. If it throws, nothing is sent (`retry_failed`). */
   onSend?: (known: Known) => void | Promise<void>;
   /** Told before each repeat: why, and after how many seconds it comes. Where it throws, nothing is sent again (`retry_failed`). */

@@ -12,7 +12,7 @@
 import { callerName, createClient, newKey } from '../client.js';
 import { button, element, twice } from './dom.js';
 import { price } from './format.js';
-import { Purchases, draft } from './purchases.js';
+import { Purchases, draft, isUnheld } from './purchases.js';
 
 const STYLE = `
 :host { display: block; font: inherit; --accent: var(--tollgate-accent, #2f6f4f); --radius: var(--tollgate-radius, .5rem); }
@@ -276,9 +276,9 @@ export class Purchasing extends HTMLElement {
   }
 
   async #ended(record, spot) {
-    const { charged, code, message, errors } = record.problem;
+    const { charged, message, errors } = record.problem;
     const words = [message, ...(errors ?? []).slice(1).map(({ pointer, detail }) => `${pointer}: ${detail}`)].join('\n');
-    if (charged === 'unknown') return code === 'forgotten' ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
+    if (charged === 'unknown') return isUnheld(record) ? this.#atRisk(record, spot) : this.#unknown(record, spot, words);
     await this.drop(record);
     const cost = this.#cost(record);
     const anew = () => this.go(this.fresh(record.payload), spot);

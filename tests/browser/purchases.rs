@@ -138,12 +138,17 @@ fn a_key_of_another_memory_is_sent_again_only_at_the_second_click_of_a_warned_pe
 }
 
 #[test]
-fn an_open_video_is_sent_by_itself_only_when_it_was_sent_and_the_memory_is_the_same() {
+fn an_open_video_is_asked_for_by_itself_only_when_it_was_sent_and_is_never_bought() {
     for (state, ledger, says, posts) in [
         ("intent", "replay.ledger", "The page was closed before this was sent", 0),
         ("sent", "'another'", "it could be bought a second time", 0),
         ("unknown", "null", "it could be bought a second time", 0),
-        ("sent", "replay.ledger", "The video is being made", 1),
+        (
+            "sent",
+            "replay.ledger",
+            "It was not bought: the service knows no such purchase. Not charged.",
+            1,
+        ),
     ] {
         let gate = Gate::start();
         let page = open(&gate);
@@ -152,7 +157,7 @@ fn an_open_video_is_sent_by_itself_only_when_it_was_sent_and_the_memory_is_the_s
         page.reload();
         page.wait_for_text(says);
         let asked = || page.times_asked(&format!("POST {}/api/v1/video", gate.origin));
-        assert_eq!(asked(), posts, "{state} {ledger}");
+        assert_eq!((asked(), gate.sold()), (posts, 0), "{state} {ledger}");
         if state == "intent" {
             page.find(("button", "Send it now · $3.00")).click();
             assert_eq!(asked(), 0, "a dear purchase takes two clicks");

@@ -127,6 +127,7 @@ impl Desk {
             toll,
             claim: Claim::Key { key, payload: key },
             limits: Limits::default(),
+            only_repeats: false,
         };
         self.runtime.block_on(async {
             ledger.reserve(&reservation).await.unwrap();

@@ -56,6 +56,7 @@ fn usage_shows_what_is_under_way_beside_a_running_server() {
         toll: Usd::dollars(3),
         claim: Claim::Key { key: [1; 32], payload: [1; 32] },
         limits: Limits::default(),
+        only_repeats: false,
     };
     desk.runtime.block_on(server.reserve(&reservation)).unwrap();
     let out = desk.done(&["usage", "--by", "model", "--format", "csv"]);

@@ -50,8 +50,8 @@ fn preflight(gate: &Gate, origin: &str, path: &str, asked: &str) -> Answer {
 #[test]
 fn a_preflight_is_answered_here_with_what_may_be_sent_and_nothing_else() {
     let (upstream, gate) = gate();
-    let known = "authorization,content-type,idempotency-key,last-event-id,tollgate-ledger,x-request-id,\
-                 x-stainless-lang,x-stainless-retry-count,x-tollgate";
+    let known = "authorization,content-type,idempotency-key,last-event-id,tollgate-ledger,tollgate-replay,\
+                 x-request-id,x-stainless-lang,x-stainless-retry-count,x-tollgate";
     for (asked, granted) in [
         (known, known),
         ("Content-Type, X-Stainless-OS", "content-type,x-stainless-os"),

@@ -127,6 +127,7 @@ impl Books {
                 Some(entry) if entry.order != wish.order => Ok(()),
                 Some(_) | None => Err(format!("the key of {} is not used", asked.id)),
             },
+            Err(Refused::NoRepeat) => Err(format!("{} was to be bought", asked.id)),
             Err(Refused::OverBudget(_)) if over => Ok(()),
             Err(Refused::OverBudget(over)) => Err(format!("{} fits, no {over:?}", asked.id)),
             Err(Refused::Unavailable(why)) => Err(format!("{} for no reason: {why}", asked.id)),

@@ -180,6 +180,7 @@ pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
         toll,
         claim,
         limits: Limits::default(),
+        only_repeats: false,
     }
 }
 

@@ -62,6 +62,7 @@ async fn send(
         toll,
         claim: Claim::Key { key, payload: key },
         limits: Limits::default(),
+        only_repeats: false,
     };
     ledger.reserve(&reservation).await.unwrap();
     ledger.sent(id, account).await.unwrap();

@@ -53,6 +53,11 @@ pub(in crate::routes) fn ledger() -> RefOr<Schema> {
     string().into()
 }
 
+/// Whatever it says, nothing is bought.
+pub(in crate::routes) fn replay() -> RefOr<Schema> {
+    string().enum_values(Some(["only"])).into()
+}
+
 pub(in crate::routes) fn request_id() -> RefOr<Schema> {
     string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
 }

@@ -157,6 +157,9 @@ impl Books {
             Ok(expired) => expired,
             Err(refused) => return Ok(Err(refused)),
         };
+        if asked.only_repeats {
+            return Ok(Err(Refused::NoRepeat));
+        }
         let counters = Counters { connection: &self.connection };
         let today = self.today(now)?;
         let (total, own) = counters.of_purchase(&asked.caller, today)?;

@@ -106,6 +106,7 @@ async fn sell(ledger: &Store, turn: u8) {
         toll: Usd::mills(3 + u64::from(turn)),
         claim: Claim::Key { key: [turn; 32], payload: [turn; 32] },
         limits: Limits::default(),
+        only_repeats: false,
     };
     let body = b"a reply that is kept".as_slice();
     let reply = KeptReply { status: 200, is_json: true, body: body.into() };

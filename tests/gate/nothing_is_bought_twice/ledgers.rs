@@ -129,3 +129,34 @@ fn repeat_after_the_server_lost_its_ledger_is_refused_and_not_bought_again() {
     assert_changed(&buy(&gate, "/api/v1/video", VIDEO, "k", &before), &after);
     assert_eq!(upstream.charges(), [3_000_000]);
 }
+
+/// A page that is opened anew asks like this: whatever became of the key meanwhile, it must not buy.
+#[test]
+fn request_for_a_replay_alone_answers_what_was_bought_and_buys_nothing() {
+    let upstream = upstream();
+    let gate = Gate::start(&upstream, "");
+    for (number, (target, body)) in
+        [("/api/v1/chat", CHAT), ("/api/v1/video", VIDEO), (CHATS, CHAT), (VIDEOS, VIDEO)]
+            .into_iter()
+            .enumerate()
+    {
+        let key = format!("k-{number}");
+        let ask = |value| {
+            let headers = [("idempotency-key", key.as_str()), ("tollgate-replay", value)];
+            gate.ask("POST", target, &headers, body)
+        };
+        let sold = upstream.requests();
+        for value in ["only", "ONLY", ""] {
+            let unknown = ask(value);
+            assert_eq!((unknown.status, unknown.code().as_str()), (404, "purchase_not_found"));
+        }
+        assert_eq!(upstream.requests(), sold, "{target}: nothing was sent");
+        let bought = gate.ask("POST", target, &[("idempotency-key", &key)], body);
+        let replayed = ask("only");
+        let said =
+            |answer: &Answer| (answer.status, answer.value("tollgate-toll").map(str::to_owned));
+        assert_eq!(said(&replayed), said(&bought), "{target}");
+        assert_eq!(replayed.value("idempotent-replayed"), Some("true"), "{target}");
+        assert_eq!(upstream.requests(), sold + 1, "{target}");
+    }
+}

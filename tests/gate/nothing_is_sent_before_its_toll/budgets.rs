@@ -206,6 +206,7 @@ fn purchase_under_a_clock_that_was_ahead_blocks_no_budget_and_is_logged_once() {
             toll: Usd::mills(6),
             claim: Claim::Key { key: [1; 32], payload: [1; 32] },
             limits: Limits::default(),
+            only_repeats: false,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(ledger.reserve(&reservation)).unwrap();

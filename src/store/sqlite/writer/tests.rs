@@ -159,6 +159,7 @@ fn reservation(toll: Usd) -> Reservation {
         toll,
         claim: Claim::Key { key, payload: key },
         limits: Limits::default(),
+        only_repeats: false,
     }
 }
 
