@@ -12,6 +12,12 @@ fmt:
 lint:
     ./test fmt lint
 
+# While one works: format, lints, unit tests, the map of the modules
+check:
+    cargo fmt --check
+    cargo clippy --all-targets --locked -- -D warnings
+    cargo test --locked --quiet --lib --test architecture
+
 # The tests alone; further words pick some: just tests --test browser
 tests *words:
     cargo test --locked {{ words }}

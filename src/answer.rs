@@ -5,8 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderValue, Response, StatusCode};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -18,7 +21,12 @@ use crate::problem::Problem;
 const SEALED: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; \
                           frame-ancestors 'none'; sandbox";
 
-/// The response to a caller.
+/// A module of another origin loads, and a page reads it, only where that origin says so.
+pub const FOR_ANY_PAGE: [(HeaderName, &str); 2] = [
+    (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "cross-origin"),
+];
+
 pub type Answer = Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -64,7 +72,6 @@ enum Inner {
 }
 
 impl Body {
-    /// No body at all.
     pub fn empty() -> Self {
         Self::from(Bytes::new())
     }
@@ -154,20 +161,25 @@ impl http_body::Body for Body {
 pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
     // What tollgate serialises are its own plain structs, for which this cannot fail.
     let bytes = serde_json::to_vec(body).unwrap_or_default();
-    let mut answer = bytes_of(status, "application/json", bytes.into());
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+    with(bytes_of(status, "application/json", bytes.into()), [(CACHE_CONTROL, "no-store")])
 }
 
-/// An answer of `status` with this body.
 pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
-    let mut answer = Response::new(Body::from(body));
+    let mut answer = with(Response::new(Body::from(body)), [(CONTENT_TYPE, media_type)]);
     *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     answer
 }
 
-/// The answer that a refusal is.
+/// The answer as a stream of server-sent events.
+pub fn events(answer: Answer) -> Answer {
+    let headers = [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-store, no-transform"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    with(answer, headers)
+}
+
 pub fn refusal(problem: Problem, request_id: &str) -> Answer {
     let mut answer = problem.clone().into_response(request_id).map(Body::from);
     answer.body_mut().problem = Some(Box::new(problem));
@@ -176,9 +188,17 @@ pub fn refusal(problem: Problem, request_id: &str) -> Answer {
 
 /// The answer with what keeps a browser from making of it what no answer of the API is, whatever
 /// the gateway put into it: a page, a script, a frame.
-pub fn sealed(mut answer: Answer) -> Answer {
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(SEALED));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+pub fn sealed(answer: Answer) -> Answer {
+    with(answer, [(CONTENT_SECURITY_POLICY, SEALED), (X_CONTENT_TYPE_OPTIONS, "nosniff")])
+}
+
+/// Sets headers; each replaces what the answer has of its name.
+pub fn with<const N: usize>(
+    mut answer: Answer,
+    headers: [(HeaderName, &'static str); N],
+) -> Answer {
+    for (name, value) in headers {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
     answer
 }

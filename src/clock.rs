@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 /// Monotonic time, for intervals. Under tokio's paused clock it stands still, too.
 pub type Instant = tokio::time::Instant;
 
-/// Now, for measuring intervals.
 pub fn now() -> Instant {
     Instant::now()
 }
@@ -25,6 +24,11 @@ pub fn wall() -> Duration {
     }
 }
 
+/// The wait in whole seconds, rounded up.
+pub fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
 /// Sets this thread's wall clock, which from then on goes as [`now`] does; `None` gives it back to the
 /// system. For simulations, in which one seed is one course of events.
 pub fn set_wall(wall: Option<Duration>) {
@@ -34,11 +38,8 @@ pub fn set_wall(wall: Option<Duration>) {
 /// A day of the calendar, in UTC, from 1970 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Date {
-    /// As in 2025.
     pub year: u64,
-    /// From 1, January.
     pub month: u64,
-    /// From 1.
     pub day: u64,
 }
 
@@ -49,7 +50,6 @@ const ERA: u64 = 146_097;
 const EPOCH: u64 = 719_468;
 
 impl Date {
-    /// The date at a wall-clock time since the Unix epoch.
     pub fn at(wall: Duration) -> Self {
         Self::on(wall.as_secs() / DAY)
     }
@@ -79,12 +79,10 @@ impl Date {
         (march_year / 400 * ERA + day_of_era).saturating_sub(EPOCH)
     }
 
-    /// When it begins: wall-clock time since the Unix epoch.
     pub fn begins(self) -> Duration {
         Duration::from_secs(self.days().saturating_mul(DAY))
     }
 
-    /// The first day of the month that follows.
     pub fn next_month(self) -> Self {
         match self.month {
             12 => Self { year: self.year + 1, month: 1, day: 1 },

@@ -25,11 +25,11 @@
 #[doc(hidden)]
 pub mod access;
 #[doc(hidden)]
-pub mod account;
-#[doc(hidden)]
 pub mod answer;
 #[doc(hidden)]
 pub mod app;
+#[doc(hidden)]
+pub mod billing;
 #[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]
@@ -44,6 +44,8 @@ mod embed;
 #[doc(hidden)]
 pub mod jobs;
 #[doc(hidden)]
+pub mod media;
+#[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]
 pub mod pipeline;
@@ -53,6 +55,8 @@ pub mod problem;
 pub mod purchase;
 #[doc(hidden)]
 pub mod redact;
+#[doc(hidden)]
+pub mod reports;
 #[doc(hidden)]
 pub mod routes;
 #[doc(hidden)]

@@ -22,10 +22,8 @@ fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
         Ok(cli) => cli,
         Err(exit) => return Ok(exit),
     };
-    let settings = match cli.command().asks_gateway() {
-        true => cli::load(cli.config.as_deref()),
-        false => cli::load_without_key(cli.config.as_deref()),
-    };
+    let load = if cli.command().asks_gateway() { cli::load } else { cli::load_without_key };
+    let settings = load(cli.config.as_deref());
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     match (cli.command(), settings) {
         (Command::Check { online: false }, settings) => {

@@ -9,9 +9,8 @@ use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
-/// All figures of one process.
 pub struct Metrics {
     registry: Registry,
     requests: Family<Request, Counter>,
@@ -55,61 +54,54 @@ impl fmt::Debug for Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("tollgate"),
-            requests: Family::default(),
-            request_micros: Family::default(),
-            purchases: Family::default(),
-            tolls: Family::default(),
-            blotted: Counter::default(),
-            credentials_failed: Counter::default(),
-            connections: Gauge::default(),
-            connections_refused: Counter::default(),
-            window_free: Gauge::default(),
-            window_waiting: Gauge::default(),
+        let mut registry = Registry::with_prefix("tollgate");
+        let all = &mut registry;
+        Self {
+            requests: add(all, "requests", "Requests answered"),
+            request_micros: add(
+                all,
+                "request_microseconds",
+                "Time from a request's head to its answer's head, summed",
+            ),
+            purchases: add(all, "purchases", "Purchases by outcome"),
+            tolls: add(all, "toll_microdollars", "Tolls of purchases by outcome, in micro-dollars"),
+            blotted: add(
+                all,
+                "keys_blotted",
+                "Replies of the gateway in which one of our keys was found and blotted out",
+            ),
+            credentials_failed: add(
+                all,
+                "credentials_failed",
+                "Credentials that were shown and did not hold",
+            ),
+            connections: add(all, "connections", "Open client connections"),
+            connections_refused: add(
+                all,
+                "connections_refused",
+                "Connections closed at once, as their address had too many",
+            ),
+            window_free: add(
+                all,
+                "window_free",
+                "Requests that the account's rate limit has room for now",
+            ),
+            window_waiting: add(
+                all,
+                "window_waiting",
+                "Requests that wait for the account's rate limit",
+            ),
             window: OnceLock::new(),
-        };
-        let registry = &mut metrics.registry;
-        registry.register("requests", "Requests answered", metrics.requests.clone());
-        registry.register(
-            "request_microseconds",
-            "Time from a request's head to its answer's head, summed",
-            metrics.request_micros.clone(),
-        );
-        registry.register("purchases", "Purchases by outcome", metrics.purchases.clone());
-        registry.register(
-            "toll_microdollars",
-            "Tolls of purchases by outcome, in micro-dollars",
-            metrics.tolls.clone(),
-        );
-        registry.register(
-            "keys_blotted",
-            "Replies of the gateway in which one of our keys was found and blotted out",
-            metrics.blotted.clone(),
-        );
-        registry.register(
-            "credentials_failed",
-            "Credentials that were shown and did not hold",
-            metrics.credentials_failed.clone(),
-        );
-        registry.register("connections", "Open client connections", metrics.connections.clone());
-        registry.register(
-            "connections_refused",
-            "Connections closed at once, as their address had too many",
-            metrics.connections_refused.clone(),
-        );
-        registry.register(
-            "window_free",
-            "Requests that the account's rate limit has room for now",
-            metrics.window_free.clone(),
-        );
-        registry.register(
-            "window_waiting",
-            "Requests that wait for the account's rate limit",
-            metrics.window_waiting.clone(),
-        );
-        metrics
+            registry,
+        }
     }
+}
+
+/// A figure that the registry knows by this name.
+fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Metrics {
@@ -127,7 +119,6 @@ impl Metrics {
         self.tolls.get_or_create(&labels).inc_by(toll_micros);
     }
 
-    /// A reply held one of our keys.
     pub fn blotted(&self) {
         self.blotted.inc();
     }
@@ -137,12 +128,10 @@ impl Metrics {
         self.credentials_failed.inc();
     }
 
-    /// A client connected.
     pub fn connected(&self) {
         self.connections.inc();
     }
 
-    /// A client is gone.
     pub fn disconnected(&self) {
         self.connections.dec();
     }

@@ -7,28 +7,18 @@
 //! only `validate` makes a `Checked` order, and only a `Checked` order can be purchased.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Request;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceBuilder};
+use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::answer::{Answer, BoxError};
 use crate::downstream::{self, Arrival, Call, DownstreamConfig};
-use crate::metrics::Metrics;
-use crate::problem::Problem;
-use crate::purchase::accepted::Desk;
-use crate::purchase::credit::Credit;
-use crate::purchase::idempotency::Running;
-use crate::purchase::{self, Purchase, Receipt, Terms};
-use crate::store::{Binding, Refusals, Store};
-use crate::upstream::keyring::Ring;
-use crate::upstream::window::Window;
-use crate::upstream::{self, Ask, Attempt, Error, Reply};
+use crate::purchase::{self, Purchases};
+use crate::upstream::{Ask, Error, Gateway, Reply, Transport};
 
 /// The gate as whoever serves it sees it: a request in, an answer out, never an error.
 pub type Public<B> = BoxCloneSyncService<Request<B>, Answer, Infallible>;
@@ -81,67 +71,35 @@ where
         .service(routes)
 }
 
-/// What purchases are made with; shared by every core but for `tasks`.
-#[derive(Clone)]
-pub struct Counter {
-    /// Where each purchase is written down.
-    pub ledger: Store,
-    /// Whether the gateway's account is the ledger's.
-    pub binding: Binding,
-    /// The purchases that are under way.
-    pub running: Running,
-    /// Who was refused for free, and when.
-    pub refusals: Arc<Refusals>,
-    /// What the account's balance covers.
-    pub credit: Credit,
-    /// Where accepted jobs go.
-    pub desk: Desk,
-    /// From the settings.
-    pub terms: Terms,
-    /// What operators see.
-    pub metrics: Arc<Metrics>,
-    /// Cancelled when nobody is to wait any longer for what is under way.
-    pub cut: CancellationToken,
-}
-
-/// From a checked order to a receipt.
-pub fn purchases<S>(
-    counter: &Counter,
-    tasks: TaskTracker,
-    gateway: S,
-) -> BoxCloneSyncService<Purchase, Receipt, Problem>
+/// From a checked order to a receipt. The steps of a purchase are in [`Purchases::buy`]'s file, top to bottom:
+///
+/// ```text
+/// detached       in a task of its own: a hang-up never cuts it in half
+/// hold           the ledger, in one step: one key, one purchase; each budget; the price is set aside
+/// cover          402: the account's balance does not cover it
+/// slot           upstream: a key, its turn in the rate limit
+/// authorize      right before the first byte: somebody waits, and it is recorded as sent
+/// send           order → ask, reply → charge
+/// note the job   of an accepted video
+/// settle         the charge, the reply and the job, before the answer's first byte
+/// publish        to those who joined, then to the caller
+/// ```
+pub fn purchases<S>(context: &purchase::Context, tasks: TaskTracker, gateway: S) -> Purchases
 where
     S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
-    use purchase::{accepted, budget, credit, detached, idempotency, send};
-    let Counter { ledger, binding, running, refusals, credit, desk, terms, metrics, cut } =
-        counter.clone();
-    let stack = ServiceBuilder::new()
-        .layer(detached::layer(tasks, cut)) //                         a hang-up never cuts it in half
-        .layer(idempotency::layer(running, ledger.clone(), terms)) // one key, one purchase
-        .layer(budget::layer(ledger.clone(), binding, refusals, terms)) // its toll is set aside, then settled
-        .layer(credit::layer(credit, terms.balance_floor)) //           402: the account does not cover it
-        .layer(accepted::layer(desk)) //                               a video's job, for the ledger
-        .layer(send::layer(metrics, ledger)) //                        order → ask, reply → receipt
-        .service(gateway);
-    BoxCloneSyncService::new(stack)
+    Purchases::new(context.clone(), BoxCloneSyncService::new(gateway), tasks)
 }
 
-/// From an ask to a reply. Purchases, polls and billing all come through here. The window is inside the
-/// ring, so that the next key's attempt takes a place of its own: whatever leaves is counted.
-pub fn gateway<S>(
-    window: Arc<Window>,
-    max_wait: Duration,
-    ring: Arc<Mutex<Ring>>,
-    client: S,
+/// From an ask to a reply. Purchases, polls and billing all come through here: [`Gateway::ask`] picks a key
+/// (401: the next one), waits for a slot in the rate limit (429: once more), and sends.
+pub fn gateway<T: Transport>(
+    gateway: Gateway<T>,
 ) -> impl Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + Send + Sync + 'static
-where
-    S: Service<Attempt, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
-    S::Future: Send,
 {
-    ServiceBuilder::new()
-        .layer(upstream::keyring::layer(ring)) //            401: the next key
-        .layer(upstream::window::layer(window, max_wait)) // its turn and its place; 429: once more
-        .service(client)
+    service_fn(move |ask| {
+        let gateway = gateway.clone();
+        async move { gateway.ask(ask).await }
+    })
 }

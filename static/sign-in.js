@@ -1,8 +1,8 @@
 /** The sign-in: a member's token is sent once, and becomes a cookie that no script can read. */
 
-import { post, read } from './api.js';
-import { announce, byId, element } from './dom.js';
-import { sentence } from './problems.js';
+import { announce, byId, element } from './core/dom.js';
+import { sentence } from './core/problems.js';
+import { post, read } from './core/site.js';
 
 /** Asks until somebody has signed in; resolves with what `GET /bff/me` says. `why`: what ended the last one. */
 export async function askWho(why) {

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 #[rustfmt::skip]
 const MAY_USE: &[(&str, &[&str])] = &[
     ("contract",   &[]),
-    ("problem",    &[]),
-    ("answer",     &["problem"]),
     ("clock",      &[]),
+    ("problem",    &["clock"]),
+    ("answer",     &["problem"]),
     ("sync",       &[]),
     ("metrics",    &[]),
     ("config",     &["contract"]),
@@ -22,10 +22,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("upstream",   &["clock", "config", "contract", "metrics", "problem", "redact", "store", "validate"]),
     ("access",     &["clock", "config", "metrics", "problem", "store", "upstream"]),
     ("downstream", &["access", "answer", "clock", "config", "metrics", "problem", "store"]),
-    ("purchase",   &["access", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("jobs",       &["access", "answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
-    ("account",    &["access", "answer", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
-    ("routes",     &["access", "account", "answer", "clock", "contract", "downstream", "jobs", "metrics", "problem", "purchase", "redact", "validate"]),
+    ("purchase",   &["access", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
+    ("billing",    &["clock", "contract", "problem", "store", "upstream"]),
+    ("reports",    &["access", "answer", "billing", "clock", "contract", "jobs", "problem", "store", "upstream", "validate"]),
+    ("media",      &["access", "answer", "clock", "jobs", "problem", "store", "upstream"]),
+    ("routes",     &["access", "answer", "billing", "clock", "contract", "downstream", "jobs", "media", "metrics", "problem", "purchase", "redact", "reports", "upstream", "validate"]),
     ("pipeline",   &["access", "answer", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "store", "upstream"]),
     ("server",     &["clock", "metrics"]),
     ("app",        &[EVERYTHING]),
@@ -38,7 +40,7 @@ const EVERYTHING: &str = "*";
 /// Everybody may use it: it extends the standard library, and knows nothing of the house.
 const FOR_ALL: &str = "sync";
 /// All that `routes` may name of `downstream`: a call as it arrives, and the table of routes.
-const SEEN_BY_ROUTES: &[&str] = &["Call", "call", "Route", "route"];
+const SEEN_BY_ROUTES: &[&str] = &["Call", "Route", "route"];
 /// Who may know that there is a sandbox, besides itself.
 const MAY_NAME_SANDBOX: &[&str] = &["app", "cli", "lib", "main"];
 /// Where requests arrive: these read the header `authorization`, and never write it.

@@ -2,13 +2,13 @@
 //!
 //! Invariant: over plain http it is neither set nor read, save where the browser is on this machine.
 
-use std::fmt;
 use std::time::Duration;
 
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 use zeroize::Zeroizing;
 
+use super::Shown;
 use crate::problem::{FORBIDDEN, Problem};
 
 const MEANT: &str = "x-tollgate";
@@ -22,28 +22,6 @@ pub enum Way {
     Loopback,
     /// Over a network on which others can read and write.
     Plain,
-}
-
-/// What a browser's cookie says.
-#[derive(PartialEq, Eq)]
-pub enum Carried<'a> {
-    /// There is none.
-    Nothing,
-    /// A login's value.
-    Value(&'a str),
-    /// More than one of the name, or one that is no text: somebody may have put it there.
-    Several,
-}
-
-/// Of a login no more than that there is one.
-impl fmt::Debug for Carried<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nothing => "Nothing",
-            Self::Value(_) => "Value(…)",
-            Self::Several => "Several",
-        })
-    }
 }
 
 impl Way {
@@ -64,12 +42,10 @@ impl Way {
         }
     }
 
-    /// Whether a login can be kept.
     pub const fn is_safe(self) -> bool {
         self.name().is_some()
     }
 
-    /// The header that sets the cookie, for so long; none where it would not be safe.
     pub fn set(self, value: &str, lasts: Duration) -> Option<HeaderValue> {
         let (name, further, seconds) = (self.name()?, self.further(), lasts.as_secs());
         let cookie = Zeroizing::new(format!(
@@ -80,24 +56,24 @@ impl Way {
         Some(header)
     }
 
-    /// The header that ends the cookie.
     pub fn clear(self) -> Option<HeaderValue> {
         self.set("", Duration::ZERO)
     }
 
-    /// What the request carries.
-    pub fn carried(self, headers: &HeaderMap) -> Carried<'_> {
-        let Some(name) = self.name() else { return Carried::Nothing };
-        let mut carried = Carried::Nothing;
+    /// The login that the request carries. More than one cookie of the name, or one that is no text, is
+    /// garbled: somebody may have put it there.
+    pub fn carried(self, headers: &HeaderMap) -> Shown<'_> {
+        let Some(name) = self.name() else { return Shown::Nothing };
+        let mut carried = Shown::Nothing;
         for line in headers.get_all(COOKIE) {
             // What is not text may hide a second one.
-            let Ok(line) = line.to_str() else { return Carried::Several };
+            let Ok(line) = line.to_str() else { return Shown::Garbled };
             for pair in line.split(';') {
                 match pair.trim().split_once('=') {
-                    Some((found, value)) if found == name => match carried {
-                        Carried::Nothing => carried = Carried::Value(value),
-                        Carried::Value(_) | Carried::Several => return Carried::Several,
-                    },
+                    Some((found, value)) if found == name && carried == Shown::Nothing => {
+                        carried = Shown::Login(value);
+                    }
+                    Some((found, _)) if found == name => return Shown::Garbled,
                     Some(_) | None => {}
                 }
             }
@@ -126,8 +102,8 @@ mod tests {
             headers.append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).unwrap());
         }
         match way.carried(&headers) {
-            Carried::Value(value) => format!("Value({value:?})"),
-            other @ (Carried::Nothing | Carried::Several) => format!("{other:?}"),
+            Shown::Login(value) => format!("Login({value:?})"),
+            other @ (Shown::Nothing | Shown::Garbled | Shown::Token(_)) => format!("{other:?}"),
         }
     }
 
@@ -135,17 +111,17 @@ mod tests {
     fn each_way_has_its_own_cookie_and_plain_http_has_none() {
         const HTTPS: &str = "__Host-Http-tollgate=v";
         for (way, lines, found) in [
-            (Way::Https, &[HTTPS][..], "Value(\"v\")"),
-            (Way::Https, &["a=b; __Host-Http-tollgate=v;c=d"], "Value(\"v\")"),
-            (Way::Https, &["a=b", HTTPS], "Value(\"v\")"),
+            (Way::Https, &[HTTPS][..], "Login(\"v\")"),
+            (Way::Https, &["a=b; __Host-Http-tollgate=v;c=d"], "Login(\"v\")"),
+            (Way::Https, &["a=b", HTTPS], "Login(\"v\")"),
             (Way::Https, &["tollgate=v"], "Nothing"),
             (Way::Https, &["__host-http-tollgate=v"], "Nothing"),
             (Way::Https, &["__Host-Http-tollgate"], "Nothing"),
-            (Way::Https, &["__Host-Http-tollgate="], "Value(\"\")"),
-            (Way::Https, &[HTTPS, HTTPS], "Several"),
-            (Way::Https, &["__Host-Http-tollgate=v; __Host-Http-tollgate=w"], "Several"),
-            (Way::Https, &[HTTPS, "\u{e9}=x"], "Several"),
-            (Way::Loopback, &["tollgate=v"], "Value(\"v\")"),
+            (Way::Https, &["__Host-Http-tollgate="], "Login(\"\")"),
+            (Way::Https, &[HTTPS, HTTPS], "Garbled"),
+            (Way::Https, &["__Host-Http-tollgate=v; __Host-Http-tollgate=w"], "Garbled"),
+            (Way::Https, &[HTTPS, "\u{e9}=x"], "Garbled"),
+            (Way::Loopback, &["tollgate=v"], "Login(\"v\")"),
             (Way::Loopback, &[HTTPS], "Nothing"),
             (Way::Plain, &["tollgate=v", HTTPS], "Nothing"),
             (Way::Https, &[], "Nothing"),
@@ -167,6 +143,6 @@ mod tests {
         let cleared = Way::Loopback.clear().unwrap();
         assert_eq!(cleared, "tollgate=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict");
         assert!(!format!("{:?}", Way::Https.set("secret", day)).contains("secret"));
-        assert_eq!(format!("{:?}", Carried::Value("secret")), "Value(…)");
+        assert_eq!(format!("{:?}", Shown::Login("secret")), "Login(…)");
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::store::Caller;
+use crate::sync::lock;
 
 /// Wrong credentials of one address that are answered as such in a [`PERIOD`].
 const ANSWERED: u32 = 30;
@@ -17,11 +18,9 @@ const PERIOD: Duration = Duration::from_secs(60);
 const CROWDED: usize = 50_000;
 /// From so many on, they share by wider networks, of which there are some sixty-six thousand at most.
 const PACKED: usize = 2 * CROWDED;
-/// Leading bits of IPv4 and IPv6 networks that share.
 const WHEN_CROWDED: (u32, u32) = (16, 32);
 const WHEN_PACKED: (u32, u32) = (8, 16);
 
-/// The failures of the current minute, by address.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Mutex<Minute>);
 
@@ -31,7 +30,6 @@ struct Minute {
     counts: HashMap<Share, u32>,
 }
 
-/// Whose failures are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Share {
     Own(Caller),
@@ -53,7 +51,7 @@ impl Minute {
 impl Failures {
     /// Whether the next one of an address would be answered. `Err`, as of [`note`](Self::note).
     pub(super) fn look(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
-        let minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let minute = lock(&self.0);
         let end = minute.began.map(|began| began + PERIOD).filter(|end| now < *end);
         let count = minute.counts.get(&minute.share(address));
         let has_enough = count.is_some_and(|count| *count >= ANSWERED);
@@ -63,7 +61,7 @@ impl Failures {
     /// Notes one of an address (of IPv6, a /64). `Err` where there were too many: how
     /// long until the next is answered again.
     pub(super) fn note(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
-        let mut minute = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut minute = lock(&self.0);
         let began = minute.began.filter(|began| now.saturating_duration_since(*began) < PERIOD);
         let began = began.unwrap_or_else(|| {
             // A new map: what a crowd took is given back.

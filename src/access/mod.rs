@@ -5,63 +5,84 @@
 //! and a caller is only ever made here or from an address.
 
 pub mod cookie;
-mod denied;
-mod end;
 mod failures;
-mod fetch;
-mod fresh;
 pub mod jwt;
-mod key_set;
-pub mod keyed;
-mod object;
 pub mod roll;
 pub mod token;
 
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-
-pub use denied::Denied;
 
 use crate::clock;
 use crate::metrics::Metrics;
-use crate::problem::{LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, Problem, RATE_LIMITED};
+use crate::problem::{
+    INVALID_CREDENTIALS, LEDGER_UNAVAILABLE, MISSING_CREDENTIALS, NOT_FOUND, OVERLOADED, Problem,
+    RATE_LIMITED,
+};
 use crate::store::{Caller, Own, Role};
 use failures::Failures;
 use jwt::Jwt;
-use keyed::SecretFault;
 use roll::{Count, Opened, Roll};
 
-/// What a caller's credentials say of it, besides its name.
+pub use roll::SecretFault;
+
+/// The wall clock is looked at again after this long: it may have been set.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
-    /// What it may do.
     pub role: Role,
     /// Its own budget, besides those of the settings.
     pub own: Own,
-    /// Cancelled once the credentials hold no more (revoked, logged out, expired): open streams end
-    /// with it. Who has none has nothing that could end.
+    /// Cancelled once the credentials are revoked, logged out or expired: open streams end with it.
     pub ended: Option<CancellationToken>,
     /// When they end by themselves: wall-clock time since the Unix epoch.
     pub until: Option<Duration>,
 }
 
-/// What a request shows of who sends it.
+impl Standing {
+    /// Resolves once the credentials are no longer valid: cancelled, or past their time. Never for a caller
+    /// without any.
+    pub async fn over(&self) {
+        let cancelled = async {
+            match &self.ended {
+                Some(ended) => ended.cancelled().await,
+                None => pending().await,
+            }
+        };
+        let expired = async {
+            let Some(until) = self.until else { return pending().await };
+            while let Some(left) = until.checked_sub(clock::wall()).filter(|left| !left.is_zero()) {
+                sleep(left.min(LOOK_AGAIN)).await;
+            }
+        };
+        tokio::select! {
+            () = cancelled => {}
+            () = expired => {}
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
+            || self.until.is_some_and(|until| until <= clock::wall())
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shown<'a> {
-    /// Nothing.
     Nothing,
-    /// A bearer token.
     Token(&'a str),
-    /// The value of a login's cookie.
     Login(&'a str),
     /// Something that is none of these, or several.
     Garbled,
 }
 
-/// Of a credential no more than its kind.
+/// Prints only the credential's kind.
 impl fmt::Debug for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -73,16 +94,42 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
+/// Why a credential opens nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// It is not one of ours, or not any more.
+    Invalid,
+    /// Its signature was checked, and is nobody's whom we believe.
+    Forged,
+    /// It was not looked at: too many forged ones came from its address.
+    Unheard { retry_after: Duration },
+    /// Nobody can tell right now: nothing was checked.
+    Unavailable { retry_after: Duration },
+}
+
+impl Denied {
+    /// 401 `invalid_credentials`, 429 `rate_limited` or 503 `overloaded`.
+    pub fn problem(self) -> Problem {
+        match self {
+            Self::Invalid | Self::Forged => Problem::new(&INVALID_CREDENTIALS),
+            Self::Unheard { retry_after } => Problem::new(&RATE_LIMITED)
+                .detail("too many credentials from this address were wrong")
+                .retry_after(retry_after),
+            Self::Unavailable { retry_after } => Problem::new(&OVERLOADED)
+                .detail(
+                    "tokens cannot be checked right now: the login service's keys are not there",
+                )
+                .retry_after(retry_after),
+        }
+    }
+}
+
 /// Whether a member may log in once more now, or how long it has to wait.
 pub type Admit = dyn Fn(&Caller) -> Result<(), Duration> + Send + Sync;
 
-/// Who may call, as `access.mode` has it.
 pub enum Door {
-    /// Whoever can reach us, told apart by address.
     Open,
-    /// Holders of a token that tollgate issued.
     Members(Roll),
-    /// Users of the web app's own login.
     Jwt(Jwt),
 }
 
@@ -96,12 +143,10 @@ pub struct Access {
 }
 
 impl Access {
-    /// Lets in whom `door` does.
     pub fn new(door: Door, metrics: Arc<Metrics>) -> Self {
         Self { door, failures: Failures::default(), forgeries: Failures::default(), metrics }
     }
 
-    /// Who may call.
     pub fn door(&self) -> &Door {
         &self.door
     }
@@ -165,13 +210,9 @@ impl Access {
         opened.map_err(|denied| self.refusal(denied, address))
     }
 
-    /// Ends a login, if it is one.
-    ///
-    /// # Errors
-    /// 503 where the store cannot note it; 404 where there are no logins.
+    /// Ends a login, if it is one. 503 if the store cannot note it; 404 where there are no logins.
     pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
-        let ended = self.roll()?.log_out(value).await;
-        ended.map_err(|_unavailable| no_list())
+        self.roll()?.log_out(value).await.map_err(|_unavailable| no_list())
     }
 
     /// Reads the list of members for the first time, where members may call.
@@ -210,7 +251,6 @@ impl Access {
         }
     }
 
-    /// How many members may call, where that is known.
     pub fn count(&self) -> Option<Count> {
         match &self.door {
             Door::Open | Door::Jwt(_) => None,
@@ -218,15 +258,11 @@ impl Access {
         }
     }
 
-    /// Whether a browser can hold a login.
     pub fn has_logins(&self) -> bool {
         matches!(self.door, Door::Members(_))
     }
 
-    /// Refuses where nobody can sign in.
-    ///
-    /// # Errors
-    /// 404.
+    /// Refuses with 404 where nobody can sign in.
     pub fn logins(&self) -> Result<(), Problem> {
         self.roll().map(|_| ())
     }
@@ -265,14 +301,10 @@ impl Access {
     }
 }
 
-/// Of whom it lets in, and what they show, nothing.
+/// Shows no credentials and no members.
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.door {
-            Door::Open => "Access(open)",
-            Door::Members(_) => "Access(members)",
-            Door::Jwt(_) => "Access(jwt)",
-        })
+        f.write_str("Access")
     }
 }
 
@@ -286,4 +318,33 @@ fn no_list() -> Problem {
     Problem::new(&LEDGER_UNAVAILABLE)
         .detail("who may call cannot be looked up right now")
         .retry_after(roll::TRY_AGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_standing_is_over_when_its_time_is_or_when_it_is_cancelled() {
+        let token = CancellationToken::new();
+        let past = clock::wall() - Duration::from_secs(1);
+        let soon = clock::wall() + Duration::from_millis(30);
+        let later = clock::wall() + Duration::from_secs(3_600);
+        let standing = |until, ended: Option<&CancellationToken>| Standing {
+            until,
+            ended: ended.cloned(),
+            ..Standing::default()
+        };
+        assert!(standing(Some(past), None).over().now_or_never().is_some());
+        assert!(standing(Some(past), None).is_over());
+        standing(Some(soon), Some(&token)).over().await;
+        for lasting in [standing(None, None), standing(Some(later), Some(&token))] {
+            assert!(!lasting.is_over() && lasting.over().now_or_never().is_none());
+        }
+        token.cancel();
+        assert!(standing(Some(later), Some(&token)).is_over());
+        standing(Some(later), Some(&token)).over().await;
+    }
 }

@@ -15,7 +15,6 @@ pub const TOKEN_PREFIX: &str = "tg_";
 /// Characters after that by which a person tells a token from others; the rest keeps 220 bits.
 const SHOWN: usize = 6;
 
-/// Bytes of a token, a cookie, a secret.
 const RANDOM: usize = 32;
 
 /// The keys of the hashes. Without it, a stolen ledger tells nobody whether a token is right.
@@ -50,7 +49,6 @@ impl Secret {
     }
 }
 
-/// Nothing of it is shown.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
@@ -61,18 +59,15 @@ impl fmt::Debug for Secret {
 pub struct Token(Zeroizing<String>);
 
 impl Token {
-    /// The token itself: to be printed once, and to be hashed.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// The part that may be shown.
     pub fn prefix(&self) -> &str {
         prefix(&self.0)
     }
 }
 
-/// No more than may be shown.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}…", self.prefix())

@@ -41,8 +41,8 @@ pub fn asking(
         // The gateway may echo another key than the one that it is asked with.
         redactor.learn(all);
     }
-    let client = Client::new(base, keys, settings, redactor)?;
-    Ok(pipeline::gateway(window, settings.max_wait, ring, client))
+    let (max_wait, transport) = (settings.max_wait, Client::new(base, keys, settings, redactor)?);
+    Ok(pipeline::gateway(upstream::Gateway { ring, window, max_wait, transport }))
 }
 
 #[cfg(test)]

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use futures_util::future::OptionFuture;
 
 use super::{App, Gateway, Lasting, account};
-use crate::account::books::Keeper;
-use crate::account::statement::Statement;
+use crate::billing::books::Keeper;
+use crate::billing::statement::Statement;
 use crate::config::{Key, Target};
-use crate::pipeline::Counter;
+use crate::purchase;
 
 impl App {
     /// Follows the account's books: its balance, its rate limit, whether it is the ledger's account; and
     /// notes a checkpoint for reconciliation. Play money is never reconciled. It ends with the gate.
     pub fn follow_books(&self) -> impl Future<Output = ()> + Send + 'static {
-        let credit = self.counter.credit.clone();
+        let credit = self.context.credit.clone();
         let following = self.books.follow(move || credit.was_used());
         let window = Arc::clone(&self.gateway.window);
         // A limit of the settings holds all the same: the window sees to that.
         let learning = account::learn_limit(self.books.limit(), window);
         let is_live = matches!(self.config.gateway.target, Target::Live { .. });
-        let Counter { ledger, binding, .. } = &self.counter;
+        let purchase::Context { ledger, binding, .. } = &self.context;
         let keeper = is_live.then(|| Keeper::new(ledger.clone(), binding.clone()));
         let keeping = keeper.map(|keeper| keeper.follow(self.books.heard()));
         // The limit that the first answer tells holds at once, however long the ledger takes.
@@ -47,7 +47,7 @@ impl App {
         let is_ours = account::is_ours(&self.gateway.keys);
         self.books.ask_through(self.polls.clone(), is_ours, is_another);
         if is_another {
-            self.counter.binding.ask_again();
+            self.context.binding.ask_again();
         }
     }
 

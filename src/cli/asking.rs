@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::online::plain;
-use crate::account::statement::Told;
 use crate::answer::BoxError;
+use crate::billing::statement::Told;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::store::{Holder, OpenError, Store};

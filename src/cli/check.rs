@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::open_files::{self, Capacity};
 use super::secret::secret;
 use super::{Exit, Loaded, refuse};
-use crate::access::keyed::SecretFault;
+use crate::access::SecretFault;
 use crate::access::roll::Count;
 use crate::clock;
 use crate::config::{Budget, Config, Fault, Mode, Spend, Store, Target};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-use crate::access::keyed::SecretFault;
+use crate::access::SecretFault;
 use crate::access::token::{self, Secret};
 use crate::config::{Config, SecretText, Store};
 use crate::store;

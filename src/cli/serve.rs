@@ -23,7 +23,7 @@ use super::reload::Reload;
 use super::secret::secret;
 use super::signals::{Signals, wait_for_the_end, watch_the_end};
 use super::{Exit, Loaded, log, open_files};
-use crate::access::keyed::SecretFault;
+use crate::access::SecretFault;
 use crate::app::{self, App, Current, Ends, Lasting, Starting};
 use crate::config::Config;
 use crate::downstream::caller::{Introduced, Peer};
@@ -157,11 +157,14 @@ impl Server {
             move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
         let (shutdown, is_open) = (self.ends.shutdown.clone(), Arc::clone(&self.is_open));
         let ready = move || !shutdown.is_cancelled();
-        let service = Ops::new(Arc::clone(&self.lasting.metrics), ready)
-            .with_start(move || is_open.load(Ordering::Acquire))
-            .with_members(Arc::clone(&self.lasting.access))
-            .guarded_by(guard)
-            .with_books(app.statement(), &own);
+        let service = Ops {
+            is_open: Arc::new(move || is_open.load(Ordering::Acquire)),
+            access: Some(Arc::clone(&self.lasting.access)),
+            statement: Some(app.statement()),
+            guard: Arc::new(guard),
+            own: own.into(),
+            ..Ops::new(Arc::clone(&self.lasting.metrics), ready)
+        };
         // Who reaches the admin listener at all is not among those who crowd out each other.
         let connections = Arc::new(Semaphore::new(open_files::OPS_CONNECTIONS));
         let settings = server::Settings { crowd: Arc::default(), connections, ..app.server() };

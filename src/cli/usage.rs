@@ -8,10 +8,10 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::{Exit, ledger};
-use crate::account::csv::cell;
-use crate::account::usage::{self, Sum, Usage};
 use crate::clock::{self, Date};
 use crate::config::Config;
+use crate::reports::csv::cell;
+use crate::reports::usage::{self, Sum, Usage};
 use crate::store::{Row, Store};
 
 /// `--by`

@@ -17,12 +17,17 @@ pub struct Fault {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A spot in a file; both numbers count from 1, the column in characters.
-    Spot { file: String, line: usize, column: usize },
+    Spot {
+        file: String,
+        line: usize,
+        column: usize,
+    },
     /// A whole line of a file.
-    Line { file: String, line: usize },
-    /// A file as a whole.
+    Line {
+        file: String,
+        line: usize,
+    },
     File(String),
-    /// An environment variable.
     Variable(String),
     /// Nowhere: a default, or the settings as a whole.
     Nowhere,

@@ -43,7 +43,6 @@ pub struct Config {
     pub store: Store,
     pub jobs: Jobs,
     pub page: Page,
-    /// The published models and those of `[models]`.
     pub catalog: Catalog,
     pub sandbox: Sandbox,
     pub log: Log,
@@ -79,7 +78,6 @@ pub struct Network {
     pub prefix: u8,
 }
 
-/// The second listener.
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub listen: SocketAddr,
@@ -114,18 +112,12 @@ pub enum Target {
 /// The gateway's rate limit for the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Taken from the billing summary.
     Auto,
-    Fixed {
-        requests: NonZeroU32,
-        period: Duration,
-    },
+    Fixed { requests: NonZeroU32, period: Duration },
 }
 
-/// A further endpoint of the gateway to let through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passthrough {
-    /// `GET` or `POST`.
     pub method: http::Method,
     /// An exact path below `/api/v1/`.
     pub path: String,
@@ -141,11 +133,8 @@ pub struct Access {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Whoever can reach us, told apart by address.
     Open,
-    /// Holders of a token that tollgate issued.
     Members,
-    /// Users of the web app's own login.
     Jwt(Jwt),
 }
 
@@ -218,7 +207,6 @@ pub struct Purchase {
     pub keep_replies: Duration,
 }
 
-/// `store.url`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
     /// Gone with the process.
@@ -229,11 +217,8 @@ pub enum Store {
 /// How a job's status body is read; the contract does not show it, so all of these are guesses.
 #[derive(Clone, Debug)]
 pub struct Jobs {
-    /// Words of a finished job.
     pub finished: Vec<String>,
-    /// Words of a failed job.
     pub failed: Vec<String>,
-    /// JSON pointers to the video's address.
     pub result: Vec<String>,
 }
 
@@ -268,7 +253,6 @@ pub struct Log {
 pub enum LogFormat {
     /// Text on a terminal, JSON otherwise.
     Auto,
-    /// One object a line.
     Json,
 }
 

@@ -9,7 +9,6 @@ use super::Source;
 use super::fault::{Fault, Place};
 use crate::contract::wire::KEY_PREFIX;
 
-/// What every variable of ours begins with.
 const PREFIX: &str = "TOLLGATE_";
 /// Variables that begin so and are no settings.
 const SECRETS: &[&str] = &["TOLLGATE_SECRET", "TOLLGATE_SECRET_FILE"];
@@ -17,13 +16,11 @@ const SECRETS: &[&str] = &["TOLLGATE_SECRET", "TOLLGATE_SECRET_FILE"];
 /// The settings as written.
 #[derive(Default)]
 pub(super) struct Raw {
-    /// Sections by name.
     pub(super) sections: Table,
     /// The file could not be read to its end: what it does not say means nothing.
     pub(super) broken: bool,
 }
 
-/// A table by name; each row holds the place of its name, and its value.
 pub(super) type Table = BTreeMap<String, (Place, Node)>;
 
 /// A value and where it stands.
@@ -33,7 +30,6 @@ pub(super) struct Node {
     pub(super) value: Value,
 }
 
-/// A value as written.
 #[derive(Clone)]
 pub(super) enum Value {
     Text(String),
@@ -64,7 +60,6 @@ impl Raw {
         raw
     }
 
-    /// Where a setting is written, well or badly.
     pub(super) fn place_of(&self, section: &str, name: &str) -> Option<Place> {
         match &self.sections.get(section)?.1.value {
             Value::Table(table) => table.get(name).map(|(_, node)| node.place.clone()),

@@ -130,10 +130,8 @@ fn exposed(config: &Config, is_sandbox: bool, is_live: bool) -> Option<&'static 
     )
 }
 
-/// A value, or what was expected instead.
 pub(super) type Parsed<T> = Result<T, Cow<'static, str>>;
 
-/// What reading found besides the settings themselves.
 #[derive(Default)]
 struct Report {
     faults: Vec<Fault>,
@@ -153,7 +151,6 @@ pub(super) struct Section<'a> {
 }
 
 impl Report {
-    /// Reads the section of this name, absent or not.
     fn section<T>(&mut self, raw: &Raw, name: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let nothing = Table::new();
         let (place, table) = match raw.sections.get(name) {
@@ -194,25 +191,21 @@ impl Report {
 }
 
 impl Section<'_> {
-    /// A setting that is written as text.
     pub(super) fn text<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>, default: T) -> T {
         self.optional(name, parse).unwrap_or(default)
     }
 
-    /// A setting that is written as text and has no default.
     pub(super) fn optional<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
         let node = self.node(name)?;
         let parsed = as_text(&node, parse);
         self.accept(name, &node.place, parsed)
     }
 
-    /// A setting that is written as text and must be there.
     pub(super) fn required<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
         self.demand(name);
         self.optional(name, parse)
     }
 
-    /// A setting that is one of these words.
     pub(super) fn word<T: Copy>(
         &mut self,
         name: &str,
@@ -226,12 +219,10 @@ impl Section<'_> {
         self.accept(name, &node.place, parsed).unwrap_or(default)
     }
 
-    /// A whole number.
     pub(super) fn number<T>(&mut self, name: &str, parse: fn(i64) -> Parsed<T>, default: T) -> T {
         self.optional_number(name, parse).unwrap_or(default)
     }
 
-    /// A whole number that must be there.
     pub(super) fn required_number<T>(
         &mut self,
         name: &str,
@@ -306,7 +297,6 @@ impl Section<'_> {
         nodes.iter().filter_map(|row| self.within(name, row, &mut read).flatten()).collect()
     }
 
-    /// Whether the setting is written, well or badly.
     pub(super) fn has(&self, name: &str) -> bool {
         self.table.contains_key(name)
     }
@@ -322,7 +312,6 @@ impl Section<'_> {
         self.fault_at(name, &place, expected);
     }
 
-    /// Reports what was expected of a setting.
     pub(super) fn fault_at(&mut self, name: &str, place: &Place, expected: &str) {
         let text = format!("{}.{name}: {expected}", self.path);
         self.report.faults.push(Fault::new(place.clone(), text));
@@ -334,7 +323,6 @@ impl Section<'_> {
         self.report.faults.push(Fault::new(self.place.clone(), text));
     }
 
-    /// How many faults there are so far.
     pub(super) fn faults(&self) -> usize {
         self.report.faults.len()
     }

@@ -70,7 +70,6 @@ impl SecretText {
         Ok(Self(Arc::new(Zeroizing::new(text.to_owned()))))
     }
 
-    /// The secret itself: for deriving keys from it, nothing else.
     pub fn expose(&self) -> &str {
         &self.0
     }

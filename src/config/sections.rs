@@ -18,7 +18,6 @@ use super::{
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
 
-/// Fields of a chat request that always pass.
 const CHAT_FIELDS: &[&str] = &["model", "messages"];
 const FINISHED: &[&str] = &["completed", "succeeded", "success", "done", "finished", "ready"];
 const FAILED: &[&str] = &["failed", "error", "cancelled", "canceled", "expired", "rejected"];

@@ -8,18 +8,14 @@ use super::money::Usd;
 /// The price list that holds: the published rows, and those that an operator added in `[models]`.
 #[derive(Clone, Debug)]
 pub struct Catalog {
-    /// Chat models (2.6).
     pub chat: Vec<ChatModel>,
-    /// Video models (2.5).
     pub video: Vec<VideoModel>,
 }
 
 /// A chat model (2.6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatModel {
-    /// The identifier that requests name.
     pub id: Cow<'static, str>,
-    /// What decides its toll.
     pub tier: Tier,
     /// What the contract recommends it for; empty where it says nothing.
     pub best_for: &'static str,
@@ -42,17 +38,11 @@ pub enum Tier {
 /// A video model (2.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoModel {
-    /// The identifier that requests name.
     pub id: Cow<'static, str>,
-    /// The price of one video.
     pub toll: Usd,
-    /// Which clip lengths it makes.
     pub durations: Durations,
-    /// Whether it needs a picture to start from.
     pub image: Image,
-    /// What it does with `aspect_ratio`.
     pub aspect_ratio: Aspect,
-    /// What the contract says of it.
     pub remarks: &'static str,
 }
 
@@ -61,7 +51,6 @@ pub struct VideoModel {
 pub enum Durations {
     /// From the first to the second, both included.
     Between(u32, u32),
-    /// One of these.
     OneOf(&'static [u32]),
     /// "Duration for this model: not shown": only the overall range binds.
     Unstated,
@@ -70,16 +59,13 @@ pub enum Durations {
 /// Whether a model animates a picture (2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
-    /// `image_url` may be given.
     Optional,
-    /// `image_url` must be given.
     Required,
 }
 
 /// What a model does with `aspect_ratio` (2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aspect {
-    /// The contract says that it is ignored.
     Ignored,
     /// The contract names two families that follow it, and not which identifiers belong to them.
     /// Guess: every model but the one that ignores it does.
@@ -94,7 +80,6 @@ pub const DEFAULT_DURATION: u32 = 8;
 pub const DEFAULT_VIDEO_MODEL: &str = "video-a-2";
 
 impl Tier {
-    /// What is set aside for one request.
     pub const fn toll(self) -> Usd {
         match self {
             Self::Standard | Self::Unstated => Usd::mills(6),
@@ -103,7 +88,6 @@ impl Tier {
         }
     }
 
-    /// The tier's name in the price list.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Standard => "standard",
@@ -115,7 +99,6 @@ impl Tier {
 }
 
 impl Durations {
-    /// Whether a clip of `seconds` can be ordered.
     pub fn offers(self, seconds: u32) -> bool {
         match self {
             Self::Between(low, high) => (low..=high).contains(&seconds),
@@ -149,7 +132,6 @@ impl fmt::Display for Durations {
 }
 
 impl ChatModel {
-    /// What is set aside for one request to this model.
     pub const fn toll(&self) -> Usd {
         self.tier.toll()
     }
@@ -161,12 +143,10 @@ impl Catalog {
         Self { chat: CHAT_MODELS.to_vec(), video: VIDEO_MODELS.to_vec() }
     }
 
-    /// The chat model with exactly this identifier.
     pub fn chat_model(&self, id: &str) -> Option<&ChatModel> {
         self.chat.iter().find(|model| model.id == id)
     }
 
-    /// The video model with exactly this identifier.
     pub fn video_model(&self, id: &str) -> Option<&VideoModel> {
         self.video.iter().find(|model| model.id == id)
     }

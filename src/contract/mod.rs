@@ -6,7 +6,6 @@
 //! with "guess" in its doc) and a line in `docs/guesses.md`.
 
 pub mod catalog;
-pub mod chat;
 pub mod money;
 pub mod video;
 pub mod wire;

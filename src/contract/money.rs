@@ -8,7 +8,6 @@ const MICROS: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usd(u64);
 
-/// Why a text is not an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotMoney {
     /// Empty, signed, grouped, an exponent, or more than one point.
@@ -23,10 +22,8 @@ pub enum NotMoney {
 }
 
 impl Usd {
-    /// Nothing.
     pub const ZERO: Self = Self(0);
 
-    /// An amount of micro-dollars.
     pub const fn micros(micros: u64) -> Self {
         Self(micros)
     }
@@ -49,12 +46,10 @@ impl Usd {
         }
     }
 
-    /// The amount in micro-dollars.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// The sum, or `None` when it does not fit.
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
             Some(micros) => Some(Self(micros)),

@@ -1,6 +1,7 @@
 //! The video request as the gateway takes it, and what it answers (2.5).
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -17,26 +18,32 @@ pub const DEFAULT_ASPECT_RATIO: &str = "16:9";
 /// A video request with its defaults filled in (2.5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VideoRequest<'a> {
-    /// What to show.
     pub prompt: Cow<'a, str>,
     /// One of the catalog's video models; always sent, so that no default can drift.
     pub model: Cow<'a, str>,
     /// Seconds; always sent, for the same reason.
     pub duration: u32,
-    /// One of [`ASPECT_RATIOS`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aspect_ratio: Option<Cow<'a, str>>,
-    /// A public picture to start from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_url: Option<Cow<'a, str>>,
 }
 
 /// What of the answer to an accepted job (2.5) tollgate itself reads; the body passes unchanged. Only
 /// the job's identifier has to be there: a video is not thrown away for the type of a side field.
-#[derive(Clone, Debug, Deserialize)]
-pub struct VideoAccepted<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VideoAccepted {
     /// The job's identifier.
-    pub request_id: String,
+    pub request_id: Arc<str>,
+    /// What was charged, where it says so as the contract does (`$<amount>`).
+    pub charged: Option<Usd>,
+    /// The credit that is left, where it says so as the contract does.
+    pub balance: Option<Usd>,
+}
+
+#[derive(Deserialize)]
+struct Accepted<'a> {
+    request_id: String,
     #[serde(default, borrow)]
     cost: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -48,17 +55,19 @@ struct Cost {
     this_request: String,
 }
 
-impl VideoAccepted<'_> {
-    /// What was charged, where it says so as the contract does (`$<amount>`).
-    pub fn charged(&self) -> Option<Usd> {
-        let cost: Cost = serde_json::from_str(self.cost?.get()).ok()?;
-        Usd::from_dollar_text(&cost.this_request).ok()
-    }
-
-    /// The credit that is left, where it says so as the contract does.
-    pub fn balance(&self) -> Option<Usd> {
-        let balance: String = serde_json::from_str(self.balance?.get()).ok()?;
-        Usd::from_dollar_text(&balance).ok()
+impl VideoAccepted {
+    /// Reads the answer; `None` if it names no job.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let Accepted { request_id, cost, balance } = serde_json::from_slice(body).ok()?;
+        let cost = cost.and_then(|cost| serde_json::from_str::<Cost>(cost.get()).ok());
+        let balance =
+            balance.and_then(|balance| serde_json::from_str::<String>(balance.get()).ok());
+        let dollars = |text: String| Usd::from_dollar_text(&text).ok();
+        Some(Self {
+            request_id: request_id.into(),
+            charged: cost.and_then(|cost| dollars(cost.this_request)),
+            balance: balance.and_then(dollars),
+        })
     }
 }
 
@@ -69,17 +78,17 @@ mod tests {
     #[test]
     fn a_side_field_of_another_type_says_nothing_and_loses_nothing() {
         let paid = r#"{"request_id":"r","cost":{"this_request":"$5.00"},"balance":"$1.25"}"#;
-        let accepted: VideoAccepted<'_> = serde_json::from_str(paid).unwrap();
-        assert_eq!(accepted.charged(), Some(Usd::dollars(5)));
-        assert_eq!(accepted.balance(), Some(Usd::mills(1_250)));
+        let accepted = VideoAccepted::read(paid.as_bytes()).unwrap();
+        assert_eq!(accepted.charged, Some(Usd::dollars(5)));
+        assert_eq!(accepted.balance, Some(Usd::mills(1_250)));
         for odd in [
             r#"{"request_id":"r"}"#,
             r#"{"request_id":"r","cost":null,"balance":97.0}"#,
             r#"{"request_id":"r","cost":{"this_request":3.0},"balance":{}}"#,
             r#"{"request_id":"r","cost":"$3.00","balance":["$1"]}"#,
         ] {
-            let accepted: VideoAccepted<'_> = serde_json::from_str(odd).expect(odd);
-            assert_eq!((accepted.charged(), accepted.balance()), (None, None), "{odd}");
+            let accepted = VideoAccepted::read(odd.as_bytes()).expect(odd);
+            assert_eq!((accepted.charged, accepted.balance), (None, None), "{odd}");
         }
     }
 }

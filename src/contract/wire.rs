@@ -1,4 +1,8 @@
-//! The words on the wire: paths, the key's prefix, error names (4, 5, 7).
+//! The words on the wire: paths, the key's prefix, error names (4, 5, 7), and messages (2.4).
+
+use std::borrow::Cow;
+
+use serde::Serialize;
 
 /// What every key starts with (5.2).
 pub const KEY_PREFIX: &str = "svc_sk_";
@@ -21,3 +25,14 @@ pub const INVALID_API_KEY: &str = "invalid_api_key";
 
 /// The window that the billing summary of the reference payload reports (2.3): requests, seconds.
 pub const REPORTED_WINDOW: (u32, u64) = (60, 60);
+
+/// Who speaks in a message. The contract shows `user`; the others are guesses that every chat API
+/// of this shape shares.
+pub const ROLES: &[&str] = &["user", "assistant", "system"];
+
+/// One message (2.4): `role` is one of [`ROLES`], `content` is text that is not blank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Message<'a> {
+    pub role: Cow<'a, str>,
+    pub content: Cow<'a, str>,
+}

@@ -35,9 +35,7 @@ const COME_BACK: Duration = Duration::from_secs(5);
 /// How large a payload may be and how long it may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of a chat.
     pub chat: usize,
-    /// Bytes of a video request.
     pub video: usize,
     /// Bytes of all payloads that are in memory.
     pub memory: usize,
@@ -67,7 +65,6 @@ impl Limits {
     }
 }
 
-/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct ReadBody<S> {
     inner: S,

@@ -18,7 +18,7 @@ use tracing::Span;
 use super::forwarded::{client, is_trusted, way};
 use super::route::Needs;
 use super::{Arrival, Arrived, Call, DownstreamConfig, refuse};
-use crate::access::cookie::{self, Carried, Way};
+use crate::access::cookie::{self, Way};
 use crate::access::{Access, Shown, Standing};
 use crate::answer::Answer;
 use crate::config::Network;
@@ -47,9 +47,7 @@ pub struct Peer(
 /// A connection's service: puts its [`Peer`] into every request.
 #[derive(Clone, Debug)]
 pub struct Introduced<S> {
-    /// The connection's other end.
     pub peer: Peer,
-    /// What answers.
     pub inner: S,
 }
 
@@ -68,7 +66,6 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for Introduced<S> {
     }
 }
 
-/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Identify<S> {
     inner: S,
@@ -102,7 +99,7 @@ where
     fn call(&mut self, request: Arrival<B>) -> Self::Future {
         let call = match from_address(request, &self.config) {
             Ok(call) => call,
-            Err(refusal) => return Either::Right(Either::Left(ready(Ok(refusal)))),
+            Err(refusal) => return Either::Right(Either::Left(ready(Ok(*refusal)))),
         };
         if self.config.access.is_open() || call.route.needs == Needs::Nobody {
             return Either::Left(self.inner.call(call));
@@ -124,16 +121,16 @@ where
 fn from_address<B: http_body::Body>(
     request: Arrival<B>,
     config: &DownstreamConfig,
-) -> Result<Call<B>, Answer> {
+) -> Result<Call<B>, Box<Answer>> {
     let Some(&Peer(peer)) = request.extensions().get::<Peer>() else {
         let problem = Problem::new(&INTERNAL).detail(
             "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
         );
-        return Err(refuse(problem, &request));
+        return Err(Box::new(refuse(problem, &request)));
     };
     let route = match &request.body().route {
         Ok(route) => *route,
-        Err(problem) => return Err(refuse(problem.clone(), &request)),
+        Err(problem) => return Err(Box::new(refuse(problem.clone(), &request))),
     };
     let network = network(client(peer.ip(), request.headers(), &config.trusted));
     let way = match config.access.has_logins() {
@@ -168,11 +165,7 @@ fn credentials(headers: &HeaderMap, way: Way) -> Shown<'_> {
     match (lines.next(), lines.next()) {
         (Some(line), None) => bearer(line).map_or(Shown::Garbled, Shown::Token),
         (Some(_), Some(_)) => Shown::Garbled,
-        (None, _) => match way.carried(headers) {
-            Carried::Nothing => Shown::Nothing,
-            Carried::Value(value) => Shown::Login(value),
-            Carried::Several => Shown::Garbled,
-        },
+        (None, _) => way.carried(headers),
     }
 }
 

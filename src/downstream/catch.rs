@@ -18,13 +18,11 @@ use super::{Arrived, RequestId};
 use crate::answer::{self, Answer};
 use crate::problem::{INTERNAL, Problem};
 
-/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Catch<S> {
     inner: S,
 }
 
-/// Catches what panics further in.
 pub fn layer<S>() -> impl Layer<S, Service = Catch<S>> + Clone + use<S> {
     layer_fn(|inner| Catch { inner })
 }
@@ -53,7 +51,6 @@ where
 }
 
 pin_project! {
-    /// The future of [`Catch`].
     pub struct Caught<F> {
         #[pin]
         inner: CatchUnwind<AssertUnwindSafe<F>>,

@@ -56,7 +56,6 @@ const MAY_READ: &[&str] = &[
     "x-should-retry",
 ];
 
-/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Cors<S> {
     cross: cors::Cors<S>,

@@ -21,10 +21,13 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
+/// tower-http's layer, and around it one that says why.
+pub type Explained<F> = Stack<CsrfLayer, Step<F>>;
+
 /// Refuses requests that may spend. tower-http's layer decides by `Sec-Fetch-Site`, then `Origin`.
 pub fn spending<B>(
     config: &Arc<DownstreamConfig>,
-) -> Stack<CsrfLayer, Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>, Explain> + Clone + use<B>>> {
+) -> Explained<impl Fn(Arrival<B>) -> Onward<Arrival<B>, Explain> + Clone + use<B>> {
     let rules = config.origins.iter().fold(CsrfLayer::new(), |rules, origin| {
         // An origin that the layer cannot take stays unlisted, which is the safe side.
         rules.clone().add_trusted_origin(origin).unwrap_or(rules)

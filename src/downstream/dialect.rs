@@ -3,12 +3,12 @@
 //!
 //! SDKs whose base URL lacks the `/v1` are refused in that shape, too: they show no problem documents.
 
+use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
 
 use super::Arrival;
 use super::step::{Finish, Onward, Step};
-use crate::answer::{Answer, Body};
+use crate::answer::{self, Answer, Body};
 use crate::problem::{SHOULD_RETRY, is_sent_again};
 
 /// Where OpenAI's dialect is spoken.
@@ -57,13 +57,11 @@ impl Finish for Spoken {
             (Self::OpenAi | Self::Lost, Some(problem)) => problem.openai_document(),
         };
         *answer.body_mut() = Body::from(document);
-        let is_final = !is_sent_again(answer.status());
-        let headers = answer.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if is_final {
-            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        let answer = answer::with(answer, [(CONTENT_TYPE, "application/json")]);
+        match is_sent_again(answer.status()) {
+            true => answer,
+            false => answer::with(answer, [(SHOULD_RETRY, "false")]),
         }
-        answer
     }
 }
 

@@ -50,7 +50,6 @@ impl Hosts {
         }
     }
 
-    /// Whether a `Host` header names us.
     fn know(&self, host: &str) -> Result<bool, &'static str> {
         let name = name_of(host).ok_or("expected Host to be a name or address and a port")?;
         if let Some(address) = address(name) {

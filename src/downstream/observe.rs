@@ -15,15 +15,13 @@ use tracing::field::Empty;
 use tracing::instrument::{Instrument, Instrumented};
 use tracing::{Span, debug, info_span, warn};
 
-use super::call::X_REQUEST_ID;
 use super::refusal_log::Refused;
 use super::step::{After, Finish};
-use super::{Arrived, DownstreamConfig, RequestId, rate};
+use super::{Arrived, DownstreamConfig, RequestId, X_REQUEST_ID, rate};
 use crate::answer::Answer;
 use crate::clock;
 use crate::problem::LEDGER_UNAVAILABLE;
 
-/// The service of [`layer`].
 #[derive(Clone, Debug)]
 pub struct Observe<S> {
     inner: S,

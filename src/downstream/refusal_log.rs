@@ -3,7 +3,7 @@
 //! Such requests need no credentials and no limit holds for them, so one line for each would let
 //! anybody fill the disk.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -11,12 +11,12 @@ use tracing::{info, warn};
 
 use super::shown;
 use crate::clock::{self, Instant};
+use crate::sync::lock;
 
 /// Lines in a [`PERIOD`], besides one that counts the rest.
 const MAX_LINES: usize = 10;
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// What was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// A `Host` that is not one of ours.
@@ -89,7 +89,7 @@ impl RefusalLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, Minute> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

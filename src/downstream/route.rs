@@ -21,7 +21,6 @@ pub enum Class {
 /// What body a row takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// None at all.
     Nothing,
     /// JSON, at most `server.chat_body` bytes.
     ChatJson,
@@ -67,15 +66,10 @@ pub enum Path {
 pub struct Route {
     /// `GET` rows answer `HEAD`, too.
     pub method: Method,
-    /// Where it is.
     pub path: Path,
-    /// What the limiter counts it as.
     pub class: Class,
-    /// What body it takes.
     pub takes: Takes,
-    /// Whom it is for.
     pub needs: Needs,
-    /// Which pages may read it.
     pub pages: Pages,
 }
 

@@ -12,7 +12,6 @@ use crate::answer::Answer;
 
 /// What a layer still has to do to an answer.
 pub trait Finish {
-    /// Changes the answer on its way out.
     fn finish(self, answer: Answer) -> Answer;
 }
 
@@ -60,13 +59,12 @@ where
 }
 
 /// What a [`Step`] decides: what goes on and what is done to its answer, or a refusal.
-pub type Onward<R, T = Unchanged> = Result<(R, T), Answer>;
+pub type Onward<R, T = Unchanged> = Result<(R, T), Box<Answer>>;
 
 /// A layer that is a function from a request to what goes on and what is done to its answer, or to a refusal.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<F>(pub(super) F);
 
-/// See [`Step`].
 #[derive(Clone, Copy, Debug)]
 pub struct Stepped<S, F> {
     inner: S,
@@ -83,7 +81,7 @@ impl<S, F: Clone> Layer<S> for Step<F> {
 
 impl<S, F, In, Out, T> Service<In> for Stepped<S, F>
 where
-    F: Fn(In) -> Result<(Out, T), Answer>,
+    F: Fn(In) -> Onward<Out, T>,
     S: Service<Out, Response = Answer, Error = Infallible>,
     T: Finish,
 {
@@ -98,7 +96,7 @@ where
     fn call(&mut self, request: In) -> Self::Future {
         match (self.step)(request) {
             Ok((request, finish)) => Either::Left(After::new(self.inner.call(request), finish)),
-            Err(refusal) => Either::Right(at_once(Ok(refusal))),
+            Err(refusal) => Either::Right(at_once(Ok(*refusal))),
         }
     }
 }

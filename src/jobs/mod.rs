@@ -118,9 +118,12 @@ impl Jobs {
         self.0.book.clone()
     }
 
-    /// A job was accepted, and written down where that was possible.
+    /// A job was accepted, and written down where that was possible. Before the first settings it waits to
+    /// be picked up with the other open jobs.
     pub fn accepted(&self, job: Job) {
-        drop(self.0.start(job));
+        if self.0.setup.load().is_some() {
+            drop(self.0.start(job));
+        }
     }
 
     /// The gateway's latest word on a job. The first question waits for the first word.

@@ -18,7 +18,7 @@ use super::{Setup, Shared};
 use crate::clock;
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
 use crate::store::{JobState, Word};
-use crate::upstream::{Ask, Departure, Error, Reply, Stay, What};
+use crate::upstream::{Abort, Ask, BeforeSend, Error, Reply, What};
 
 /// How many earlier jobs of the same model tell how long it usually takes.
 const TIMES: usize = 9;
@@ -71,12 +71,12 @@ async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
 /// Takes the poll of an unwatched job out of the queue when somebody begins to watch the job.
 struct Promotion(Arc<Watched>);
 
-impl Departure for Promotion {
-    fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
+impl BeforeSend for Promotion {
+    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
         Box::pin(ready(Ok(())))
     }
 
-    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(self.0.noticed())
     }
 }
@@ -86,17 +86,17 @@ impl Departure for Promotion {
 async fn ask(setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Problem>> {
     let job = &watched.job;
     let is_watched = watched.is_watched();
-    let promotion = || Arc::new(Promotion(Arc::clone(watched))) as Arc<dyn Departure>;
+    let promotion = || Arc::new(Promotion(Arc::clone(watched))) as Arc<dyn BeforeSend>;
     let ask = Ask {
         what: What::VideoStatus { request_id: (&*job.request_id).into(), is_watched },
-        departure: (!is_watched).then(promotion),
+        before_send: (!is_watched).then(promotion),
         caller: Arc::clone(&job.owner),
         prefer: job.key.and_then(|key| setup.keys.iter().position(|known| *known == key)),
         is_patient: true,
     };
     match setup.gateway.clone().oneshot(ask).await {
         Ok(reply) => Some(read(setup, reply)),
-        Err(Error::Stayed(Stay::Abandoned)) => None,
+        Err(Error::Aborted(Abort::Cancelled)) => None,
         Err(error) => Some(Err(error.of_read())),
     }
 }

@@ -1,11 +1,10 @@
 //! Reads what a status body says of a job, by the words of `[jobs]`: the contract does not show the
 //! body (4.3), so where things are and what they are called is a guess that settings can mend.
 
-use std::fmt;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use url::Url;
 
@@ -64,140 +63,48 @@ impl Words {
     }
 }
 
-/// The word that a status body has for the state.
-pub fn word(body: &[u8]) -> Option<String> {
-    STATE_FIELDS.iter().find_map(|name| field(body, name))
-}
-
 /// Guess: one of these fields of the body tells the state.
 const STATE_FIELDS: &[&str] = &["status", "state"];
 
-fn field(body: &[u8], name: &str) -> Option<String> {
-    Field(name).deserialize(&mut serde_json::Deserializer::from_slice(body)).ok().flatten()
-}
-
-/// The text of a field of the outermost object.
-struct Field<'a>(&'a str);
-
-impl<'de> DeserializeSeed<'de> for Field<'_> {
-    type Value = Option<String>;
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Option<String>, D::Error> {
-        json.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Field<'_> {
-    type Value = Option<String>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<String>, A::Error> {
-        let mut found = None;
-        while let Some(name) = map.next_key::<String>()? {
-            match found.is_none() && name.eq_ignore_ascii_case(self.0) {
-                true => found = map.next_value_seed(At(&[]))?,
-                false => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// The text at the first of `pointers` (RFC 6901) that leads to one.
-pub fn text_at(body: &[u8], pointers: &[String]) -> Option<String> {
-    pointers.iter().find_map(|pointer| {
-        let path: Vec<String> = pointer
-            .split('/')
-            .skip(1)
-            .map(|part| part.replace("~1", "/").replace("~0", "~"))
-            .collect();
-        let mut json = serde_json::Deserializer::from_slice(body);
-        At(&path).deserialize(&mut json).ok().flatten()
+/// The word that a status body has for the state; names in any case of letters.
+pub fn word(body: &[u8]) -> Option<String> {
+    let body = String::from_utf8_lossy(body);
+    let members = members(first_value(&body)?)?;
+    STATE_FIELDS.iter().find_map(|name| {
+        let mut named = members.iter().filter(|(own, _)| own.eq_ignore_ascii_case(name));
+        named.find_map(|(_, value)| text(value))
     })
 }
 
-/// Follows the rest of a pointer into whatever comes.
-struct At<'a>(&'a [String]);
-
-impl<'de> DeserializeSeed<'de> for At<'_> {
-    type Value = Option<String>;
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Option<String>, D::Error> {
-        json.deserialize_any(self)
-    }
+/// The text at the first of `pointers` (RFC 6901) that leads to one. Only what a pointer leads through has
+/// to be sound: a reply that was paid for is not lost for an odd number elsewhere in it.
+pub fn text_at(body: &[u8], pointers: &[String]) -> Option<String> {
+    let body = String::from_utf8_lossy(body);
+    pointers.iter().find_map(|pointer| {
+        let mut steps = pointer.split('/').skip(1);
+        steps.try_fold(first_value(&body)?, inner).and_then(text)
+    })
 }
 
-impl<'de> Visitor<'de> for At<'_> {
-    type Value = Option<String>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any JSON")
+fn inner<'a>(outer: &'a RawValue, step: &str) -> Option<&'a RawValue> {
+    if let Some(mut members) = members(outer) {
+        return members.remove(&step.replace("~1", "/").replace("~0", "~"));
     }
+    let elements: Vec<&RawValue> = serde_json::from_str(outer.get()).ok()?;
+    elements.get(step.parse::<usize>().ok()?).copied()
+}
 
-    fn visit_str<E>(self, text: &str) -> Result<Option<String>, E> {
-        Ok(self.0.is_empty().then(|| text.to_owned()))
-    }
+fn members(outer: &RawValue) -> Option<BTreeMap<String, &RawValue>> {
+    serde_json::from_str(outer.get()).ok()
+}
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<String>, A::Error> {
-        let mut found = None;
-        while let Some(name) = map.next_key::<String>()? {
-            match self.0.split_first() {
-                Some((first, rest)) if *first == name => found = map.next_value_seed(At(rest))?,
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(found)
-    }
+/// The first value of the text, whatever comes after it.
+fn first_value(body: &str) -> Option<&RawValue> {
+    Deserialize::deserialize(&mut serde_json::Deserializer::from_str(body)).ok()
+}
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Option<String>, A::Error> {
-        let wanted = self
-            .0
-            .split_first()
-            .and_then(|(first, rest)| first.parse::<usize>().ok().map(|position| (position, rest)));
-        let mut found = None;
-        for position in 0.. {
-            let more = match wanted {
-                Some((at, rest)) if at == position => {
-                    let item = list.next_element_seed(At(rest))?;
-                    let is_there = item.is_some();
-                    found = item.flatten();
-                    is_there
-                }
-                _ => list.next_element::<IgnoredAny>()?.is_some(),
-            };
-            if !more {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Option<String>, E> {
-        Ok(None)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Option<String>, E> {
-        Ok(None)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Option<String>, E> {
-        Ok(None)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Option<String>, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E>(self) -> Result<Option<String>, E> {
-        Ok(None)
-    }
+fn text(value: &RawValue) -> Option<String> {
+    serde_json::from_str(value.get()).ok()
 }
 
 /// How far a job is, as lists and events tell it.

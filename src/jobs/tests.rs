@@ -50,6 +50,7 @@ impl Fake {
                     is_json: true,
                     body: Bytes::from_static(body.as_bytes()),
                     key: 0,
+                    video: None,
                 }),
                 None => Err(Error::NotTaken),
             };

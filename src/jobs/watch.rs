@@ -1,6 +1,6 @@
 //! What all who watch one job share: its latest word, and that somebody watches.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -10,6 +10,7 @@ use super::pace::Pace;
 use crate::clock::{self, Instant};
 use crate::problem::Problem;
 use crate::store::{Job, JobState, Word};
+use crate::sync::lock;
 
 /// For how long whoever asked for a job's status counts as watching it.
 const LEASE: Duration = Duration::from_secs(15);
@@ -104,7 +105,7 @@ impl Watched {
     }
 
     fn attend<T>(&self, change: impl FnOnce(&mut Attention) -> T) -> T {
-        let mut attention = self.attention.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut attention = lock(&self.attention);
         let before = attention.is_there(clock::now());
         let answer = change(&mut attention);
         if !before && attention.is_there(clock::now()) {

@@ -19,7 +19,6 @@ macro_rules! kinds {
                 advice: $advice,
             };
         )*
-        /// Every kind.
         pub const ALL: &[Kind] = &[$($name),*];
     };
 }

@@ -4,7 +4,6 @@
 //! have moved. Logs, metrics, `docs/problems.md` and the page read it from here.
 
 mod kinds;
-mod openai;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,8 +13,9 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, 
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+use crate::clock::whole_seconds;
+
 pub use kinds::*;
-pub use openai::{family, is_sent_again};
 
 /// `true` on every joined or replayed reply.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -56,9 +56,7 @@ pub struct Kind {
 pub struct Fault {
     /// JSON pointer (RFC 6901) into the payload; for a query, `/` and the parameter's name.
     pub pointer: String,
-    /// The fault's stable name.
     pub code: &'static str,
-    /// What was expected, in words.
     pub detail: String,
 }
 
@@ -136,12 +134,10 @@ impl Problem {
     /// When to come back: whole seconds, rounded up, at least 1, because 0 invites a storm.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
-        let whole = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        self.retry_after = Some(whole.max(1));
+        self.retry_after = Some(whole_seconds(wait).max(1));
         self
     }
 
-    /// The methods that the path takes, for a 405.
     #[must_use]
     pub fn allow(mut self, methods: &str) -> Self {
         self.allow = HeaderValue::from_str(methods).ok().map(Box::new);
@@ -169,22 +165,18 @@ impl Problem {
         self
     }
 
-    /// When to come back, where it says so.
     pub fn wait(&self) -> Option<Duration> {
         self.retry_after.map(Duration::from_secs)
     }
 
-    /// Whether money moved.
     pub fn charge(&self) -> Charged {
         self.charged
     }
 
-    /// The row that this refusal belongs to.
     pub fn kind(&self) -> &'static Kind {
         self.kind
     }
 
-    /// The faults of the payload, where it had any.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
@@ -238,6 +230,85 @@ fn challenge(kind: &Kind) -> Option<&'static str> {
     }
 }
 
+#[derive(Serialize)]
+struct OpenAiDocument<'a> {
+    error: Told<'a>,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    family: &'static str,
+    param: Option<String>,
+    code: &'static str,
+    charged: Charged,
+    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    errors: &'a [Fault],
+}
+
+impl Problem {
+    /// `{"error": {…}}` as OpenAI's SDKs read it, with `charged` and every fault beside their fields.
+    pub fn openai_document(&self) -> Bytes {
+        // SDKs show people the message alone: it says what to do, too.
+        let message = match self.faults.is_empty() {
+            true => format!("{}. {}", self.detail.trim_end_matches('.'), self.kind.advice),
+            false => self.detail.to_string(),
+        };
+        let document = OpenAiDocument {
+            error: Told {
+                message: &message,
+                family: family(self.kind.status),
+                param: self.faults.first().and_then(|fault| param(&fault.pointer)),
+                code: self.kind.code,
+                charged: self.charged,
+                errors: &self.faults,
+            },
+        };
+        // Strings only: this cannot fail.
+        serde_json::to_vec(&document).unwrap_or_default().into()
+    }
+}
+
+/// Whether stock SDKs send again after this status: after it, nothing was charged, or the repeat
+/// joins the call that runs.
+pub fn is_sent_again(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS
+    ) || status.is_server_error()
+}
+
+/// OpenAI's `type` for a status.
+pub fn family(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::PAYMENT_REQUIRED => "insufficient_quota",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::CONFLICT | StatusCode::FAILED_DEPENDENCY | StatusCode::REQUEST_TIMEOUT => {
+            "api_error"
+        }
+        status if status.is_server_error() => "server_error",
+        _ => "invalid_request_error",
+    }
+}
+
+/// A JSON pointer as OpenAI writes it: `/messages/0/content` is `messages[0].content`.
+fn param(pointer: &str) -> Option<String> {
+    let mut param = String::new();
+    for part in pointer.split('/').skip(1) {
+        let name = part.replace("~1", "/").replace("~0", "~");
+        if !param.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+            param.push_str(&format!("[{name}]"));
+        } else {
+            param.push_str(if param.is_empty() { "" } else { "." });
+            param.push_str(&name);
+        }
+    }
+    (!param.is_empty()).then_some(param)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -264,5 +335,37 @@ mod tests {
             let problem = Problem::new(&RATE_LIMITED).retry_after(Duration::from_millis(wait));
             assert_eq!(problem.into_response("x").headers()[RETRY_AFTER], header, "{wait} ms");
         }
+    }
+
+    #[test]
+    fn a_pointer_is_written_as_openai_writes_it() {
+        for (pointer, written) in [
+            ("/model", Some("model")),
+            ("/messages/0/content", Some("messages[0].content")),
+            ("/messages/12/content/3/type", Some("messages[12].content[3].type")),
+            ("/a~1b", Some("a/b")),
+            ("", None),
+        ] {
+            assert_eq!(param(pointer).as_deref(), written, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn what_may_have_cost_money_is_sent_again_only_where_it_joins_what_runs() {
+        for kind in ALL {
+            let again = is_sent_again(kind.status);
+            let joins = kind.status == StatusCode::CONFLICT;
+            assert!(!again || kind.charged == Charged::No || joins, "{}", kind.code);
+        }
+    }
+
+    #[test]
+    fn the_document_has_the_fields_that_sdks_read_and_ours() {
+        let fault = Fault { pointer: "/n".to_owned(), code: "x", detail: "one only".to_owned() };
+        let document = Problem::invalid(vec![fault]).openai_document();
+        assert_eq!(
+            std::str::from_utf8(&document).unwrap(),
+            r#"{"error":{"message":"n: one only","type":"invalid_request_error","param":"n","code":"invalid_request","charged":"no","errors":[{"pointer":"/n","code":"x","detail":"one only"}]}}"#
+        );
     }
 }

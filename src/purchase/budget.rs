@@ -1,162 +1,184 @@
-//! Sets the toll aside before the purchase is sent, and settles it after.
+//! Sets the price aside before a purchase is sent, and settles it after.
 //!
-//! Invariant: nothing is sent whose toll is not set aside, durably; and a toll that was set aside is
-//! given back only when the gateway provably did not charge.
+//! Invariant: nothing is sent whose price is not set aside, durably; and what was set aside is given back
+//! only when the gateway provably did not charge.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::SetOnce;
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 use tracing::{debug, error};
 
-use super::accepted::Announcement;
-use super::{Claim, Delivery, Purchase, Receipt, Risk, Stop, Terms, Waiters};
+use super::send::Charge;
+use super::{Claim, Context, Delivery, Phase, Progress, Purchase, Stop, Terms, Waiters};
 use crate::clock;
-use crate::problem::{
-    BUDGET_EXHAUSTED, Charged, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, Problem,
-};
+use crate::problem::{BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{
-    self, Binding, Ending, Identity, KeptReply, Limit, OverBudget, PurchaseId, Refusals, Refused,
-    RefusedAs, Reservation, Store, Twin,
+    self, Binding, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
+    Refused, RefusedAs, Reservation, Store, Twin,
 };
-use crate::upstream::{Departure, Stay};
+use crate::upstream::{Abort, BeforeSend, Reply};
 use crate::validate::Paid;
 
 /// How long after its end a purchase without a key is joined by a request that a stock SDK marks as a
 /// retry: SDKs wait up to ten minutes for a reply, and as long as `Retry-After` says before they retry.
 const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 
-/// See the file's documentation.
-#[derive(Clone)]
-pub struct Budget<S> {
-    inner: S,
+/// A price that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled by its phase:
+/// released if nothing was sent, else unknown.
+pub(super) struct Hold {
     ledger: Store,
-    binding: Binding,
     refusals: Arc<Refusals>,
-    terms: Terms,
+    id: PurchaseId,
+    /// For how long a reply is kept.
+    keep: Duration,
+    /// Of a purchase without a key.
+    fingerprint: Option<Identity>,
+    progress: Progress,
+    guard: Arc<SendGuard>,
 }
 
-/// Sets tolls aside in `ledger`, if the gateway's account is the ledger's, and notes in `refusals` what
-/// was refused for free.
-pub fn layer<S>(
-    ledger: Store,
-    binding: Binding,
-    refusals: Arc<Refusals>,
-    terms: Terms,
-) -> impl Layer<S, Service = Budget<S>> + Clone {
-    layer_fn(move |inner| Budget {
-        inner,
-        ledger: ledger.clone(),
-        binding: binding.clone(),
-        refusals: Arc::clone(&refusals),
-        terms,
-    })
-}
-
-type Outcome = Result<Receipt, Stop>;
-
-impl<S> Service<Purchase> for Budget<S>
-where
-    S: Service<Purchase, Response = Receipt, Error = Problem> + Clone + Send + 'static,
-    S::Future: Send,
-{
-    type Response = Receipt;
-    type Error = Stop;
-    type Future = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        self.inner.poll_ready(cx).map_err(Stop::from)
+impl Hold {
+    /// Sets the price aside, unless the purchase repeats another or a budget does not cover it.
+    pub(super) async fn reserve(context: &Context, purchase: &Purchase) -> Result<Self, Stop> {
+        let Context { ledger, refusals, binding, terms, .. } = context;
+        let reservation = reservation(purchase, terms, refusals);
+        let fingerprint = match &reservation.claim {
+            store::Claim::Twin(twin) => Some(twin.likeness),
+            store::Claim::Key { .. } => None,
+        };
+        ledger.reserve(&reservation).await.map_err(|refused| {
+            let stop = stop(refused);
+            if matches!(stop, Stop::Problem(_)) {
+                note_refusal(refusals, fingerprint);
+            }
+            stop
+        })?;
+        // It may have repeated another one that was not sent after all. Nothing of this one was sent.
+        purchase.progress.enter(Phase::Queued);
+        let guard = SendGuard {
+            ledger: ledger.clone(),
+            id: purchase.id,
+            binding: binding.clone(),
+            waiters: purchase.waiters.clone(),
+            progress: purchase.progress.clone(),
+        };
+        Ok(Self {
+            ledger: ledger.clone(),
+            refusals: Arc::clone(refusals),
+            id: purchase.id,
+            keep: terms.keep(purchase.service()),
+            fingerprint,
+            progress: purchase.progress.clone(),
+            guard: Arc::new(guard),
+        })
     }
 
-    fn call(&mut self, mut purchase: Purchase) -> Self::Future {
-        // Take the service that was polled ready, and leave its clone behind.
-        let spare = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, spare);
-        let (ledger, terms) = (self.ledger.clone(), self.terms);
-        let (binding, refusals) = (self.binding.clone(), Arc::clone(&self.refusals));
+    /// What the gateway asks right before the first byte.
+    pub(super) fn guard(&self) -> Arc<dyn BeforeSend> {
+        Arc::clone(&self.guard) as _
+    }
+
+    /// Notes that the caller took the reply, where that decides what a repeat without a key is.
+    pub(super) fn delivery(&self) -> Option<Delivery> {
+        let delivery = || Delivery { ledger: self.ledger.clone(), id: self.id };
+        self.fingerprint.map(|_| delivery())
+    }
+
+    /// Records the end, with the reply that a repeat gets and the job that a video became.
+    pub(super) async fn settle(&self, charge: Charge, reply: Option<&Reply>, job: Option<&Job>) {
+        let ending = match charge {
+            Charge::Paid(cost) => Ending::Posted {
+                cost,
+                reply: reply.map(|reply| KeptReply {
+                    status: reply.status.as_u16(),
+                    is_json: reply.is_json,
+                    body: reply.body.clone(),
+                }),
+                keep: self.keep,
+                job: job.cloned().map(Box::new),
+            },
+            // The key is free again.
+            Charge::Free => Ending::Voided,
+            Charge::Unknown => Ending::Unknown,
+        };
+        if charge == Charge::Free {
+            note_refusal(&self.refusals, self.fingerprint);
+        }
+        let settled = self.ledger.settle(self.id, ending.clone()).await;
+        self.progress.enter(Phase::Settled);
+        if let Err(error) = settled {
+            // The answer is worth more than its entry, which follows as soon as the store can take it.
+            // Until then the price stays set aside; after a crash, what is `sent` is unknown.
+            error!(id = %self.id, %error, "the end of a purchase could not be recorded yet");
+            self.ledger.settle_later(self.id, ending);
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let ending = match self.progress.phase() {
+            Phase::Settled => return,
+            Phase::Queued => Ending::Voided,
+            Phase::AtRisk | Phase::Sent => Ending::Unknown,
+        };
+        self.ledger.settle_later(self.id, ending);
+    }
+}
+
+/// The retry of what was refused for free is another purchase than an earlier one that was answered.
+fn note_refusal(refusals: &Refusals, fingerprint: Option<Identity>) {
+    if let Some(fingerprint) = fingerprint {
+        refusals.note(RefusedAs::Fingerprint(fingerprint), clock::wall());
+    }
+}
+
+/// Says right before the first byte whether a purchase may be sent.
+struct SendGuard {
+    ledger: Store,
+    id: PurchaseId,
+    binding: Binding,
+    waiters: Waiters,
+    progress: Progress,
+}
+
+impl BeforeSend for SendGuard {
+    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.waiters.none())
+    }
+
+    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
         Box::pin(async move {
-            let reservation = reservation(&purchase, &terms, &refusals);
-            let fingerprint = match &reservation.claim {
-                store::Claim::Twin(twin) => Some(twin.likeness),
-                store::Claim::Key { .. } => None,
-            };
-            let note_refusal = || {
-                if let Some(fingerprint) = fingerprint {
-                    refusals.note(RefusedAs::Fingerprint(fingerprint), clock::wall());
+            // Checked for each attempt: a caller that waited out a 429 may be gone, or revoked.
+            if !self.waiters.any() {
+                return Err(Abort::Cancelled);
+            }
+            // The account may have changed while it queued.
+            if self.binding.is_other() {
+                return Err(Abort::OtherAccount);
+            }
+            // A further attempt, after a 401 or 429: it is recorded already.
+            if self.progress.phase() == Phase::Sent {
+                return Ok(());
+            }
+            // From here on it counts as sent, even if the mark cannot be made: the safe side.
+            self.progress.enter(Phase::AtRisk);
+            match self.ledger.sent(self.id, self.binding.account()).await {
+                Ok(()) => {
+                    self.progress.enter(Phase::Sent);
+                    Ok(())
                 }
-            };
-            let hold = match Hold::reserve(ledger, reservation).await {
-                Ok(hold) => hold,
-                Err(stop) => {
-                    if matches!(stop, Stop::Problem(_)) {
-                        note_refusal();
-                    }
-                    return Err(stop);
+                Err(error) => {
+                    error!(id = %self.id, %error, "a purchase is not sent: it cannot be recorded");
+                    Err(Abort::Unrecorded)
                 }
-            };
-            purchase.departure = Some(Arc::new(LastWord {
-                hold: Arc::clone(&hold),
-                binding: binding.clone(),
-                waiters: purchase.waiters.clone(),
-                sent: Arc::clone(&purchase.sent),
-                risk: purchase.risk.clone(),
-            }));
-            let keep = terms.keep(purchase.service());
-            // Only now: the ledger answers a repeat, whichever account the key is of.
-            let mut outcome = match binding.may_sell().await {
-                Ok(()) => inner.call(purchase).await,
-                Err(refusal) => Err(refusal),
-            };
-            let accepted = outcome.as_mut().ok().and_then(|receipt| receipt.accepted.take());
-            let ending = ending(&outcome, accepted.as_ref(), keep);
-            if ending == Ending::Voided {
-                note_refusal();
             }
-            hold.settle(ending).await;
-            if let Some(accepted) = accepted {
-                accepted.tell();
-            }
-            if let Ok(receipt) = &mut outcome
-                && fingerprint.is_some()
-            {
-                receipt.delivery = Some(Delivery { ledger: hold.ledger.clone(), id: hold.id });
-            }
-            outcome.map_err(Stop::from)
         })
     }
 }
 
-fn ending(
-    outcome: &Result<Receipt, Problem>,
-    accepted: Option<&Announcement>,
-    keep: Duration,
-) -> Ending {
-    match outcome {
-        Ok(receipt) if receipt.status.is_success() => {
-            let reply = KeptReply {
-                status: receipt.status.as_u16(),
-                is_json: receipt.is_json,
-                body: receipt.body.clone(),
-            };
-            let job = accepted.map(|accepted| Box::new(accepted.job().clone()));
-            Ending::Posted { cost: receipt.toll, reply: Some(reply), keep, job }
-        }
-        // A definitive refusal: the toll goes back, and the key is free again.
-        Ok(_refusal) => Ending::Voided,
-        Err(problem) => match problem.charge() {
-            Charged::No => Ending::Voided,
-            // Only a reply that was read proves a charge.
-            Charged::Yes | Charged::Unknown => Ending::Unknown,
-        },
-    }
-}
-
-fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusals) -> Reservation {
+pub(super) fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusals) -> Reservation {
     let order = purchase.order.get();
     let caller = purchase.caller.to_string();
     let service = purchase.service();
@@ -201,9 +223,10 @@ fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusals) -> Reser
 /// kept for so long, and without a window nothing that has ended is joined.
 fn look_back(is_retry: bool, terms: &Terms, service: store::Service) -> Duration {
     let window = terms.dedupe_window;
-    match is_retry && !window.is_zero() {
-        true => window.max(RETRY_WINDOW.min(terms.keep(service))),
-        false => window,
+    if is_retry && !window.is_zero() {
+        window.max(RETRY_WINDOW.min(terms.keep(service)))
+    } else {
+        window
     }
 }
 
@@ -215,92 +238,6 @@ fn identity(parts: &[&[u8]]) -> Identity {
         hasher.update(part);
     }
     *hasher.finalize().as_bytes()
-}
-
-/// A toll that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled as what is
-/// known of it: unknown once it may have been sent, voided before.
-struct Hold {
-    ledger: Store,
-    id: PurchaseId,
-    sent: AtomicBool,
-    settled: AtomicBool,
-}
-
-impl Hold {
-    async fn reserve(ledger: Store, reservation: Reservation) -> Result<Arc<Self>, Stop> {
-        let id = reservation.id;
-        ledger.reserve(&reservation).await.map_err(stop)?;
-        let (sent, settled) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Arc::new(Self { ledger, id, sent, settled }))
-    }
-
-    async fn settle(&self, ending: Ending) {
-        let settled = self.ledger.settle(self.id, ending.clone()).await;
-        self.settled.store(true, Ordering::Release);
-        if let Err(error) = settled {
-            // The answer is worth more than its entry, which follows as soon as the store can take it.
-            // Until then the toll stays set aside; after a crash, what is `sent` is unknown.
-            error!(id = %self.id, %error, "the end of a purchase could not be recorded yet");
-            self.ledger.settle_later(self.id, ending);
-        }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if !self.settled.load(Ordering::Acquire) {
-            let ending = match self.sent.load(Ordering::Acquire) {
-                true => Ending::Unknown,
-                false => Ending::Voided,
-            };
-            self.ledger.settle_later(self.id, ending);
-        }
-    }
-}
-
-/// Asked right before the first byte.
-struct LastWord {
-    hold: Arc<Hold>,
-    binding: Binding,
-    waiters: Waiters,
-    sent: Arc<SetOnce<()>>,
-    risk: Risk,
-}
-
-impl Departure for LastWord {
-    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.waiters.none())
-    }
-
-    fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
-        Box::pin(async move {
-            // Asked anew for each attempt: who waited out a 429 may have left meanwhile, or been revoked.
-            if !self.waiters.any() {
-                return Err(Stay::Abandoned);
-            }
-            // It may have waited in the queue since it was first asked.
-            if self.binding.is_other() {
-                return Err(Stay::OtherAccount);
-            }
-            if self.hold.sent.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            // From here on it counts as sent, even if the mark cannot be made: the safe side.
-            self.hold.sent.store(true, Ordering::Release);
-            self.risk.begins();
-            match self.hold.ledger.sent(self.hold.id, self.binding.account()).await {
-                Ok(()) => {
-                    // Taken once only: a second attempt, after a 429, comes no further than above.
-                    self.sent.set(()).ok();
-                    Ok(())
-                }
-                Err(error) => {
-                    error!(id = %self.hold.id, %error, "a purchase is not sent: it cannot be recorded");
-                    Err(Stay::Unrecorded)
-                }
-            }
-        })
-    }
 }
 
 fn stop(refused: Refused) -> Stop {

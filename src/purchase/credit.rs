@@ -3,21 +3,14 @@
 //! Invariant: what is sold against a balance is never more than what it covers. A toll that was under
 //! way while the gateway was asked counts as not yet in its answer, whichever way round it was.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
-
-use super::{Purchase, Receipt};
+use super::send::Charge;
 use crate::clock;
 use crate::contract::money::Usd;
-use crate::contract::video::VideoAccepted;
-use crate::problem::{Charged, INSUFFICIENT_CREDIT, Problem};
-use crate::validate::Paid;
+use crate::problem::{INSUFFICIENT_CREDIT, Problem};
 
 /// A balance that was learnt so long ago refuses nothing any more; it is asked for every few minutes.
 const STALE: Duration = Duration::from_secs(15 * 60);
@@ -82,19 +75,22 @@ impl Credit {
         self.was_used.swap(false, Ordering::Relaxed)
     }
 
-    /// Sets a toll aside, or says what is left where it and the floor are not covered.
-    fn set_aside(&self, toll: Usd, floor: Usd) -> Result<Aside, Left> {
+    /// Sets a price aside.
+    ///
+    /// # Errors
+    /// `insufficient_credit`: the balance does not cover it above `floor`.
+    pub(super) fn cover(&self, toll: Usd, floor: Usd) -> Result<Cover, Problem> {
         self.was_used.store(true, Ordering::Relaxed);
         let now = clock::wall();
         let mut state = self.lock();
         match state.set_aside(toll, floor) {
             // A gateway that has not answered for so long never blocks selling: it refuses by itself.
             Err(left) if now.saturating_sub(left.as_of) > STALE => state.hold(toll),
-            outcome => outcome?,
+            outcome => outcome.map_err(|_left| refusal(toll))?,
         }
         let mark = Mark(state.spent);
         drop(state);
-        Ok(Aside { credit: self.clone(), toll, mark, cost: Some(toll) })
+        Ok(Cover { credit: self.clone(), toll, mark, cost: Some(toll) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -145,16 +141,22 @@ impl State {
     }
 }
 
-/// A toll that is set aside. Dropped with nothing else known, it counts as spent.
-struct Aside {
+/// A price that the balance covers. Dropped with nothing else known, it counts as spent.
+pub(super) struct Cover {
     credit: Credit,
     toll: Usd,
     mark: Mark,
     cost: Option<Usd>,
 }
 
-impl Aside {
-    fn settle(mut self, cost: Usd, balance: Option<Usd>) {
+impl Cover {
+    /// The purchase ended so; its reply may say what is left.
+    pub(super) fn settle(mut self, charge: Charge, balance: Option<Usd>) {
+        let cost = match charge {
+            Charge::Free => Usd::ZERO,
+            Charge::Paid(cost) => cost,
+            Charge::Unknown => self.toll,
+        };
         match balance {
             None => self.cost = Some(cost),
             Some(balance) => {
@@ -168,72 +170,12 @@ impl Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for Cover {
     fn drop(&mut self) {
         if let Some(cost) = self.cost {
             self.credit.lock().settle(self.toll, cost);
         }
     }
-}
-
-/// See the file's documentation.
-#[derive(Clone, Debug)]
-pub struct Covered<S> {
-    inner: S,
-    credit: Credit,
-    floor: Usd,
-}
-
-/// Refuses what `credit` does not cover without going below `floor`. It lies within `budget`, which
-/// recognises repeats: what was bought before is answered, whatever is left.
-pub fn layer<S>(credit: Credit, floor: Usd) -> impl Layer<S, Service = Covered<S>> + Clone {
-    layer_fn(move |inner| Covered { inner, credit: credit.clone(), floor })
-}
-
-impl<S> Service<Purchase> for Covered<S>
-where
-    S: Service<Purchase, Response = Receipt, Error = Problem> + Clone + Send + 'static,
-    S::Future: Send,
-{
-    type Response = Receipt;
-    type Error = Problem;
-    type Future = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Problem>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, purchase: Purchase) -> Self::Future {
-        let (paid, toll) = (purchase.order.get().paid, purchase.order.get().toll);
-        let aside = match self.credit.set_aside(toll, self.floor) {
-            Ok(aside) => aside,
-            Err(_left) => {
-                let problem = refusal(toll);
-                return Box::pin(std::future::ready(Err(problem)));
-            }
-        };
-        let bought = self.inner.call(purchase);
-        Box::pin(async move {
-            let outcome = bought.await;
-            match &outcome {
-                Ok(receipt) => aside.settle(receipt.toll, balance(paid, receipt)),
-                Err(problem) => match problem.charge() {
-                    Charged::No => aside.settle(Usd::ZERO, None),
-                    Charged::Yes | Charged::Unknown => aside.settle(toll, None),
-                },
-            }
-            outcome
-        })
-    }
-}
-
-/// The credit that is left after a video, as its reply says (2.5).
-fn balance(paid: Paid, receipt: &Receipt) -> Option<Usd> {
-    if paid != Paid::Video || !receipt.status.is_success() {
-        return None;
-    }
-    let accepted: VideoAccepted<'_> = serde_json::from_slice(&receipt.body).ok()?;
-    accepted.balance()
 }
 
 /// It names no balance: whoever may call reads this, and not everybody may see the account.

@@ -2,29 +2,26 @@
 //! answered from the ledger.
 //!
 //! Stock SDKs and browsers send a lost POST again on their own, most without any key. The ledger
-//! decides, in the step that sets the toll aside, whether a purchase is new; here, those that are
+//! decides, in the step that sets the price aside, whether a purchase is new; here, those that are
 //! not are answered.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout_at};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 use tracing::error;
 
-use super::{Claim, Delivery, Purchase, Receipt, Stop, Terms, Waiters};
+use super::{Claim, Context, Delivery, Outcome, Phase, Purchase, Receipt, Waiters};
 use crate::clock::{self, Instant};
+use crate::contract::video::VideoAccepted;
 use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
-use crate::store::{Earlier, KeptReply, PurchaseId, State, Store};
+use crate::store::{Earlier, KeptReply, PurchaseId, Service, State};
 
 /// How soon the ledger is asked again about a call that runs, or just ran, elsewhere.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -35,8 +32,6 @@ const COME_BACK: Duration = Duration::from_secs(5);
 const REPLAY_ROOM: u32 = 64 * 1_024;
 /// A reply of so many bytes takes none of that room: a connection buffers more than that.
 const SMALL_REPLY: usize = 16 * 1_024;
-
-type Outcome = Result<Receipt, Problem>;
 
 /// The purchases that are running in this process, and the room for replies that are sent again;
 /// shared by every core.
@@ -64,111 +59,11 @@ impl Running {
     }
 
     /// Lets others join this purchase until the guard is gone.
-    fn open(&self, purchase: &Purchase) -> Open {
-        let (publish, outcome) = watch::channel(None);
+    pub(super) fn open(&self, purchase: &Purchase) -> Open {
+        let (sender, outcome) = watch::channel(None);
         let call = Call { outcome, waiters: purchase.waiters.clone() };
         self.lock().insert(purchase.id, call);
-        Open { running: self.clone(), id: purchase.id, publish }
-    }
-
-    fn call(&self, id: PurchaseId) -> Option<Call> {
-        self.lock().get(&id).cloned()
-    }
-}
-
-/// A purchase that others can join. It is closed also when its task panics or is stopped: those who
-/// joined then see no outcome, and ask the ledger.
-struct Open {
-    running: Running,
-    id: PurchaseId,
-    publish: watch::Sender<Option<Outcome>>,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.running.lock().remove(&self.id);
-    }
-}
-
-/// See the file's documentation.
-#[derive(Clone)]
-pub struct Idempotent<S> {
-    inner: S,
-    running: Running,
-    ledger: Store,
-    patience: Duration,
-}
-
-/// Joins what is in `running`, replays what is in `ledger`.
-pub fn layer<S>(
-    running: Running,
-    ledger: Store,
-    terms: Terms,
-) -> impl Layer<S, Service = Idempotent<S>> + Clone {
-    layer_fn(move |inner| Idempotent {
-        inner,
-        running: running.clone(),
-        ledger: ledger.clone(),
-        patience: terms.patience,
-    })
-}
-
-impl<S> Service<Purchase> for Idempotent<S>
-where
-    S: Service<Purchase, Response = Receipt, Error = Stop> + Clone + Send + Sync + 'static,
-    S::Future: Send,
-{
-    type Response = Receipt;
-    type Error = Problem;
-    type Future = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Problem>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, purchase: Purchase) -> Self::Future {
-        let this = self.clone();
-        let give_up = clock::now() + this.patience;
-        Box::pin(this.buy(purchase, give_up))
-    }
-}
-
-impl<S> Idempotent<S>
-where
-    S: Service<Purchase, Response = Receipt, Error = Stop> + Clone,
-{
-    async fn buy(mut self, purchase: Purchase, give_up: Instant) -> Outcome {
-        loop {
-            let open = self.running.open(&purchase);
-            let bought = match std::future::poll_fn(|cx| self.inner.poll_ready(cx)).await {
-                Ok(()) => self.inner.call(purchase.clone()).await,
-                Err(stop) => Err(stop),
-            };
-            let earlier = match bought {
-                Ok(receipt) => {
-                    open.publish.send_replace(Some(Ok(receipt.clone())));
-                    return Ok(receipt);
-                }
-                Err(Stop::Problem(problem)) => {
-                    open.publish.send_replace(Some(Err((*problem).clone())));
-                    return Err(*problem);
-                }
-                Err(Stop::Known(earlier)) => earlier,
-            };
-            drop(open);
-            // The one that it repeats may have been sent.
-            purchase.risk.begins();
-            match earlier.state {
-                State::Reserved | State::Sent => {
-                    if let Some(outcome) = self.join(&purchase, earlier.id, give_up).await {
-                        return outcome;
-                    }
-                }
-                State::Posted | State::Voided | State::Unknown => {
-                    return self.replay(&purchase, earlier, give_up).await;
-                }
-            }
-        }
+        Open { running: self.clone(), id: purchase.id, outcome: sender }
     }
 
     /// The outcome of a running purchase; `None` when it ended without telling, or runs elsewhere:
@@ -179,7 +74,8 @@ where
         earlier: PurchaseId,
         give_up: Instant,
     ) -> Option<Outcome> {
-        let Some(mut call) = self.running.call(earlier) else {
+        let call = self.lock().get(&earlier).cloned();
+        let Some(mut call) = call else {
             if clock::now() >= give_up {
                 return Some(Err(still_running()));
             }
@@ -200,29 +96,6 @@ where
         }
     }
 
-    async fn replay(&self, purchase: &Purchase, earlier: Earlier, give_up: Instant) -> Outcome {
-        let Earlier { id, state, toll, reply_bytes } = earlier;
-        if state != State::Posted {
-            return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
-        }
-        let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
-        let room = self.room(purchase, bytes, give_up).await?;
-        let reply = self.ledger.reply(id).await.map_err(|error| {
-            error!(%id, %error, "kept reply unreadable");
-            Problem::new(&LEDGER_UNAVAILABLE).retry_after(COME_BACK)
-        })?;
-        let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
-        let delivery = matches!(purchase.claim, Claim::Likeness { .. })
-            .then(|| Delivery { ledger: self.ledger.clone(), id });
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-        let body = match room {
-            Some(room) => Bytes::from_owner(InRoom { body, _room: room }),
-            None => body,
-        };
-        let (key, accepted) = (None, None);
-        Ok(Receipt { status, is_json, body, toll, key, is_replay: true, delivery, accepted })
-    }
-
     /// Waits until a kept reply of so many bytes may be read into memory. The room is taken until the
     /// last part of the reply is gone, so clients that do not read hold no more than all of it.
     async fn room(
@@ -235,7 +108,7 @@ where
             return Ok(None);
         }
         let size = u32::try_from(bytes.div_ceil(1_024)).unwrap_or(REPLAY_ROOM).min(REPLAY_ROOM);
-        let room = Arc::clone(&self.running.replays).acquire_many_owned(size);
+        let room = Arc::clone(&self.replays).acquire_many_owned(size);
         tokio::select! {
             biased;
             room = timeout_at(give_up, room) => match room {
@@ -247,6 +120,78 @@ where
             () = purchase.waiters.none() => Err(Problem::new(&OVERLOADED)),
         }
     }
+}
+
+/// A purchase that others can join. It is closed also when its task panics or is stopped: those who
+/// joined then see no outcome, and ask the ledger.
+pub(super) struct Open {
+    running: Running,
+    id: PurchaseId,
+    outcome: watch::Sender<Option<Outcome>>,
+}
+
+impl Open {
+    /// Tells those who joined, and hands the outcome on.
+    pub(super) fn publish(self, outcome: Outcome) -> Outcome {
+        self.outcome.send_replace(Some(outcome.clone()));
+        outcome
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.running.lock().remove(&self.id);
+    }
+}
+
+/// What a repeat is answered with; `None` where the ledger has to be asked again.
+pub(super) async fn repeat(
+    context: &Context,
+    purchase: &Purchase,
+    earlier: Earlier,
+    give_up: Instant,
+) -> Option<Outcome> {
+    // The one that it repeats may have been sent.
+    purchase.progress.enter(Phase::AtRisk);
+    match earlier.state {
+        State::Reserved | State::Sent => context.running.join(purchase, earlier.id, give_up).await,
+        State::Posted | State::Voided | State::Unknown => {
+            Some(replay(context, purchase, earlier, give_up).await)
+        }
+    }
+}
+
+async fn replay(
+    context: &Context,
+    purchase: &Purchase,
+    earlier: Earlier,
+    give_up: Instant,
+) -> Outcome {
+    let Earlier { id, state, toll, reply_bytes } = earlier;
+    if state != State::Posted {
+        return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
+    }
+    let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
+    let room = context.running.room(purchase, bytes, give_up).await?;
+    let reply = context.ledger.reply(id).await.map_err(|error| {
+        error!(%id, %error, "kept reply unreadable");
+        Problem::new(&LEDGER_UNAVAILABLE).retry_after(COME_BACK)
+    })?;
+    let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
+    let is_video = purchase.service() == Service::Video;
+    Ok(Receipt {
+        status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
+        is_json,
+        video: is_video.then(|| VideoAccepted::read(&body)).flatten(),
+        body: match room {
+            Some(room) => Bytes::from_owner(InRoom { body, _room: room }),
+            None => body,
+        },
+        toll,
+        is_replay: true,
+        delivery: matches!(purchase.claim, Claim::Likeness { .. })
+            .then(|| Delivery { ledger: context.ledger.clone(), id }),
+    })
 }
 
 /// A reply with the room that it takes.

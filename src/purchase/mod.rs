@@ -1,32 +1,150 @@
 //! From a checked order to a receipt. Everything here is typed; no HTTP request comes this far.
+//!
+//! [`Purchases::complete`] is the whole way of a purchase, top to bottom. Each file holds one of its steps.
 
-pub mod accepted;
-pub mod budget;
+mod budget;
 pub mod credit;
-pub mod detached;
+mod detached;
 pub mod idempotency;
-pub mod send;
+mod send;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::sync::SetOnce;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::util::BoxCloneSyncService;
 
 pub use waiters::Waiters;
 
 use crate::access::Standing;
+use crate::clock;
 use crate::contract::money::Usd;
+use crate::contract::video::VideoAccepted;
+use crate::jobs::Jobs;
+use crate::metrics::Metrics;
 use crate::problem::Problem;
-use crate::store::{Caller, Earlier, Limits, PurchaseId, Service, Store};
-use crate::upstream::Departure;
+use crate::store::{Binding, Caller, Earlier, KeyId, Limits, PurchaseId, Refusals, Service, Store};
+use crate::upstream::{Ask, Error, Reply};
 use crate::validate::{Checked, Order, Paid};
+use budget::Hold;
+use credit::Credit;
+use idempotency::Running;
+use send::Charge;
+
+type Outcome = Result<Receipt, Problem>;
+
+/// What purchases are made with; shared by every core.
+#[derive(Clone)]
+pub struct Context {
+    /// Where each purchase is written down.
+    pub ledger: Store,
+    /// Whether the gateway's account is the ledger's.
+    pub binding: Binding,
+    /// The purchases that are under way.
+    pub running: Running,
+    /// Who was refused for free, and when.
+    pub refusals: Arc<Refusals>,
+    /// What the account's balance covers.
+    pub credit: Credit,
+    /// Looks after accepted videos.
+    pub jobs: Jobs,
+    /// The keys of the ring, in its order.
+    pub keys: Arc<[KeyId]>,
+    /// From the settings.
+    pub terms: Terms,
+    /// What operators see.
+    pub metrics: Arc<Metrics>,
+    /// Cancelled when nobody is to wait any longer for what is under way.
+    pub cut: CancellationToken,
+}
+
+/// One core's purchases.
+#[derive(Clone)]
+pub struct Purchases {
+    context: Context,
+    gateway: BoxCloneSyncService<Ask, Reply, Error>,
+    tasks: TaskTracker,
+}
+
+impl Purchases {
+    /// Purchases from `gateway`, each in a task of its own on `tasks`.
+    pub fn new(
+        context: Context,
+        gateway: BoxCloneSyncService<Ask, Reply, Error>,
+        tasks: TaskTracker,
+    ) -> Self {
+        Self { context, gateway, tasks }
+    }
+
+    /// Buys, or answers a repeat. A purchase goes on when its caller hangs up and this is dropped.
+    ///
+    /// # Errors
+    /// Why there is no receipt, and whether money may have been spent.
+    pub async fn buy(&self, purchase: Purchase) -> Outcome {
+        let (own, bought) = (self.clone(), purchase.clone());
+        let call = async move { own.complete(&bought).await };
+        detached::run(&self.tasks, &self.context.cut, &purchase, call).await
+    }
+
+    /// The steps of a purchase in their order, on which the guarantees rest. Whatever is dropped half-way
+    /// (a panic, the runtime's end) is settled by what is known of it: the cover, then the hold, and then
+    /// those who joined ask the ledger.
+    async fn complete(&self, purchase: &Purchase) -> Outcome {
+        let Context { running, binding, credit, jobs, terms, .. } = &self.context;
+        let order = purchase.order.get();
+        let give_up = clock::now() + terms.patience;
+        // Hold: one step of the ledger recognises a repeat, checks each budget and sets the price aside.
+        let (open, hold) = loop {
+            // Whoever the ledger tells of this purchase finds it running.
+            let open = running.open(purchase);
+            match Hold::reserve(&self.context, purchase).await {
+                Ok(hold) => break (open, hold),
+                Err(Stop::Problem(problem)) => return open.publish(Err(*problem)),
+                Err(Stop::Known(earlier)) => {
+                    drop(open);
+                    let answer = idempotency::repeat(&self.context, purchase, earlier, give_up);
+                    if let Some(outcome) = answer.await {
+                        return outcome;
+                    }
+                }
+            }
+        };
+        // Cover: the gateway's account is the ledger's, and its balance suffices. Only now, since a
+        // repeat is answered whatever is left.
+        let covered = binding.may_sell().await;
+        let cover = match covered.and_then(|()| credit.cover(order.toll, terms.balance_floor)) {
+            Ok(cover) => cover,
+            Err(refusal) => {
+                hold.settle(Charge::Free, None, None).await;
+                return open.publish(Err(refusal));
+            }
+        };
+        // Wait for a slot, authorize, send: the gateway asks `hold` right before each first byte.
+        let reply = self.send(purchase, &hold).await;
+        let charge = send::charge(order, &reply);
+        // Note the job: it is written down with the charge, so that it outlives a crash.
+        let job = self.job(purchase, &reply, charge);
+        // Settle: the end is in the ledger before the answer's first byte.
+        cover.settle(charge, reply.as_ref().ok().and_then(Reply::balance));
+        hold.settle(charge, reply.as_ref().ok(), job.as_ref()).await;
+        if let Some(job) = job {
+            jobs.accepted(job);
+        }
+        // Publish: to those who joined, then to the caller.
+        open.publish(match reply {
+            Ok(reply) => Ok(Receipt::new(reply, charge, hold.delivery())),
+            Err(error) => Err(error.of_purchase()),
+        })
+    }
+}
 
 /// What a caller wants to buy. Only a [`Checked`] order can be in it.
 #[derive(Clone)]
@@ -38,32 +156,14 @@ pub struct Purchase {
     /// What its credentials say of it: its own budget, besides those of the settings, and how long it may
     /// buy.
     pub standing: Standing,
-    /// What is bought, at which toll.
+    /// What is bought, at which price.
     pub order: Checked<Order>,
     /// How it is told from others.
     pub claim: Claim,
     /// Who still waits for it.
     pub waiters: Waiters,
-    /// Set when it is about to be sent; never, where it repeats another.
-    pub sent: Arc<SetOnce<()>>,
-    /// Whether money may have been spent on it: it is about to be sent, or repeats one that may have been.
-    risk: Risk,
-    /// Who has the last word before the first byte; `budget` sets it.
-    departure: Option<Arc<dyn Departure>>,
-}
-
-/// Tells whether money may have been spent. Clones share it; it is never taken back.
-#[derive(Clone, Debug, Default)]
-struct Risk(Arc<AtomicBool>);
-
-impl Risk {
-    fn begins(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    fn has_begun(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
+    /// How far it is.
+    pub progress: Progress,
 }
 
 /// How a purchase is told from others.
@@ -88,9 +188,7 @@ impl Purchase {
             order,
             claim,
             waiters: Waiters::default(),
-            sent: Arc::default(),
-            risk: Risk::default(),
-            departure: None,
+            progress: Progress::default(),
         }
     }
 
@@ -106,6 +204,44 @@ impl Purchase {
             Paid::Video => Service::Video,
             Paid::Other => Service::Other,
         }
+    }
+}
+
+/// How far a purchase is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Nothing of it was sent.
+    Queued,
+    /// Money may have been spent: it is about to be sent, or repeats a purchase that may have been.
+    AtRisk,
+    /// The ledger has it as sent, so its first byte may be out.
+    Sent,
+    /// The ledger has its end.
+    Settled,
+}
+
+/// The phase of one purchase. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Progress(Arc<watch::Sender<Phase>>);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(Phase::Queued)))
+    }
+}
+
+impl Progress {
+    /// Resolves once the purchase was sent; never for one that repeats another.
+    pub async fn sent(&self) {
+        self.0.subscribe().wait_for(|phase| *phase >= Phase::Sent).await.ok();
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.0.send_replace(phase);
+    }
+
+    fn phase(&self) -> Phase {
+        *self.0.borrow()
     }
 }
 
@@ -147,14 +283,23 @@ pub struct Receipt {
     pub body: Bytes,
     /// What it cost; nothing for a refusal. A replay repeats it and is not charged again.
     pub toll: Usd,
-    /// The place in the ring of the key that it was bought with; `None` for a replay.
-    pub key: Option<usize>,
     /// Whether it is the answer of an earlier or running purchase, given again.
     pub is_replay: bool,
     /// To be told when the caller took the body to its end.
     pub delivery: Option<Delivery>,
-    /// The job that a video's order became, until it is written down.
-    pub accepted: Option<accepted::Announcement>,
+    /// The job that a video's order became.
+    pub video: Option<VideoAccepted>,
+}
+
+impl Receipt {
+    fn new(reply: Reply, charge: Charge, delivery: Option<Delivery>) -> Self {
+        let toll = match charge {
+            Charge::Paid(cost) => cost,
+            Charge::Free | Charge::Unknown => Usd::ZERO,
+        };
+        let Reply { status, is_json, body, video, .. } = reply;
+        Self { status, is_json, body, toll, is_replay: false, delivery, video }
+    }
 }
 
 /// Notes in the ledger that a reply reached its caller.
@@ -177,12 +322,12 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// Why a purchase has no receipt.
+/// Why a purchase was not held.
 #[derive(Clone, Debug)]
-pub enum Stop {
+enum Stop {
     /// It is one that was made before.
     Known(Earlier),
-    /// It is refused, or its outcome is unknown.
+    /// It is refused.
     Problem(Box<Problem>),
 }
 

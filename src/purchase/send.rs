@@ -1,54 +1,33 @@
-//! Asks the gateway for what was ordered, and writes the receipt.
+//! Asks the gateway for what was ordered, and reads what came of it: the charge, and a video's job.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
+use tower::ServiceExt;
 use tracing::{error, info, warn};
 
-use super::{Purchase, Receipt};
+use super::budget::Hold;
+use super::{Purchase, Purchases};
 use crate::clock;
 use crate::contract::money::Usd;
-use crate::contract::video::VideoAccepted;
 use crate::metrics::Metrics;
-use crate::problem::{Charged, Problem};
-use crate::store::Store;
+use crate::problem::Charged;
+use crate::store::Job;
 use crate::upstream::{Ask, Error, Reply, What};
 use crate::validate::{Order, Paid};
 
-/// See the file's documentation.
-#[derive(Clone)]
-pub struct Sender<S> {
-    inner: S,
-    metrics: Arc<Metrics>,
-    ledger: Store,
+/// What is known of the money.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Charge {
+    /// The gateway provably charged nothing.
+    Free,
+    /// The gateway charged this.
+    Paid(Usd),
+    /// Nobody knows: the whole price counts as spent.
+    Unknown,
 }
 
-/// Turns a purchase into an ask, and its reply into a receipt. What was paid for and cannot be read is
-/// left with `ledger` for the operator.
-pub fn layer<S>(
-    metrics: Arc<Metrics>,
-    ledger: Store,
-) -> impl Layer<S, Service = Sender<S>> + Clone {
-    layer_fn(move |inner| Sender { inner, metrics: Arc::clone(&metrics), ledger: ledger.clone() })
-}
-
-impl<S> Service<Purchase> for Sender<S>
-where
-    S: Service<Ask, Response = Reply, Error = Error>,
-    S::Future: Send + 'static,
-{
-    type Response = Receipt;
-    type Error = Problem;
-    type Future = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Problem>> {
-        self.inner.poll_ready(cx).map_err(|error| error.of_purchase())
-    }
-
-    fn call(&mut self, purchase: Purchase) -> Self::Future {
+impl Purchases {
+    /// The gateway's reply, and one line in the log. What was paid for and cannot be read is left with
+    /// the ledger for the operator.
+    pub(super) async fn send(&self, purchase: &Purchase, hold: &Hold) -> Result<Reply, Error> {
         let order = purchase.order.get();
         let what = match order.paid {
             Paid::Chat => What::Chat(order.body.clone()),
@@ -59,101 +38,89 @@ where
                 body: order.body.clone(),
             },
         };
-        let asked = self.inner.call(Ask {
+        let ask = Ask {
             what,
-            departure: purchase.departure.clone(),
+            before_send: Some(hold.guard()),
             caller: purchase.caller.to_string().into(),
             prefer: None,
             is_patient: false,
-        });
-        let (metrics, ledger) = (Arc::clone(&self.metrics), self.ledger.clone());
+        };
         let started = clock::now();
-        Box::pin(async move {
-            let outcome = asked.await;
-            let millis = clock::now().duration_since(started).as_millis();
-            let order = purchase.order.get();
-            let toll = outcome.as_ref().map_or(order.toll, |reply| cost(order, reply));
-            book(&metrics, &purchase, &outcome, toll, millis);
-            match outcome {
-                Ok(reply) => Ok(Receipt {
-                    status: reply.status,
-                    is_json: reply.is_json,
-                    toll,
-                    key: Some(reply.key),
-                    body: reply.body,
-                    is_replay: false,
-                    delivery: None,
-                    accepted: None,
-                }),
-                Err(error) => {
-                    if let Some(body) = error.unread() {
-                        ledger.keep_unread(purchase.id, body.clone());
-                    }
-                    Err(error.of_purchase())
-                }
-            }
+        let reply = self.gateway.clone().oneshot(ask).await;
+        let millis = clock::now().duration_since(started).as_millis();
+        log(&self.context.metrics, purchase, charge(order, &reply), millis);
+        if let Some(body) = reply.as_ref().err().and_then(Error::unread) {
+            self.context.ledger.keep_unread(purchase.id, body.clone());
+        }
+        reply
+    }
+
+    /// The job that a video's order became.
+    pub(super) fn job(
+        &self,
+        purchase: &Purchase,
+        reply: &Result<Reply, Error>,
+        charge: Charge,
+    ) -> Option<Job> {
+        let (Ok(reply), Charge::Paid(toll)) = (reply, charge) else { return None };
+        Some(Job {
+            request_id: reply.video.as_ref()?.request_id.clone(),
+            purchase: Some(purchase.id),
+            owner: purchase.caller.to_string().into(),
+            key: self.context.keys.get(reply.key).copied(),
+            model: (&*purchase.order.get().model).into(),
+            toll,
+            at: clock::wall(),
+            latest: None,
         })
     }
 }
 
 /// Ten thousand times the dearest video.
-const MOST_CREDIBLE: Usd = Usd::dollars(50_000);
+const MAX_CREDIBLE: Usd = Usd::dollars(50_000);
 
-/// What the gateway says that it charged, where it says so (2.5), and our price list otherwise. A
-/// refusal costs nothing (a guess: see [`crate::upstream`]).
-fn cost(order: &Order, reply: &Reply) -> Usd {
-    if !reply.status.is_success() {
-        return Usd::ZERO;
-    }
-    let said = match order.paid {
-        Paid::Chat | Paid::Other => None,
-        Paid::Video => serde_json::from_slice::<VideoAccepted<'_>>(&reply.body)
-            .ok()
-            .and_then(|accepted| accepted.charged())
-            // What no ledger can hold is no amount that anybody was charged.
-            .filter(|said| *said <= MOST_CREDIBLE),
-    };
-    match said {
-        Some(said) if said != order.toll => {
-            error!(model = &*order.model, expected = %order.toll, charged = %said,
-                "the gateway charged another toll than its price list says");
-            said
+/// What a purchase cost: the only place that decides it. A refusal costs nothing (a guess: see
+/// [`crate::upstream`]). A success costs what the gateway says that it charged, where it says so (2.5), and
+/// the price in our list otherwise.
+pub(super) fn charge(order: &Order, reply: &Result<Reply, Error>) -> Charge {
+    let reply = match reply {
+        Ok(reply) if reply.status.is_success() => reply,
+        Ok(_refusal) => return Charge::Free,
+        Err(error) => {
+            return match error.charged() {
+                Charged::No => Charge::Free,
+                // Only a reply that was read proves a charge.
+                Charged::Yes | Charged::Unknown => Charge::Unknown,
+            };
         }
-        _ => order.toll,
-    }
+    };
+    let said = reply.video.as_ref().and_then(|video| video.charged);
+    // What no ledger can hold is no amount that anybody was charged.
+    Charge::Paid(said.filter(|said| *said <= MAX_CREDIBLE).unwrap_or(order.toll))
 }
 
-/// One line in the log for each purchase that was tried, and its place in the metrics. `toll` is what it cost
-/// if it was charged.
-fn book(
-    metrics: &Metrics,
-    purchase: &Purchase,
-    outcome: &Result<Reply, Error>,
-    toll: Usd,
-    millis: u128,
-) {
+/// One line in the log for each purchase that was tried, and its place in the metrics.
+fn log(metrics: &Metrics, purchase: &Purchase, charge: Charge, millis: u128) {
     let order = purchase.order.get();
-    let service = purchase.service().name();
-    let charged = match outcome {
-        Ok(reply) if reply.status.is_success() => Charged::Yes,
-        Ok(_refusal) => Charged::No,
-        Err(error) => error.charged(),
+    let (service, model) = (purchase.service().name(), &*order.model);
+    let (outcome, toll) = match charge {
+        Charge::Paid(cost) => ("charged", cost),
+        Charge::Free => ("refused", Usd::ZERO),
+        Charge::Unknown => ("unknown", order.toll),
     };
-    let outcome = match charged {
-        Charged::Yes => "charged",
-        Charged::No => "refused",
-        Charged::Unknown => "unknown",
-    };
-    // What was refused cost nothing.
-    let toll = if charged == Charged::No { Usd::ZERO } else { toll };
     metrics.purchase(service, outcome, toll.as_micros());
-    let (model, caller) = (&*order.model, &purchase.caller);
+    let caller = &purchase.caller;
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-    match charged {
-        Charged::Yes | Charged::No => {
+    match charge {
+        Charge::Free => info!(service, model, %toll, %caller, outcome, millis, "purchase"),
+        Charge::Paid(_) => {
+            if toll != order.toll {
+                error!(model, expected = %order.toll, charged = %toll,
+                    "the gateway charged another toll than its price list says");
+            }
             info!(service, model, %toll, %caller, outcome, millis, "purchase");
         }
-        Charged::Unknown => {
+        Charge::Unknown => {
             warn!(service, model, %toll, %caller, outcome, millis, "purchase: it may have been charged");
         }
     }

@@ -1,14 +1,13 @@
-//! What the tests of these stations buy, on which terms, and what they get for it.
+//! What the tests of these steps buy, with what, and what they get for it.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::StatusCode;
+use tokio::runtime::Handle;
+use tower::service_fn;
 
-use super::{Claim, Purchase, Receipt, Terms};
+use super::*;
 use crate::contract::catalog::Catalog;
-use crate::contract::money::Usd;
-use crate::store::{Caller, Limits};
+use crate::upstream::What;
 use crate::validate;
 
 pub(super) const SOON: Duration = Duration::from_secs(1);
@@ -23,6 +22,35 @@ pub(super) fn terms(patience: Duration) -> Terms {
         keep_videos: SOON,
         patience,
     }
+}
+
+/// A new ledger, whose jobs rest.
+pub(super) fn context(patience: Duration) -> Context {
+    let ledger = Store::in_memory(Arc::new(clock::wall));
+    Context {
+        binding: Binding::play(),
+        running: Running::default(),
+        refusals: Arc::new(Refusals::new(Duration::ZERO)),
+        credit: Credit::default(),
+        jobs: Jobs::new(ledger.clone(), Handle::current(), CancellationToken::new()),
+        keys: Arc::from([KeyId([0; 8]), KeyId([7; 8])]),
+        terms: terms(patience),
+        metrics: Arc::default(),
+        cut: CancellationToken::new(),
+        ledger,
+    }
+}
+
+/// Purchases from such a gateway.
+pub(super) fn purchases<F>(
+    context: &Context,
+    gateway: impl Fn(Ask) -> F + Clone + Send + Sync + 'static,
+) -> Purchases
+where
+    F: Future<Output = Result<Reply, Error>> + Send + 'static,
+{
+    let gateway = BoxCloneSyncService::new(service_fn(gateway));
+    Purchases::new(context.clone(), gateway, TaskTracker::new())
 }
 
 /// A video, told from others by its likeness.
@@ -40,16 +68,19 @@ fn claimed(claim: Claim) -> Purchase {
     Purchase::new(Caller::Address([192, 0, 2, 1].into()), order, claim)
 }
 
-/// What it costs at the list price, without a body.
+/// What the gateway answers to a video's order, with the second key.
+pub(super) fn answered(status: u16, body: &'static str) -> Reply {
+    let status = StatusCode::from_u16(status).unwrap();
+    let what = What::Video(Bytes::new());
+    Reply::read(&what, status, Bytes::from_static(body.as_bytes()), 1).expect("it is readable")
+}
+
+/// An accepted video at the list price.
+pub(super) fn accepted() -> Reply {
+    answered(200, r#"{"request_id":"r-1"}"#)
+}
+
+/// What it is passed on as.
 pub(super) fn receipt() -> Receipt {
-    Receipt {
-        status: StatusCode::OK,
-        is_json: true,
-        body: Bytes::new(),
-        toll: Usd::dollars(3),
-        is_replay: false,
-        delivery: None,
-        accepted: None,
-        key: None,
-    }
+    Receipt::new(accepted(), Charge::Paid(Usd::dollars(3)), None)
 }

@@ -3,11 +3,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
 use crate::access::Standing;
+use crate::sync::lock;
 
 /// Everybody who waits, or has waited, for one purchase.
 #[derive(Clone, Default)]
@@ -67,7 +68,7 @@ impl Waiters {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Presence>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

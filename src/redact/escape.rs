@@ -16,7 +16,6 @@ const NAMED: &[(&[u8], u8)] = &[
     (b"&sol;", b'/'),
 ];
 
-/// A text in which escapes were decoded.
 pub(super) struct Decoded {
     pub(super) text: Vec<u8>,
     /// Where in the source each byte of the text begins, and where the source ends.
@@ -49,7 +48,6 @@ impl Decoded {
         Some(decoded)
     }
 
-    /// Decodes once more.
     pub(super) fn again(&self) -> Option<Self> {
         let mut decoded = Self::of(&self.text)?;
         decoded.starts.iter_mut().for_each(|start| *start = self.starts[*start]);

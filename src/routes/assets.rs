@@ -7,9 +7,7 @@ use super::file::{Embedded, embedded, short};
 pub struct Row {
     /// Its name below `static/`, and below the path of the set.
     pub name: &'static str,
-    /// Its `Content-Type`.
     pub media_type: &'static str,
-    /// What it holds.
     pub file: Embedded,
     /// Whether the page needs it before it can show anything, so that it is asked for at once.
     pub at_start: bool,
@@ -32,40 +30,43 @@ macro_rules! rows {
 /// The plain script that runs before anything is painted; all others are modules.
 pub const BEFORE_PAINT: &str = "theme.js";
 
-/// Every file of `static/` but `index.html`.
+/// Every file of `static/` but `index.html` and what only other sites load (`widgets/`).
 #[rustfmt::skip]
 pub const ROWS: &[Row] = rows! {
-    // name              type   at start
-    "style.css"          STYLE  true
-    "app.js"             SCRIPT true
-    "api.js"             SCRIPT true
-    "catalog.js"         SCRIPT true
-    "chat.js"            SCRIPT true
-    "dom.js"             SCRIPT true
-    "purchase.js"        SCRIPT true
-    "store.js"           SCRIPT true
-    "theme.js"           SCRIPT true
-    "admin.js"           SCRIPT false
-    "alerts.js"          SCRIPT false
-    "card.js"            SCRIPT false
-    "conversations.js"   SCRIPT false
-    "gallery.js"         SCRIPT false
-    "highlight.js"       SCRIPT false
-    "jobs.js"            SCRIPT false
-    "markdown.js"        SCRIPT false
-    "orders.js"          SCRIPT false
-    "pictures.js"        SCRIPT false
-    "problems.js"        SCRIPT false
-    "sign-in.js"         SCRIPT false
-    "status.js"          SCRIPT false
-    "stream.js"          SCRIPT false
-    "talk.js"            SCRIPT false
-    "transfer.js"        SCRIPT false
-    "turns.js"           SCRIPT false
-    "usage.css"          STYLE  false
-    "usage.js"           SCRIPT false
-    "video-form.js"      SCRIPT false
-    "video.js"           SCRIPT false
+    // name                   type   at start
+    "shell.js"               SCRIPT true
+    "style.css"              STYLE  true
+    "theme.js"               SCRIPT true
+    "chat/chat.js"           SCRIPT true
+    "core/dom.js"            SCRIPT true
+    "core/format.js"         SCRIPT true
+    "core/site.js"           SCRIPT true
+    "core/store.js"          SCRIPT true
+    "core/transport.js"      SCRIPT true
+    "sign-in.js"             SCRIPT false
+    "admin/admin.js"         SCRIPT false
+    "chat/conversations.js"  SCRIPT false
+    "chat/highlight.js"      SCRIPT false
+    "chat/markdown.js"       SCRIPT false
+    "chat/talk.js"           SCRIPT false
+    "chat/transfer.js"       SCRIPT false
+    "chat/turns.js"          SCRIPT false
+    "core/buying.js"         SCRIPT false
+    "core/problems.js"       SCRIPT false
+    "core/purchases.js"      SCRIPT false
+    "usage/pictures.js"      SCRIPT false
+    "usage/usage.css"        STYLE  false
+    "usage/usage.js"         SCRIPT false
+    "video/alerts.js"        SCRIPT false
+    "video/card.js"          SCRIPT false
+    "video/form.js"          SCRIPT false
+    "video/gallery.js"       SCRIPT false
+    "video/jobs.js"          SCRIPT false
+    "video/orders.js"        SCRIPT false
+    "video/status.js"        SCRIPT false
+    "video/stream.js"        SCRIPT false
+    "video/video.css"        STYLE  false
+    "video/video.js"         SCRIPT false
 };
 
 /// The page's markup, with one place for what is known only at start.

@@ -1,21 +1,20 @@
 //! `/bff/…` and the few other endpoints that are tollgate's own: jobs, reports, logins, documents.
 
 use bytes::Bytes;
-use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
+use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 
 use super::{Context, purchases};
-use crate::access::cookie::{Carried, unmeant};
-use crate::account::admin::must_be_admin;
-use crate::account::jobs;
+use crate::access::Shown;
+use crate::access::cookie::unmeant;
 use crate::answer::{self, Answer, Body};
 use crate::jobs::events::{self, Listener};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
+use crate::reports::admin::must_be_admin;
+use crate::reports::jobs;
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
-    HeaderName::from_static("cross-origin-resource-policy");
 /// Where programs find the whole API (RFC 8631).
 const DESCRIBED_BY: &str = "</bff/openapi.json>; rel=\"service-desc\"";
 
@@ -38,26 +37,21 @@ pub(super) async fn events(cx: Context) -> Result<Answer, Problem> {
 
 /// `GET /bff/catalog`. It is asked for anew each time: prices and mode can change with a restart.
 pub(super) async fn catalog(cx: Context) -> Result<Answer, Problem> {
-    let mut answer = document(&cx.handlers.catalog);
-    let headers = answer.headers_mut();
-    headers.insert(LINK, HeaderValue::from_static(DESCRIBED_BY));
-    headers.insert(purchases::TOLLGATE_LEDGER, cx.handlers.ledger_name.clone());
+    let mut answer = answer::with(document(&cx.handlers.catalog), [(LINK, DESCRIBED_BY)]);
+    let name = cx.handlers.ledger_name.clone();
+    answer.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
     Ok(answer)
 }
 
 /// `GET /bff/openapi.json`, readable from any page: all of it is public.
 pub(super) async fn openapi(cx: Context) -> Result<Answer, Problem> {
-    let mut answer = document(&cx.handlers.openapi);
-    let headers = answer.headers_mut();
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("cross-origin"));
-    Ok(answer)
+    let answer = document(&cx.handlers.openapi);
+    Ok(answer::with(answer, answer::FOR_ANY_PAGE))
 }
 
 fn document(json: &Bytes) -> Answer {
-    let mut answer = answer::bytes_of(StatusCode::OK, "application/json", json.clone());
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    answer
+    let answer = answer::bytes_of(StatusCode::OK, "application/json", json.clone());
+    answer::with(answer, [(CACHE_CONTROL, "no-cache")])
 }
 
 /// `GET /bff/me`
@@ -109,11 +103,7 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
     }
     let asked = validate::log_in(&call.body)?;
     // It ends the login that the browser has.
-    let carried = match carried(&cx)? {
-        Carried::Value(value) => Some(value),
-        // Nobody can say which of several was this browser's login.
-        Carried::Nothing | Carried::Several => None,
-    };
+    let carried = carried(&cx)?;
     let token = &asked.get().token;
     let opened = access.log_in(token, carried, &call.caller, &cx.handlers.admit).await?;
     Ok(done(call.way.set(&opened.value, opened.lasts)))
@@ -122,28 +112,27 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
 /// `POST /bff/logout`: ends the login that the browser carries, if it carries one.
 pub(super) async fn log_out(cx: Context) -> Result<Answer, Problem> {
     cx.handlers.access.logins()?;
-    if let Carried::Value(value) = carried(&cx)? {
+    if let Some(value) = carried(&cx)? {
         cx.handlers.access.log_out(value).await?;
     }
     Ok(done(cx.call.way.clear()))
 }
 
-/// What cookie the request carries; whoever has one must mean what it asks for.
-fn carried(cx: &Context) -> Result<Carried<'_>, Problem> {
+/// The login that the request carries; whoever has a cookie must mean what it asks for.
+fn carried(cx: &Context) -> Result<Option<&str>, Problem> {
     let headers = &cx.call.head.headers;
-    let carried = cx.call.way.carried(headers);
+    let shown = cx.call.way.carried(headers);
     match unmeant(headers) {
-        Some(problem) if carried != Carried::Nothing => Err(problem),
-        Some(_) | None => Ok(carried),
+        Some(problem) if shown != Shown::Nothing => Err(problem),
+        // Nobody can say which of several was this browser's login.
+        Some(_) | None => Ok(if let Shown::Login(value) = shown { Some(value) } else { None }),
     }
 }
 
 fn done(cookie: Option<HeaderValue>) -> Answer {
-    let mut answer = Answer::new(Body::empty());
+    let mut answer = answer::with(Answer::new(Body::empty()), [(CACHE_CONTROL, "no-store")]);
     *answer.status_mut() = StatusCode::NO_CONTENT;
-    let headers = answer.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
+    answer.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie)));
     answer
 }
 

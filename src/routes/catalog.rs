@@ -5,18 +5,15 @@ use serde::Serialize;
 
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
 use crate::contract::money::Usd;
-use crate::contract::{catalog as contract, chat, video};
+use crate::contract::{catalog as contract, video, wire};
 
-/// What the list says beside the models.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Play money or real.
     pub sandbox: bool,
     /// `access.mode`: whether the page has to ask who is calling.
     pub access: &'static str,
-    /// Bytes that a chat may have.
     pub chat_body: usize,
-    /// Bytes that a video request may have.
     pub video_body: usize,
     /// How a job's status is read; guesses, from the settings.
     pub jobs: Words,
@@ -40,9 +37,7 @@ pub struct Replay {
 /// How a job's status body is read (`[jobs]`).
 #[derive(Clone, Debug, Serialize)]
 pub struct Words {
-    /// Words of a finished job.
     pub finished: Vec<String>,
-    /// Words of a failed job.
     pub failed: Vec<String>,
     /// JSON pointers to the video's address.
     pub result: Vec<String>,
@@ -137,7 +132,7 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
             video_body_bytes: facts.video_body,
         },
         aspect_ratios: video::ASPECT_RATIOS,
-        roles: chat::ROLES,
+        roles: wire::ROLES,
         jobs: &facts.jobs,
         sandbox_moods: facts.moods.iter().map(|&(word, does)| Mood { word, does }).collect(),
         replay: &facts.replay,

@@ -11,6 +11,7 @@ mod openai;
 pub mod openapi;
 pub mod ops;
 pub mod page;
+pub mod passthrough;
 mod purchases;
 pub mod site;
 mod widgets;
@@ -21,30 +22,27 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::HeaderValue;
-use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceExt, service_fn};
+use tower::{Service, service_fn};
 
 use crate::access::{Access, Admit};
-use crate::account::admin::Admin;
-use crate::account::further::Further;
-use crate::account::me::Me;
-use crate::account::media::Videos;
-use crate::account::reports::Reports;
-use crate::account::spend::Spend;
 use crate::answer::{self, Answer};
 use crate::downstream::Call;
 use crate::downstream::route::Class;
 use crate::jobs::Jobs;
+use crate::media::Videos;
 use crate::problem::Problem;
-use crate::purchase::{Purchase, Receipt};
+use crate::purchase::{Purchase, Purchases, Receipt};
 use crate::redact::Redactor;
+use crate::reports::Reports;
+use crate::reports::admin::Admin;
+use crate::reports::me::Me;
+use crate::reports::spend::Spend;
+use crate::routes::passthrough::Further;
 use crate::validate::{ChatRules, Checked, Order};
 
 /// What the endpoints answer with.
 pub struct Handlers {
-    /// Who may call, and who signs in.
     pub access: Arc<Access>,
-    /// How often a member may sign in.
     pub admit: Box<Admit>,
     /// The price list's answer, made once.
     pub catalog: Bytes,
@@ -52,30 +50,19 @@ pub struct Handlers {
     pub ledger_name: HeaderValue,
     /// The API's description, made once.
     pub openapi: Bytes,
-    /// What a chat must be.
     pub rules: ChatRules,
-    /// Where finished videos are.
     pub videos: Videos,
-    /// What a caller may know of itself and the account.
     pub me: Me,
-    /// What a caller has spent.
     pub spend: Spend,
-    /// What admins may know of everybody and of the account.
     pub admin: Admin,
-    /// Whose reports are being read.
     pub reports: Reports,
     /// `gateway.passthrough`.
     pub further: Further,
-    /// How far jobs are.
     pub jobs: Jobs,
     /// Finds keys in text that endpoints decode.
     pub redactor: Redactor,
-    /// The page, or the fronted site.
     pub page: page::Page,
 }
-
-/// What a checked order is bought through.
-pub type Purchases = BoxCloneSyncService<Purchase, Receipt, Problem>;
 
 /// One call, and what its endpoint answers it with.
 pub struct Context {
@@ -101,7 +88,7 @@ impl Context {
     /// Buys a checked order for the caller.
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
         let purchase = self.purchase(order)?;
-        self.purchases.clone().oneshot(purchase).await
+        self.purchases.buy(purchase).await
     }
 
     /// Answers with what reads many purchases at once: one at a time for each caller.

@@ -13,8 +13,8 @@ use tower::Service;
 
 use super::bff::alive;
 use crate::access::Access;
-use crate::account::statement::Statement;
 use crate::answer::{self, Answer};
+use crate::billing::statement::Statement;
 use crate::metrics::Metrics;
 use crate::problem::{
     DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,
@@ -23,93 +23,71 @@ use crate::problem::{
 
 /// What the gateway says of the account.
 const BILLING: &str = "/billing";
-/// Who may call.
 const MEMBERS: &str = "/members";
 
-/// Answers `/healthz`, `/readyz`, `/metrics` and `/billing`.
+/// Answers `/healthz`, `/readyz` and `/metrics`, and this machine's `/billing` and `/members`.
 #[derive(Clone)]
 pub struct Ops {
-    metrics: Arc<Metrics>,
-    ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    is_open: Arc<dyn Fn() -> bool + Send + Sync>,
-    access: Option<Arc<Access>>,
-    books: Option<Statement>,
-    guard: Guard,
+    pub metrics: Arc<Metrics>,
+    /// Whether new calls are welcome.
+    pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Whether the ledger is open: until then, nothing can be bought.
+    pub is_open: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Whose list of members `POST /members` has looked at anew, so that a command's change holds at once.
+    pub access: Option<Arc<Access>>,
+    /// What `GET /billing` asks the gateway.
+    pub statement: Option<Statement>,
+    /// Refuses requests over loopback that were meant for another host: with DNS rebinding, a page in an
+    /// operator's browser could read the answers otherwise. `/healthz` stays open to all.
+    pub guard: Guard,
     /// This machine's addresses that it listens on.
-    own: Arc<[IpAddr]>,
-    /// Whether this machine asks.
-    is_near: bool,
-    /// Whether it asks over loopback, as a browser does that a page sent to a name that leads here.
-    is_loopback: bool,
+    pub own: Arc<[IpAddr]>,
 }
 
-/// Refuses a request that was meant for another host.
 type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
-    /// `ready` says whether new calls are welcome.
+    /// What every listener for operators answers; `ready` says whether new calls are welcome.
     pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self {
             metrics,
             ready: Arc::new(ready),
             is_open: Arc::new(|| true),
             access: None,
-            books: None,
+            statement: None,
             guard: Arc::new(|_| Ok(())),
             own: Arc::new([]),
-            is_near: false,
-            is_loopback: false,
         }
-    }
-
-    /// `is_open` says whether the ledger is open: until then, nothing can be bought.
-    #[must_use]
-    pub fn with_start(self, is_open: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { is_open: Arc::new(is_open), ..self }
-    }
-
-    /// Has `POST /members` look for changes among the members at once, for this machine alone and always
-    /// guarded, as [`with_books`](Self::with_books).
-    #[must_use]
-    pub fn with_members(self, access: Arc<Access>) -> Self {
-        Self { access: Some(access), ..self }
-    }
-
-    /// Has `guard` refuse requests over loopback that were meant for another host: with DNS rebinding, a
-    /// page in an operator's browser could read the answers otherwise. `/healthz` stays open to all.
-    #[must_use]
-    pub fn guarded_by(
-        mut self,
-        guard: impl Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync + 'static,
-    ) -> Self {
-        self.guard = Arc::new(guard);
-        self
-    }
-
-    /// Answers `/billing`, too, to this machine alone, which has the addresses `own`, and always guarded:
-    /// a page in an operator's browser must not be able to take places in the window.
-    #[must_use]
-    pub fn with_books(mut self, statement: Statement, own: &[IpAddr]) -> Self {
-        self.books = Some(statement);
-        self.own = own.into();
-        self
     }
 
     /// The same, for a connection from there.
     #[must_use]
-    pub fn asked_from(&self, peer: IpAddr) -> Self {
+    pub fn asked_from(&self, peer: IpAddr) -> OpsOf {
         let peer = peer.to_canonical();
         let is_loopback = peer.is_loopback();
-        Self { is_near: is_loopback || self.own.contains(&peer), is_loopback, ..self.clone() }
+        let is_near = is_loopback || self.own.contains(&peer);
+        OpsOf { ops: self.clone(), is_near, is_loopback }
     }
+}
 
+/// What [`Ops`] answers on one connection.
+#[derive(Clone)]
+pub struct OpsOf {
+    ops: Ops,
+    /// Whether this machine asks.
+    is_near: bool,
+    /// Whether it asks over loopback, as a browser does that a page sent to a name that leads here.
+    is_loopback: bool,
+}
+
+impl OpsOf {
     /// For a command on this machine, and no page: the account's numbers have no password but this, and
     /// each question takes a slot of the rate limit from those who buy.
     fn for_operators(&self, headers: &HeaderMap) -> Result<(), Problem> {
         if !self.is_near {
             return Err(Problem::new(&FORBIDDEN).detail("only this machine may ask this"));
         }
-        (self.guard)(headers)?;
+        (self.ops.guard)(headers)?;
         // A page under any name can send a request here, although it could not read the answer.
         let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
         if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
@@ -126,17 +104,17 @@ impl Ops {
             return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET, HEAD"));
         }
         if path != "/healthz" && self.is_loopback {
-            (self.guard)(headers)?;
+            (self.ops.guard)(headers)?;
         }
         match path {
             "/metrics" => {
                 let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                Ok(answer::bytes_of(StatusCode::OK, media_type, self.metrics.text().into()))
+                Ok(answer::bytes_of(StatusCode::OK, media_type, self.ops.metrics.text().into()))
             }
-            "/readyz" if !(self.ready)() => {
+            "/readyz" if !(self.ops.ready)() => {
                 Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(5)))
             }
-            "/readyz" if !(self.is_open)() => Err(Problem::new(&LEDGER_UNAVAILABLE)
+            "/readyz" if !(self.ops.is_open)() => Err(Problem::new(&LEDGER_UNAVAILABLE)
                 .detail("starting: the ledger is being opened")
                 .retry_after(Duration::from_secs(5))),
             _ => Ok(alive()),
@@ -161,7 +139,7 @@ async fn refresh(access: Arc<Access>, method: Method) -> Result<Answer, Problem>
     Ok(alive())
 }
 
-impl<B> Service<Request<B>> for Ops {
+impl<B> Service<Request<B>> for OpsOf {
     type Response = Answer;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
@@ -172,19 +150,20 @@ impl<B> Service<Request<B>> for Ops {
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, _body) = request.into_parts();
-        let admin = self.clone();
+        let this = self.clone();
         Box::pin(async move {
-            let answer = match (head.uri.path(), admin.books.clone(), admin.access.clone()) {
-                (BILLING, Some(statement), _) => match admin.for_operators(&head.headers) {
-                    Ok(()) => billing(statement, head.method).await,
-                    Err(problem) => Err(problem),
-                },
-                (MEMBERS, _, Some(access)) => match admin.for_operators(&head.headers) {
-                    Ok(()) => refresh(access, head.method).await,
-                    Err(problem) => Err(problem),
-                },
-                (path, _, _) => admin.answer(&head.method, path, &head.headers),
-            };
+            let answer =
+                match (head.uri.path(), this.ops.statement.clone(), this.ops.access.clone()) {
+                    (BILLING, Some(statement), _) => match this.for_operators(&head.headers) {
+                        Ok(()) => billing(statement, head.method).await,
+                        Err(problem) => Err(problem),
+                    },
+                    (MEMBERS, _, Some(access)) => match this.for_operators(&head.headers) {
+                        Ok(()) => refresh(access, head.method).await,
+                        Err(problem) => Err(problem),
+                    },
+                    (path, _, _) => this.answer(&head.method, path, &head.headers),
+                };
             Ok(answer::sealed(answer.unwrap_or_else(|problem| answer::refusal(problem, ""))))
         })
     }
@@ -202,10 +181,14 @@ mod tests {
     async fn the_accounts_numbers_are_for_this_machine_alone() {
         let gateway = service_fn(|_: Ask| async {
             let body = Bytes::from_static(br#"{"keys":[],"billing":{"balanceCents":4210}}"#);
-            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+            Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
         });
         let own = ["192.0.2.7".parse().unwrap()];
-        let admin = Ops::new(Arc::default(), || true).with_books(Statement::new(gateway), &own);
+        let admin = Ops {
+            statement: Some(Statement::new(gateway)),
+            own: Arc::new(own),
+            ..Ops::new(Arc::default(), || true)
+        };
         for (peer, is_near) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
@@ -229,8 +212,10 @@ mod tests {
 
     #[tokio::test]
     async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
-        let admin = Ops::new(Arc::default(), || true)
-            .guarded_by(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST)));
+        let admin = Ops {
+            guard: Arc::new(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST))),
+            ..Ops::new(Arc::default(), || true)
+        };
         for (peer, path, status) in [
             ("127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
             ("::ffff:127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
@@ -253,9 +238,11 @@ mod tests {
         let gateway =
             service_fn(|_: Ask| async { Err::<Reply, _>(crate::upstream::Error::Draining) });
         let access = Arc::new(Access::new(crate::access::Door::Open, Arc::default()));
-        let admin = Ops::new(Arc::default(), || true)
-            .with_members(access)
-            .with_books(Statement::new(gateway), &[]);
+        let admin = Ops {
+            access: Some(access),
+            statement: Some(Statement::new(gateway)),
+            ..Ops::new(Arc::default(), || true)
+        };
         for (peer, method, header, status) in [
             ("127.0.0.1", Method::POST, None, StatusCode::OK),
             ("127.0.0.1", Method::GET, None, StatusCode::METHOD_NOT_ALLOWED),
@@ -283,9 +270,11 @@ mod tests {
         let is_open = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let seen = Arc::clone(&is_open);
         let load = move || seen.load(std::sync::atomic::Ordering::Relaxed);
-        let admin = Ops::new(Arc::default(), || true).with_start(load);
+        let admin = Ops { is_open: Arc::new(load), ..Ops::new(Arc::default(), || true) };
         let status = async |path: &str| {
-            let asked = admin.clone().oneshot(Request::get(path).body(()).unwrap());
+            let asked = admin
+                .asked_from([192, 0, 2, 8].into())
+                .oneshot(Request::get(path).body(()).unwrap());
             asked.await.unwrap().status()
         };
         assert_eq!(status("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -14,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::assets;
 use super::file::Ready;
 use super::site::{Site, navigates};
-use crate::answer::{Answer, bytes_of};
+use crate::answer::{self, Answer};
 use crate::problem::{self, Problem};
 
 /// What the built-in page is told at start.
@@ -111,7 +110,7 @@ fn head(title: &str, base: &str) -> String {
     for row in assets::ROWS.iter().filter(|row| row.at_start).filter(is_module) {
         head += &format!("<link rel=\"modulepreload\" href=\"{base}/{}\">\n", row.name);
     }
-    head + &format!("<script type=\"module\" src=\"{base}/app.js\"></script>")
+    head + &format!("<script type=\"module\" src=\"{base}/shell.js\"></script>")
 }
 
 fn escaped(text: &str) -> String {
@@ -159,13 +158,13 @@ fn plain() -> HeaderMap {
 }
 
 fn nothing_here() -> Answer {
-    let mut answer =
-        bytes_of(StatusCode::NOT_FOUND, HTML, Bytes::from_static(NOTHING_HERE.as_bytes()));
-    let headers = answer.headers_mut();
-    headers.extend(plain());
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(NOTHING));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+    let answer = answer::bytes_of(StatusCode::NOT_FOUND, HTML, NOTHING_HERE.into());
+    let headers = [
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CONTENT_SECURITY_POLICY, NOTHING),
+        (CACHE_CONTROL, "no-store"),
+    ];
+    answer::with(answer, headers)
 }
 
 #[cfg(test)]

@@ -103,9 +103,7 @@ pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answe
         true => "application/json",
         false => "text/plain; charset=utf-8",
     };
-    let mut answer = answer::bytes_of(status, media_type, body);
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+    answer::with(answer::bytes_of(status, media_type, body), [(CACHE_CONTROL, "no-store")])
 }
 
 /// A body that notes when the connection has taken its last part, shortly before that is written. It is

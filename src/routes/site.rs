@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use http::header::{ACCEPT, HOST, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, Request, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use tower_http::services::ServeDir;
 
-use crate::answer::{Answer, Body};
+use crate::answer::{self, Answer, Body};
 use crate::problem::{self, Problem};
 
 /// A folder whose files are served, with the ranges, tags and conditions of tower-http's `ServeDir`.
@@ -71,10 +71,8 @@ impl Site {
                 return Err(Problem::new(&problem::INTERNAL));
             }
         };
-        let mut answer = served.map(Body::stream);
-        let headers = answer.headers_mut();
-        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        Ok(Some(answer))
+        let answer = served.map(Body::stream);
+        Ok(Some(answer::with(answer, [(X_CONTENT_TYPE_OPTIONS, "nosniff")])))
     }
 
     /// Whether every file that could be served for this path lies in the folder: links may lead out.

@@ -2,12 +2,12 @@
 
 use std::sync::LazyLock;
 
-use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, HeaderName};
+use http::header::X_CONTENT_TYPE_OPTIONS;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 
 use super::file::{Ready, embedded};
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::problem::{NOT_FOUND, Problem};
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -15,17 +15,21 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const REVALIDATE: &str = "no-cache";
 
 macro_rules! rows {
-    ($($name:literal $media_type:ident)*) => {
-        [$((concat!("/bff/", $name), $media_type, embedded!(concat!("embed/", $name)))),*]
+    ($($path:literal $media_type:ident $file:literal)*) => {
+        [$(($path, $media_type, embedded!($file))),*]
     };
 }
 
 static FILES: LazyLock<Vec<(&'static str, Ready)>> = LazyLock::new(|| {
+    // The page has the core's files, too. The widgets import them by the paths that they have here.
     let rows = rows! {
-        "client.js"     SCRIPT
-        "client.d.ts"   TYPES
-        "elements.js"   SCRIPT
-        "purchasing.js" SCRIPT
+        "/bff/client.js"             SCRIPT "core/transport.js"
+        "/bff/client.d.ts"           TYPES  "widgets/client.d.ts"
+        "/bff/elements.js"           SCRIPT "widgets/elements.js"
+        "/bff/widgets/purchasing.js" SCRIPT "widgets/purchasing.js"
+        "/bff/widgets/purchases.js"  SCRIPT "core/purchases.js"
+        "/bff/widgets/dom.js"        SCRIPT "core/dom.js"
+        "/bff/widgets/format.js"     SCRIPT "core/format.js"
     };
     let ready = |(path, media_type, file)| {
         (path, Ready::embedded(&file, media_type, REVALIDATE, for_any_page()))
@@ -45,14 +49,8 @@ pub(super) fn answer(head: &Parts) -> Result<Answer, Problem> {
     Ok(file.answer(&head.method, &head.headers))
 }
 
-/// A module of another origin loads only where that origin says so.
 fn for_any_page() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    for (name, value) in
-        [("cross-origin-resource-policy", "cross-origin"), ("x-content-type-options", "nosniff")]
-    {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    headers
+    let nosniff = (X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let headers = answer::FOR_ANY_PAGE.into_iter().chain([nosniff]);
+    headers.map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
 }

@@ -13,27 +13,20 @@ use crate::contract::money::Usd;
 use crate::contract::wire::{KEY_PREFIX, MOST_KEYS};
 use crate::sync::lock;
 
-/// How many charges there were of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charges {
-    /// Chats that were paid for.
     pub chat: u64,
-    /// Video jobs that were paid for.
     pub video: u64,
 }
 
-/// What is charged for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sale {
     Chat,
     Video,
 }
 
-/// One charge.
 pub(super) struct Receipt {
-    /// Its number among those of its kind, from 1.
     pub(super) nth: u64,
-    /// The credit that is left.
     pub(super) left: Usd,
 }
 
@@ -48,7 +41,6 @@ struct State {
     window: Window,
 }
 
-/// What one kind of sale took in.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     count: u64,

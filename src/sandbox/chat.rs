@@ -12,7 +12,6 @@ use super::mood::{MOODS, Mood};
 use crate::clock;
 use crate::contract::catalog::Catalog;
 
-/// Takes an order, charges for it and answers.
 pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
     let order: Order = serde_json::from_slice(body)
         .map_err(|error| front::refuse(front::INVALID, &format!("Not a chat request: {error}")))?;
@@ -74,7 +73,6 @@ impl Order {
     }
 }
 
-/// The longest piece of the prompt that is quoted back, in characters.
 const QUOTE: usize = 120;
 
 /// The same reply for the same seed, model and prompt.
@@ -215,7 +213,6 @@ fn story(reply: &mut String, _: &Catalog) {
     reply.push_str("\n---\n\nThat was the whole story.\n");
 }
 
-/// The start of the prompt on one line.
 fn quote(prompt: &str) -> String {
     let line = prompt.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut quote: String = line.chars().take(QUOTE).collect();

@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::{Gateway, account, chat, video};
+use crate::clock;
 use crate::contract::wire;
 
 /// How long to wait when no connection can be accepted, for example for want of descriptors.
@@ -211,12 +212,10 @@ fn preflight(method: &Method) -> Answer {
     answer
 }
 
-/// What goes back.
 pub(super) type Answer = Response<Full<Bytes>>;
 /// An answer, or why there is none of the usual kind.
 pub(super) type Reply = Result<Answer, Stop>;
 
-/// What ends a call early.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// It is refused, uncharged.
@@ -242,7 +241,6 @@ pub(super) const NOT_JSON: Refusal =
     Refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
 const LIMITED: Refusal = Refusal(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
 
-/// An answer of 200 with a JSON body.
 pub(super) fn json(body: &impl Serialize) -> Answer {
     answer(StatusCode::OK, "application/json", to_bytes(body))
 }
@@ -263,7 +261,7 @@ pub(super) fn refuse(Refusal(status, error): Refusal, message: &str) -> Stop {
 
 /// The refusal of a full window. Guess: a 429 that says when to return, in whole seconds.
 pub(super) fn limited(wait: Duration) -> Stop {
-    let whole = (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1);
+    let whole = clock::whole_seconds(wait).max(1);
     let mut stop = refuse(LIMITED, &format!("Too many requests: try again in {whole} s"));
     if let Stop::Refused(answer) = &mut stop {
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(whole));

@@ -96,7 +96,6 @@ struct Gateway {
 }
 
 impl Sandbox {
-    /// A gateway with a fresh account.
     pub fn new(settings: Settings) -> Self {
         let seed = Seed::new(settings.seed);
         Self(Arc::new(Gateway {
@@ -130,7 +129,6 @@ impl Sandbox {
         self.0.account.revoke(key, clock::wall())
     }
 
-    /// The credit that is left.
     pub fn balance(&self) -> Usd {
         self.0.account.balance()
     }
@@ -140,7 +138,6 @@ impl Sandbox {
         self.0.account.charged()
     }
 
-    /// How many charges there were of each kind.
     pub fn charges(&self) -> Charges {
         self.0.account.charges()
     }

@@ -1,31 +1,29 @@
 //! Serves connections on one core: accept, answer, and at the end drain. It knows no routes.
 
 mod connection;
-mod crowd;
-mod watch;
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
 
-use self::crowd::Guest;
+use crate::clock;
 use crate::metrics::Metrics;
-
-pub use self::crowd::Crowd;
+use crate::sync::lock;
 
 /// How patient the server is, and how much it takes on.
 #[derive(Clone, Debug)]
@@ -38,8 +36,19 @@ pub struct Settings {
     pub connections: Arc<Semaphore>,
     /// How many of them each address may have.
     pub crowd: Arc<Crowd>,
-    /// Counts connections.
     pub metrics: Arc<Metrics>,
+}
+
+impl Settings {
+    /// Counts a connection by its peer's address. One too many is closed without a word: to say why, the
+    /// server would have to wait until it has asked.
+    fn enter(&self, peer: SocketAddr) -> Option<Guest> {
+        let guest = self.crowd.enter(peer.ip());
+        if guest.is_none() {
+            self.metrics.turned_away();
+        }
+        guest
+    }
 }
 
 /// How long the other end may leave what we wrote unacknowledged.
@@ -83,35 +92,50 @@ pub async fn run<F, S, B>(
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let connections = TaskTracker::new();
-    let serve = |stream: TcpStream, peer, guest: Guest, permit| {
+    let serve = |stream: TcpStream, peer, room: Room| {
         let service = introduce(peer);
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
             // All are given back however it ends, by a panic too.
-            let _held = (Counted::new(Arc::clone(&settings.metrics)), guest, permit);
+            let _held = (Counted::new(Arc::clone(&settings.metrics)), room);
             connection::serve(stream, service, &settings, shutdown).await;
         });
     };
-    // Closed without a word: to say why, we would have to wait until it has asked.
-    let enter = |peer: SocketAddr| {
-        let guest = settings.crowd.enter(peer.ip());
-        if guest.is_none() {
-            settings.metrics.turned_away();
-        }
-        guest
-    };
+    while let Some((stream, peer, room)) = next(&listener, &settings, &shutdown).await {
+        serve(prepared(stream), peer, room);
+    }
+    // Who was in the kernel's queue already had its connection accepted, as it sees it.
+    while let Ok(Ok((stream, peer))) = timeout(Duration::from_millis(1), listener.accept()).await {
+        let Some(guest) = settings.enter(peer) else { continue };
+        let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
+        serve(prepared(stream), peer, (guest, permit));
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+/// What a connection takes of the room that there is.
+type Room = (Guest, Option<OwnedSemaphorePermit>);
+
+/// Returns the next connection that may be served; `None` once `shutdown` is cancelled.
+async fn next(
+    listener: &TcpListener,
+    settings: &Settings,
+    shutdown: &CancellationToken,
+) -> Option<(TcpStream, SocketAddr, Room)> {
     let mut pause = FIRST_PAUSE;
     loop {
         let accepted = tokio::select! {
             biased;
-            () = shutdown.cancelled() => break,
+            () = shutdown.cancelled() => return None,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => {
                 pause = FIRST_PAUSE;
                 // Before it waits for room: one address must not hold up the others there.
-                let Some(guest) = enter(peer) else { continue };
+                let Some(guest) = settings.enter(peer) else { continue };
                 // Whoever comes after the first that finds no room waits in the kernel's queue, not
                 // in our memory. A permit taken before `accept` would be one that a quiet listener
                 // keeps from a busy one.
@@ -121,7 +145,7 @@ pub async fn run<F, S, B>(
                     () = shutdown.cancelled() => None,
                     permit = free.acquire_owned() => permit.ok(),
                 };
-                serve(prepared(stream), peer, guest, permit);
+                return Some((stream, peer, (guest, permit)));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -131,17 +155,6 @@ pub async fn run<F, S, B>(
             }
         }
     }
-    // Who was in the kernel's queue already had its connection accepted, as it sees it.
-    while let Ok(Ok((stream, peer))) =
-        tokio::time::timeout(Duration::from_millis(1), listener.accept()).await
-    {
-        let Some(guest) = enter(peer) else { continue };
-        let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
-        serve(prepared(stream), peer, guest, permit);
-    }
-    drop(listener);
-    connections.close();
-    connections.wait().await;
 }
 
 /// A connection in the metrics, for as long as it is there.
@@ -178,4 +191,118 @@ fn is_of_one_connection(error: &io::Error) -> bool {
             | io::ErrorKind::ConnectionRefused
             | io::ErrorKind::Interrupted
     )
+}
+
+/// The log tells of an address that has too many this often at most: it is not to be flooded, too.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// Who is connected, on all listeners and cores. Without a rule, anybody may connect.
+#[derive(Default)]
+pub struct Crowd(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    rule: Option<Rule>,
+    open: HashMap<IpAddr, usize>,
+    told: Option<clock::Instant>,
+}
+
+struct Rule {
+    most: usize,
+    counted: Box<dyn Fn(IpAddr) -> Option<IpAddr> + Send + Sync>,
+}
+
+impl fmt::Debug for Crowd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Crowd")
+    }
+}
+
+impl Crowd {
+    /// From now on `most` connections of each may be open; whoever has more keeps them. `counted` is
+    /// the address that a peer counts under, `None` for whom there is no limit.
+    pub fn follow(
+        &self,
+        most: usize,
+        counted: impl Fn(IpAddr) -> Option<IpAddr> + Send + Sync + 'static,
+    ) {
+        self.lock().rule = Some(Rule { most, counted: Box::new(counted) });
+    }
+
+    /// One more connection of this peer, or `None` when it has enough.
+    fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Guest> {
+        let mut state = self.lock();
+        let State { rule, open, told } = &mut *state;
+        let counted = rule.as_ref().and_then(|rule| Some(((rule.counted)(peer)?, rule.most)));
+        let Some((address, most)) = counted else { return Some(Guest(None)) };
+        let count = open.entry(address).or_default();
+        if *count < most {
+            *count += 1;
+            return Some(Guest(Some((Arc::clone(self), address))));
+        }
+        let now = clock::now();
+        if told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
+            *told = Some(now);
+            warn!(%address, most, "an address has too many connections open: more of it are closed");
+        }
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
+    }
+}
+
+/// A connection that is counted for as long as this lives.
+struct Guest(Option<(Arc<Crowd>, IpAddr)>);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let Some((crowd, address)) = self.0.take() else { return };
+        let mut state = crowd.lock();
+        if let Some(count) = state.open.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                state.open.remove(&address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    #[test]
+    fn who_is_gone_is_not_remembered() {
+        let crowd = Arc::new(Crowd::default());
+        crowd.follow(2, Some);
+        let two = [crowd.enter(peer(1)), crowd.enter(peer(1))];
+        assert!(two.iter().all(Option::is_some));
+        assert!(crowd.enter(peer(1)).is_none());
+        assert!(crowd.enter(peer(2)).is_some(), "another address has room of its own");
+        drop(two);
+        assert!(crowd.lock().open.is_empty());
+        assert!(crowd.enter(peer(1)).is_some());
+    }
+
+    #[test]
+    fn a_new_rule_throws_nobody_out_and_holds_for_the_next() {
+        let crowd = Arc::new(Crowd::default());
+        let early = crowd.enter(peer(1));
+        crowd.follow(2, Some);
+        let mut three = vec![crowd.enter(peer(1)), crowd.enter(peer(1)), crowd.enter(peer(1))];
+        assert!(three.pop().is_some_and(|third| third.is_none()));
+        crowd.follow(1, |peer| (peer != self::peer(9)).then_some(peer));
+        three.pop();
+        assert!(crowd.enter(peer(1)).is_none(), "one of it is still open");
+        let exempt: Vec<_> = (0..9).map(|_| crowd.enter(peer(9))).collect();
+        assert!(exempt.iter().all(Option::is_some));
+        drop((early, three));
+        assert!(crowd.enter(peer(1)).is_some());
+    }
 }

@@ -2,10 +2,12 @@
 //! taken for the retry of an earlier one that was answered.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::{Caller, Identity};
+
+use crate::sync::lock;
 
 /// How many refusals are remembered.
 const MAX_REFUSALS: usize = 10_000;
@@ -42,7 +44,7 @@ impl Refusals {
 
     /// Notes a refusal at `now`, on the wall clock.
     pub fn note(&self, of: RefusedAs, now: Duration) {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = lock(&self.0);
         noted.last.insert(of.clone(), now);
         noted.order.push_back((of, now));
         while noted.order.len() > MAX_REFUSALS {
@@ -56,7 +58,7 @@ impl Refusals {
 
     /// When a request like this one, or any of its caller's, may last have been refused.
     pub fn last(&self, caller: &Caller, fingerprint: &Identity) -> Duration {
-        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = lock(&self.0);
         let keys = [RefusedAs::Caller(caller.clone()), RefusedAs::Fingerprint(*fingerprint)];
         let last = keys.iter().filter_map(|key| noted.last.get(key)).max();
         last.copied().unwrap_or_default().max(noted.forgotten_until)

@@ -148,10 +148,15 @@ mod tests {
     }"#;
 
     async fn asked(status: StatusCode, body: &str) -> Result<Listing, Error> {
-        let reply =
-            Reply { status, is_json: true, body: Bytes::copy_from_slice(body.as_bytes()), key: 0 };
+        let reply = Reply {
+            status,
+            is_json: true,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            key: 0,
+            video: None,
+        };
         ask(service_fn(move |asked: Ask| {
-            assert!(matches!(asked.what, What::Billing) && asked.departure.is_none());
+            assert!(matches!(asked.what, What::Billing) && asked.before_send.is_none());
             let reply = reply.clone();
             async move { Ok(reply) }
         }))

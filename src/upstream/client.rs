@@ -5,43 +5,37 @@
 //! hands it back untouched, the proof that no byte of it was sent.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT,
-};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::time::timeout;
-use tower::Service;
 use tracing::warn;
 use url::Url;
 
-use super::connect::Connector;
+use super::connect::{self, Connector};
 use super::connection::{Connection, Failed};
 use super::pool::Pool;
-use super::{Attempt, Error, Reply, Unread, What, reply};
+use super::{Attempt, Error, Reply, Transport, Unread, What, reply};
 use crate::clock;
 use crate::config::{Gateway, Key};
 use crate::contract::wire;
 use crate::redact::Redactor;
 
 /// The largest reply that is kept, in bytes.
-const LARGEST_REPLY: usize = 4 * 1_024 * 1_024;
-/// How long a chosen connection may wait for the last word.
-const LONGEST_WORD: Duration = Duration::from_millis(500);
+const MAX_REPLY: usize = 4 * 1_024 * 1_024;
+/// How long a chosen connection may wait for its attempt to be authorized.
+const MAX_AUTHORIZE: Duration = Duration::from_millis(500);
 /// A larger chat has a connection of its own: a gateway may refuse it before it is complete, and on a
 /// used connection that could be a second reply to an earlier request, so its outcome would be unknown.
 /// This much goes out in one write, however small the kernel's send buffer still is.
 const MAX_POOLED_BODY: usize = 16 * 1_024;
 /// The deadline of a question that buys nothing.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 
 /// One core's client. Clones share its connections.
 #[derive(Clone)]
@@ -100,38 +94,24 @@ impl Client {
 
 /// The headers of every request with this key, made once.
 fn head(base: &Url, key: &Key) -> io::Result<HeaderMap> {
-    let text = |text: &str| HeaderValue::from_str(text).map_err(io::Error::other);
-    let mut bearer = text(&format!("Bearer {}", key.expose()))?;
+    let bearer = format!("Bearer {}", key.expose());
+    let mut bearer = HeaderValue::from_str(&bearer).map_err(io::Error::other)?;
     bearer.set_sensitive(true);
-    let mut head = HeaderMap::with_capacity(6);
-    head.insert(HOST, text(&base[url::Position::BeforeHost..url::Position::AfterPort])?);
+    let mut head = connect::head(base)?;
     head.insert(AUTHORIZATION, bearer);
     head.insert(ACCEPT, HeaderValue::from_static("application/json"));
-    head.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     head.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    head.insert(USER_AGENT, HeaderValue::from_static(AGENT));
     Ok(head)
 }
 
-impl Service<Attempt> for Client {
-    type Response = Reply;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, attempt: Attempt) -> Self::Future {
-        let shared = Arc::clone(&self.shared);
-        Box::pin(async move {
-            let outcome = shared.attempt(&attempt).await;
-            if let Err(error) = &outcome {
-                // The gateway's words are not in it: they could hold a key.
-                warn!(%error, "the gateway did not answer as promised");
-            }
-            outcome
-        })
+impl Transport for Client {
+    async fn send(&self, attempt: Attempt) -> Result<Reply, Error> {
+        let outcome = self.shared.attempt(&attempt).await;
+        if let Err(error) = &outcome {
+            // The gateway's words are not in it: they could hold a key.
+            warn!(%error, "the gateway did not answer as promised");
+        }
+        outcome
     }
 }
 
@@ -150,9 +130,9 @@ impl Shared {
         };
         if let Some(connection) = pooled {
             let chosen = clock::now();
-            depart(attempt).await?;
-            // The last word may have waited for the ledger, and the gateway meanwhile hung up.
-            let is_fresh = clock::now().duration_since(chosen) < LONGEST_WORD;
+            authorize(attempt).await?;
+            // The ledger may have taken long, and the gateway meanwhile hung up.
+            let is_fresh = clock::now().duration_since(chosen) < MAX_AUTHORIZE;
             if is_fresh && connection.is_ready() {
                 match self.exchange(connection, request, attempt).await {
                     Sent::Yes(outcome) => {
@@ -167,7 +147,7 @@ impl Shared {
             }
         }
         let connection = self.connector.connect().await?;
-        depart(attempt).await?;
+        authorize(attempt).await?;
         match self.exchange(connection, request, attempt).await {
             Sent::Yes(outcome) => outcome,
             Sent::No(_) => Err(Error::NotTaken),
@@ -217,7 +197,7 @@ impl Shared {
             let response = match connection.send(request).await {
                 Ok(response) => response,
                 Err(Failed::Unsent(untouched)) => return Sent::No(untouched),
-                Err(Failed::Lost(error)) => return Sent::Yes(Err(Error::Lost(error))),
+                Err(lost @ Failed::Lost(_)) => return Sent::Yes(Err(lost.into())),
             };
             let outcome = self.read(response, attempt).await;
             match outcome {
@@ -244,21 +224,19 @@ impl Shared {
         reply::judge_head(head.status, &head.headers, attempt.key)?;
         let body = collect(body).await.map_err(Error::Lost)?;
         let body = self.redactor.bytes(body);
-        if body.len() > LARGEST_REPLY {
+        if body.len() > MAX_REPLY {
             let is_paid = attempt.ask.what.is_purchase() && head.status.is_success();
-            return Err(Error::TooLarge(match is_paid {
-                true => Unread::cut(&body),
-                false => Unread::default(),
-            }));
+            let unread = if is_paid { Unread::cut(&body) } else { Unread::default() };
+            return Err(Error::TooLarge(unread));
         }
-        reply::judge_body(&attempt.ask.what, head.status, body, attempt.key)
+        Reply::read(&attempt.ask.what, head.status, body, attempt.key)
     }
 }
 
 /// The body, or more of its beginning than is taken.
 async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
     let (mut first, mut all) = (Bytes::new(), BytesMut::new());
-    while first.len().max(all.len()) <= LARGEST_REPLY {
+    while first.len().max(all.len()) <= MAX_REPLY {
         let Some(frame) = body.frame().await.transpose()? else { break };
         let Ok(data) = frame.into_data() else { continue };
         // Most come in one piece, which is not copied.
@@ -274,9 +252,9 @@ async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
-async fn depart(attempt: &Attempt) -> Result<(), Error> {
-    match &attempt.ask.departure {
-        Some(departure) => departure.depart().await.map_err(Error::Stayed),
+async fn authorize(attempt: &Attempt) -> Result<(), Error> {
+    match &attempt.ask.before_send {
+        Some(before_send) => before_send.authorize().await.map_err(Error::Aborted),
         None => Ok(()),
     }
 }

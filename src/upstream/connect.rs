@@ -1,9 +1,15 @@
-//! Opens connections to the gateway: TCP, and TLS with the system's trust anchors.
+//! Opens connections: TCP, and TLS with the system's trust anchors; and asks over them without our key,
+//! where no gateway is asked.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -12,7 +18,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::Url;
 
 use super::Error;
-use super::connection::Connection;
+use super::connection::{Connection, Failed};
 
 /// Where the gateway is.
 #[derive(Clone)]
@@ -60,6 +66,37 @@ impl Connector {
             Some((tls, name)) => Connection::over(tls.connect(name.clone(), tcp).await?).await,
         }
     }
+}
+
+/// The headers of every request of ours to a server.
+pub(super) fn head(server: &Url) -> io::Result<HeaderMap> {
+    let host = &server[url::Position::BeforeHost..url::Position::AfterPort];
+    let agent = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+    Ok(HeaderMap::from_iter([
+        (HOST, HeaderValue::from_str(host).map_err(io::Error::other)?),
+        (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
+        (USER_AGENT, HeaderValue::from_static(agent)),
+    ]))
+}
+
+/// Asks for a public address over a connection to its server: without our key, and without following
+/// anything. The body of the reply streams.
+pub(super) async fn fetch(
+    connection: &mut Connection,
+    address: &Url,
+    method: Method,
+    more: HeaderMap,
+) -> Result<Response<Incoming>, Failed> {
+    let target = &address[url::Position::BeforePath..url::Position::AfterQuery];
+    let (Ok(target), Ok(mut head)) = (target.parse(), head(address)) else {
+        return Err(Failed::Unsent(None));
+    };
+    head.extend(more);
+    let mut request = Request::new(Full::<Bytes>::default());
+    *request.method_mut() = method;
+    *request.uri_mut() = target;
+    *request.headers_mut() = head;
+    connection.send(request).await
 }
 
 /// One for the process: trust anchors are parsed once, and TLS sessions are resumed, so that a further

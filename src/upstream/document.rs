@@ -5,18 +5,14 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, HOST, HeaderValue, USER_AGENT,
-};
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_ENCODING, HeaderValue};
+use http::{HeaderMap, Method, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 use url::Url;
 
-use super::connect::Connector;
+use super::connect::{self, Connector};
 use super::connection::Failed;
-
-const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 
 /// What was fetched.
 #[derive(Clone, Debug)]
@@ -66,7 +62,10 @@ pub async fn fetch(
 async fn whole(address: &Url, largest: usize, patience: Duration) -> Result<Document, Unfetched> {
     let connector = Connector::new(address, patience).map_err(Unfetched::Unreachable)?;
     let mut connection = connector.open().await.map_err(Unfetched::Unreachable)?;
-    let reply = connection.send(request(address)?).await.map_err(|failed| match failed {
+    let json = HeaderValue::from_static("application/jwk-set+json, application/json");
+    let accept = HeaderMap::from_iter([(ACCEPT, json)]);
+    let fetched = connect::fetch(&mut connection, address, Method::GET, accept).await;
+    let reply = fetched.map_err(|failed| match failed {
         Failed::Unsent(_) => Unfetched::Unreachable(io::ErrorKind::ConnectionAborted.into()),
         Failed::Lost(error) => Unfetched::Lost(error),
     })?;
@@ -85,21 +84,6 @@ async fn whole(address: &Url, largest: usize, patience: Duration) -> Result<Docu
         }
     })?;
     Ok(Document { body: body.to_bytes(), fresh_for: fresh_for(&head.headers) })
-}
-
-fn request(address: &Url) -> Result<Request<Full<Bytes>>, Unfetched> {
-    let invalid = |_| Unfetched::Unreachable(io::ErrorKind::InvalidInput.into());
-    let mut request = Request::new(Full::default());
-    let target = &address[url::Position::BeforePath..url::Position::AfterQuery];
-    *request.uri_mut() =
-        target.parse().map_err(|_| Unfetched::Unreachable(io::ErrorKind::InvalidInput.into()))?;
-    let host = &address[url::Position::BeforeHost..url::Position::AfterPort];
-    let headers = request.headers_mut();
-    headers.insert(HOST, HeaderValue::from_str(host).map_err(invalid)?);
-    headers.insert(ACCEPT, HeaderValue::from_static("application/jwk-set+json, application/json"));
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-    Ok(request)
 }
 
 /// `max-age` (RFC 9111); nothing at all where it may not be kept.

@@ -11,7 +11,8 @@ use crate::problem::{
     OUTCOME_UNKNOWN, OVERLOADED, Problem, WINDOW_EXHAUSTED,
 };
 
-use super::{Stay, Unread};
+use super::connection::Failed;
+use super::{Abort, Unread};
 
 /// What went wrong. [`Error::charged`] says what it means for the money.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +67,7 @@ pub enum Error {
     Draining,
     /// It was held back before the first byte.
     #[error("it was not sent: {0:?}")]
-    Stayed(Stay),
+    Aborted(Abort),
 }
 
 /// How long a caller is told to wait after a 429 that named no time: the reported window (2.3).
@@ -74,71 +75,67 @@ const UNTOLD_WAIT: Duration = Duration::from_secs(60);
 /// How long a caller is told to wait when a call was held back here.
 const UNSENT_WAIT: Duration = Duration::from_secs(5);
 
+/// What an error means.
+struct Meaning {
+    /// What is known of the charge of a purchase that ended so.
+    charged: Charged,
+    /// Whether some of it may have reached the gateway.
+    was_sent: bool,
+    /// What a caller is told where nothing was charged.
+    kind: &'static Kind,
+    /// How long the caller is told to wait.
+    wait: Option<Duration>,
+}
+
 impl Error {
+    #[rustfmt::skip]
+    fn meaning(&self) -> Meaning {
+        use Charged::{No, Unknown};
+        let (charged, was_sent, kind, wait) = match self {
+            Self::Unreachable(_)                => (No, false, &GATEWAY_UNREACHABLE, None),
+            Self::NotTaken                      => (No, false, &GATEWAY_UNREACHABLE, None),
+            Self::Lost(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::Late(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::Status(_)                     => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::Encoded                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::TooLarge(_)                   => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            // A 2xx that cannot be read may be a page of something in between: it proves no charge.
+            Self::Unreadable(..)                => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::KeyRefused { .. }             => (No, true, &GATEWAY_KEY_REJECTED, None),
+            Self::NoKeyLeft                     => (No, true, &GATEWAY_KEY_REJECTED, None),
+            Self::Throttled { retry_after }     => (No, true, &WINDOW_EXHAUSTED, Some(retry_after.unwrap_or(UNTOLD_WAIT))),
+            Self::WindowFull { retry_after }    => (No, false, &WINDOW_EXHAUSTED, Some(*retry_after)),
+            Self::Draining                      => (No, false, &DRAINING, Some(UNSENT_WAIT)),
+            // Whoever asked is gone; an identical purchase that joins just now may still read this.
+            Self::Aborted(Abort::Cancelled)     => (No, false, &OVERLOADED, Some(UNSENT_WAIT)),
+            Self::Aborted(Abort::Unrecorded)    => (No, false, &LEDGER_UNAVAILABLE, Some(UNSENT_WAIT)),
+            Self::Aborted(Abort::OtherAccount)  => (No, false, &LEDGER_UNAVAILABLE, Some(UNTOLD_WAIT)),
+        };
+        Meaning { charged, was_sent, kind, wait }
+    }
+
     /// What is known of the charge of a purchase that ended so.
     pub fn charged(&self) -> Charged {
-        match self {
-            Self::Unreachable(_)
-            | Self::NotTaken
-            | Self::KeyRefused { .. }
-            | Self::NoKeyLeft
-            | Self::Throttled { .. }
-            | Self::WindowFull { .. }
-            | Self::Draining
-            | Self::Stayed(_) => Charged::No,
-            // A 2xx that cannot be read may be a page of something in between: it proves no charge.
-            Self::Unreadable(..)
-            | Self::Lost(_)
-            | Self::Late(_)
-            | Self::Status(_)
-            | Self::Encoded
-            | Self::TooLarge(_) => Charged::Unknown,
-        }
+        self.meaning().charged
+    }
+
+    /// Whether some of it may have reached the gateway.
+    pub(super) fn was_sent(&self) -> bool {
+        self.meaning().was_sent
     }
 
     /// What came of a reply that may have been paid for and cannot be read.
     pub fn unread(&self) -> Option<&Bytes> {
-        match self {
-            Self::Unreadable(_, unread) | Self::TooLarge(unread) => unread.body(),
-            Self::Unreachable(_)
-            | Self::NotTaken
-            | Self::Lost(_)
-            | Self::Late(_)
-            | Self::Status(_)
-            | Self::Encoded
-            | Self::KeyRefused { .. }
-            | Self::NoKeyLeft
-            | Self::Throttled { .. }
-            | Self::WindowFull { .. }
-            | Self::Draining
-            | Self::Stayed(_) => None,
+        if let Self::Unreadable(_, unread) | Self::TooLarge(unread) = self {
+            return unread.body();
         }
-    }
-
-    /// Whether nothing of it can have reached the gateway.
-    pub(super) fn was_never_sent(&self) -> bool {
-        match self {
-            Self::Unreachable(_)
-            | Self::NotTaken
-            | Self::WindowFull { .. }
-            | Self::Draining
-            | Self::Stayed(_) => true,
-            Self::KeyRefused { .. }
-            | Self::NoKeyLeft
-            | Self::Throttled { .. }
-            | Self::Unreadable(..)
-            | Self::Lost(_)
-            | Self::Late(_)
-            | Self::Status(_)
-            | Self::Encoded
-            | Self::TooLarge(_) => false,
-        }
+        None
     }
 
     /// What a buyer is told. The cause is for the log.
     pub fn of_purchase(&self) -> Problem {
         match self.charged() {
-            Charged::No => self.free(),
+            Charged::No => self.of_read(),
             charged @ (Charged::Yes | Charged::Unknown) => {
                 Problem::new(&OUTCOME_UNKNOWN).charged(charged)
             }
@@ -147,51 +144,25 @@ impl Error {
 
     /// What somebody who only asked is told: nothing was bought, whatever went wrong.
     pub fn of_read(&self) -> Problem {
-        self.free()
-    }
-
-    fn free(&self) -> Problem {
-        let problem = Problem::new(self.free_kind());
-        match self {
-            Self::Throttled { retry_after } => {
-                problem.retry_after(retry_after.unwrap_or(UNTOLD_WAIT))
-            }
-            Self::WindowFull { retry_after } => problem.retry_after(*retry_after),
-            Self::Unreachable(_)
-            | Self::NotTaken
-            | Self::Lost(_)
-            | Self::Late(_)
-            | Self::Status(_)
-            | Self::Encoded
-            | Self::TooLarge(_)
-            | Self::Unreadable(..)
-            | Self::KeyRefused { .. }
-            | Self::NoKeyLeft => problem,
-            Self::Stayed(Stay::OtherAccount) => problem
-                .detail(
-                    "the gateway's key belongs to another account than the ledger of this server",
-                )
-                .retry_after(UNTOLD_WAIT),
-            Self::Draining | Self::Stayed(_) => problem.retry_after(UNSENT_WAIT),
+        let Meaning { kind, wait, .. } = self.meaning();
+        let mut problem = Problem::new(kind);
+        if let Self::Aborted(Abort::OtherAccount) = self {
+            problem = problem.detail(
+                "the gateway's key belongs to another account than the ledger of this server",
+            );
+        }
+        match wait {
+            Some(wait) => problem.retry_after(wait),
+            None => problem,
         }
     }
+}
 
-    fn free_kind(&self) -> &'static Kind {
-        match self {
-            Self::Throttled { .. } | Self::WindowFull { .. } => &WINDOW_EXHAUSTED,
-            Self::Draining => &DRAINING,
-            Self::KeyRefused { .. } | Self::NoKeyLeft => &GATEWAY_KEY_REJECTED,
-            Self::Stayed(Stay::Unrecorded | Stay::OtherAccount) => &LEDGER_UNAVAILABLE,
-            // Whoever asked is gone; a twin that comes just now may still read this.
-            Self::Stayed(Stay::Abandoned) => &OVERLOADED,
-            Self::Unreachable(_)
-            | Self::NotTaken
-            | Self::Lost(_)
-            | Self::Late(_)
-            | Self::Status(_)
-            | Self::Encoded
-            | Self::TooLarge(_)
-            | Self::Unreadable(..) => &GATEWAY_UNREACHABLE,
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Unsent(_) => Self::NotTaken,
+            Failed::Lost(error) => Self::Lost(error),
         }
     }
 }

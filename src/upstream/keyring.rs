@@ -1,24 +1,12 @@
-//! Picks the key for each ask: the one that it prefers, else the first that the gateway is not known
-//! to refuse.
-//!
-//! A 401 is taken to be free (a guess that the contract's rules for keys suggest: 5.8, 5.9), so the
-//! same ask goes on with the next key. A refused key is parked and probed again later, ever less
+//! Remembers which keys the gateway refuses. A refused key is parked and probed again later, ever less
 //! often, by one ask at a time.
 
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
-use tracing::warn;
-
-use super::{Ask, Attempt, Error, Reply};
-use crate::clock::{self, Instant};
+use crate::clock::Instant;
 
 const FIRST_PARK: Duration = Duration::from_secs(1);
-const LONGEST_PARK: Duration = Duration::from_secs(60);
+const MAX_PARK: Duration = Duration::from_secs(60);
 
 /// The state of every key, shared by every core. Decisions only: the time is passed in.
 #[derive(Debug)]
@@ -36,6 +24,20 @@ impl Ring {
     /// A ring of `keys` keys that nobody has refused yet.
     pub fn new(keys: usize) -> Self {
         Self { keys: vec![State::Good; keys] }
+    }
+
+    /// The next key to try: the preferred one while nobody refuses it, else the first from `from` on.
+    pub(super) fn next(
+        &mut self,
+        preferred: Option<usize>,
+        from: &mut usize,
+        now: Instant,
+    ) -> Option<usize> {
+        preferred.filter(|place| self.is_good(*place)).or_else(|| {
+            let picked = self.pick(*from, now)?;
+            *from = picked + 1;
+            Some(picked)
+        })
     }
 
     /// The first key from `from` on that may be tried. A parked key whose time has come is handed
@@ -57,17 +59,17 @@ impl Ring {
         matches!(self.keys.get(place), Some(State::Good))
     }
 
-    fn refused(&mut self, place: usize, now: Instant) {
+    pub(super) fn refused(&mut self, place: usize, now: Instant) {
         if let Some(state) = self.keys.get_mut(place) {
             let park = match *state {
                 State::Good => FIRST_PARK,
                 State::Parked { next_park, .. } => next_park,
             };
-            *state = State::Parked { until: now + park, next_park: (park * 2).min(LONGEST_PARK) };
+            *state = State::Parked { until: now + park, next_park: (park * 2).min(MAX_PARK) };
         }
     }
 
-    fn accepted(&mut self, place: usize) {
+    pub(super) fn accepted(&mut self, place: usize) {
         if let Some(state) = self.keys.get_mut(place) {
             *state = State::Good;
         }
@@ -79,79 +81,17 @@ impl Ring {
     }
 }
 
-/// See the file's documentation.
-#[derive(Clone, Debug)]
-pub struct Keyring<S> {
-    inner: S,
-    ring: Arc<Mutex<Ring>>,
-}
-
-/// Asks with the keys of `ring`.
-pub fn layer<S>(ring: Arc<Mutex<Ring>>) -> impl Layer<S, Service = Keyring<S>> + Clone {
-    layer_fn(move |inner| Keyring { inner, ring: Arc::clone(&ring) })
-}
-
-impl<S> Service<Ask> for Keyring<S>
-where
-    S: Service<Attempt, Response = Reply, Error = Error> + Clone + Send + 'static,
-    S::Future: Send,
-{
-    type Response = Reply;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, ask: Ask) -> Self::Future {
-        // Take the service that was polled ready, and leave its clone behind.
-        let spare = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, spare);
-        let ring = Arc::clone(&self.ring);
-        let decide = move |decision: &mut dyn FnMut(&mut Ring)| {
-            decision(&mut ring.lock().unwrap_or_else(PoisonError::into_inner));
-        };
-        Box::pin(async move {
-            let (mut from, since) = (0, clock::now());
-            let mut prefer = ask.prefer;
-            loop {
-                let mut picked = None;
-                decide(&mut |ring| {
-                    let preferred = prefer.take().filter(|place| ring.is_good(*place));
-                    picked = preferred.or_else(|| {
-                        let picked = ring.pick(from, clock::now())?;
-                        from = picked + 1;
-                        Some(picked)
-                    });
-                });
-                let Some(key) = picked else { return Err(Error::NoKeyLeft) };
-                std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
-                let outcome = inner.call(Attempt { ask: ask.clone(), key, since }).await;
-                match outcome {
-                    Err(Error::KeyRefused { .. }) => {
-                        decide(&mut |ring| ring.refused(key, clock::now()));
-                        warn!(key = key + 1, "the gateway refuses this key of the ring");
-                    }
-                    Ok(reply) => {
-                        decide(&mut |ring| ring.accepted(key));
-                        return Ok(reply);
-                    }
-                    Err(other) => return Err(other),
-                }
-            }
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use bytes::Bytes;
     use http::StatusCode;
-    use tower::{ServiceExt, service_fn};
 
     use super::*;
-    use crate::upstream::What;
+    use crate::clock;
+    use crate::upstream::window::tests::wide;
+    use crate::upstream::{Ask, Attempt, Error, Gateway, Reply, What};
 
     /// The keys that were tried for an ask that prefers one, where the gateway refuses these.
     async fn tried(
@@ -161,14 +101,16 @@ mod tests {
     ) -> Vec<usize> {
         let tried = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&tried);
-        let gateway = service_fn(move |Attempt { key, .. }: Attempt| {
+        let transport = move |Attempt { key, .. }: Attempt| {
             seen.lock().unwrap().push(key);
-            let reply = Reply { status: StatusCode::OK, is_json: true, body: Bytes::new(), key };
+            let (status, body) = (StatusCode::OK, Bytes::new());
+            let reply = Reply { status, is_json: true, body, key, video: None };
             let refused = refuses.contains(&key);
             async move { if refused { Err(Error::KeyRefused { key }) } else { Ok(reply) } }
-        });
-        let ask = Ask { prefer: Some(prefer), ..Ask::free(What::Billing) };
-        layer(Arc::clone(ring)).layer(gateway).oneshot(ask).await.ok();
+        };
+        let (ring, max_wait) = (Arc::clone(ring), Duration::ZERO);
+        let gateway = Gateway { ring, window: wide(), max_wait, transport };
+        gateway.ask(Ask { prefer: Some(prefer), ..Ask::free(What::Billing) }).await.ok();
         let tried = tried.lock().unwrap();
         tried.clone()
     }

@@ -3,23 +3,19 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST,
-    HeaderName, HeaderValue, LAST_MODIFIED, RANGE, USER_AGENT,
+    CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName,
+    HeaderValue, LAST_MODIFIED, RANGE,
 };
-use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 use url::Url;
 
 use super::Error;
-use super::connect::Connector;
-use super::connection::Failed;
+use super::connect::{Connector, fetch};
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-const AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 /// What of the reply's head reaches the caller.
 const PASSED: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
 /// How files of these types end; those of any other end as the first.
@@ -63,25 +59,9 @@ impl Media {
     ) -> Result<Response<Incoming>, Error> {
         let connector = Connector::new(address, self.patience).map_err(Error::Unreachable)?;
         let mut connection = connector.connect().await?;
-        let mut request = Request::new(Full::<Bytes>::default());
-        *request.method_mut() = method;
-        let target = &address[url::Position::BeforePath..url::Position::AfterQuery];
-        *request.uri_mut() = target.parse().map_err(|_| Error::NotTaken)?;
-        let host = &address[url::Position::BeforeHost..url::Position::AfterPort];
-        let headers = request.headers_mut();
-        headers.insert(HOST, HeaderValue::from_str(host).map_err(|_| Error::NotTaken)?);
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        if let Some(range) = range {
-            headers.insert(RANGE, range.clone());
-        }
-        let sent = timeout(HEAD_TIMEOUT, connection.send(request)).await;
-        let reply =
-            sent.map_err(|_elapsed| Error::Late(HEAD_TIMEOUT))?.map_err(|failed| match failed {
-                Failed::Unsent(_) => Error::NotTaken,
-                Failed::Lost(error) => Error::Lost(error),
-            })?;
-        only_video(reply)
+        let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
+        let fetched = timeout(HEAD_TIMEOUT, fetch(&mut connection, address, method, range)).await;
+        only_video(fetched.map_err(|_elapsed| Error::Late(HEAD_TIMEOUT))??)
     }
 }
 

@@ -10,11 +10,11 @@ mod connect;
 mod connection;
 pub mod document;
 mod error;
+mod gateway;
 pub mod keyring;
 pub mod media;
 mod pool;
 mod reply;
-mod unread;
 pub mod window;
 
 use std::pin::Pin;
@@ -26,16 +26,16 @@ use http::Method;
 use crate::clock::Instant;
 
 pub use error::Error;
-pub use reply::Reply;
-pub use unread::Unread;
+pub use gateway::{Gateway, Transport};
+pub use reply::{Reply, Unread};
 
 /// What is asked of the gateway.
 #[derive(Clone)]
 pub struct Ask {
     /// Which endpoint, and what goes with it.
     pub what: What,
-    /// Who has the last word before the first byte; nobody for what costs nothing.
-    pub departure: Option<Arc<dyn Departure>>,
+    /// Authorizes or cancels it before the first byte; nothing does where it costs nothing.
+    pub before_send: Option<Arc<dyn BeforeSend>>,
     /// For whom it is asked: those who wait for the window take turns. Empty is tollgate itself.
     pub caller: Arc<str>,
     /// The place in the ring of the key to try first, if any.
@@ -47,7 +47,7 @@ pub struct Ask {
 impl Ask {
     /// A question of tollgate's own, which costs nothing.
     pub fn free(what: What) -> Self {
-        Self { what, departure: None, caller: "".into(), prefer: None, is_patient: false }
+        Self { what, before_send: None, caller: "".into(), prefer: None, is_patient: false }
     }
 
     /// The same, which waits for its turn however long that takes.
@@ -57,21 +57,20 @@ impl Ask {
     }
 }
 
-/// The last word before the first byte of a purchase goes out: the connection is there, and nothing
-/// was sent. It may be asked again for a further attempt after a refusal that was free.
-pub trait Departure: Send + Sync {
-    /// Lets it go, or not.
-    fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>>;
+/// Decides right before the first byte: the connection is there, and nothing was sent.
+pub trait BeforeSend: Send + Sync {
+    /// Lets an attempt go, or not. It is asked again for a further attempt after a refusal that was free.
+    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>>;
 
     /// Resolves when nobody waits for it any more.
-    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
-/// Why a purchase is not sent after all.
+/// Why an ask is not sent after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stay {
+pub enum Abort {
     /// Nobody waits for it any more who may buy it.
-    Abandoned,
+    Cancelled,
     /// It could not be recorded as sent.
     Unrecorded,
     /// The gateway's account is known to be another one than the ledger's.

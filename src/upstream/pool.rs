@@ -4,13 +4,14 @@
 //! caller's reply another's that way.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::sleep_until;
 
 use super::connection::Connection;
 use crate::clock::{self, Instant};
+use crate::sync::lock;
 
 /// How long a connection may be idle. A gateway closes idle connections when it likes, and a purchase
 /// that meets such a close looks as if it had been charged.
@@ -46,7 +47,7 @@ struct Idle {
 impl Pool {
     /// The connection that this caller used last, if it is young and alive.
     pub(super) fn take(&self, caller: &str) -> Option<Connection> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state.expire(clock::now());
         loop {
             let place = state.idle.iter().rposition(|idle| &*idle.caller == caller)?;
@@ -64,7 +65,7 @@ impl Pool {
         }
         connection.rest();
         let now = clock::now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.rests_until.is_some_and(|until| now < until) {
             return;
         }
@@ -80,7 +81,7 @@ impl Pool {
 
     /// A kept connection died under a request: none is kept for a while.
     pub(super) fn rest(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state.idle.clear();
         state.rests_until = Some(clock::now() + REST);
     }
@@ -93,7 +94,7 @@ impl Pool {
     }
 
     fn next_expiry(&self) -> Option<Instant> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state.expire(clock::now());
         let next = state.idle.front().map(|idle| idle.since + MAX_IDLE);
         state.is_swept = next.is_some();

@@ -1,5 +1,6 @@
 //! Reads what the gateway answered: which replies a caller may have, and what the others mean.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,7 +8,8 @@ use http::header::{CONTENT_ENCODING, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use serde::de::IgnoredAny;
 
-use super::{Error, Unread, What};
+use super::{Error, What};
+use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 
 /// An answer of the gateway that may be passed on: a success as the contract promises it, or a
@@ -22,6 +24,41 @@ pub struct Reply {
     pub body: Bytes,
     /// The place in the ring of the key that was used.
     pub key: usize,
+    /// What an accepted video's order became: read here, once.
+    pub video: Option<VideoAccepted>,
+}
+
+impl Reply {
+    /// Reads a body: a refusal may have any, a success the one that the contract promises. It passes
+    /// unchanged.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`]
+    pub fn read(what: &What, status: StatusCode, body: Bytes, key: usize) -> Result<Self, Error> {
+        let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
+        if !status.is_success() {
+            return Ok(Self { status, is_json, body, key, video: None });
+        }
+        let video = match what {
+            What::Video(_) => VideoAccepted::read(&body),
+            What::Chat(_) | What::VideoStatus { .. } | What::Billing | What::Other { .. } => None,
+        };
+        let is_as_promised = match what {
+            What::Chat(_) | What::VideoStatus { .. } | What::Billing => is_object(&body),
+            // Guess: these keep to what all of the contract's endpoints do, and answer in JSON (4).
+            What::Other { .. } => true,
+            What::Video(_) => video.is_some(),
+        };
+        if !(is_json && is_as_promised) {
+            return Err(Error::Unreadable(status, Unread::whole(&body)));
+        }
+        Ok(Self { status, is_json, body, key, video })
+    }
+
+    /// The credit that is left, where it says so (2.5).
+    pub fn balance(&self) -> Option<Usd> {
+        self.video.as_ref().and_then(|video| video.balance)
+    }
 }
 
 /// What the gateway refuses for good. Guess: these cost nothing (the contract shows no such errors).
@@ -36,7 +73,7 @@ pub(super) const REFUSALS: &[StatusCode] = &[
 ];
 
 /// A gateway that asks for more than this is asked again all the same.
-const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
+const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 /// What the head alone decides, before the body is read.
 pub(super) fn judge_head(status: StatusCode, headers: &HeaderMap, key: usize) -> Result<(), Error> {
@@ -49,30 +86,7 @@ pub(super) fn judge_head(status: StatusCode, headers: &HeaderMap, key: usize) ->
         _ => return Err(Error::Status(status)),
     }
     let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
-    match headers.get_all(CONTENT_ENCODING).iter().all(plain) {
-        true => Ok(()),
-        false => Err(Error::Encoded),
-    }
-}
-
-/// What the body adds. Only its shape is read; it passes unchanged.
-pub(super) fn judge_body(
-    what: &What,
-    status: StatusCode,
-    body: Bytes,
-    key: usize,
-) -> Result<Reply, Error> {
-    let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
-    let as_promised = match what {
-        What::Chat(_) | What::VideoStatus { .. } | What::Billing => is_object(&body),
-        // Guess: these keep to what all of the contract's endpoints do, and answer in JSON (4).
-        What::Other { .. } => true,
-        What::Video(_) => serde_json::from_slice::<VideoAccepted<'_>>(&body).is_ok(),
-    };
-    match status.is_success() && !(is_json && as_promised) {
-        true => Err(Error::Unreadable(status, Unread::whole(&body))),
-        false => Ok(Reply { status, is_json, body, key }),
-    }
+    if headers.get_all(CONTENT_ENCODING).iter().all(plain) { Ok(()) } else { Err(Error::Encoded) }
 }
 
 fn is_object(body: &[u8]) -> bool {
@@ -82,7 +96,39 @@ fn is_object(body: &[u8]) -> bool {
 /// Seconds only: an HTTP date would need the gateway's clock to agree with ours.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
+    Some(Duration::from_secs(seconds).min(MAX_WAIT))
+}
+
+/// How much of an unreadable reply is kept, in bytes.
+const MAX_UNREAD: usize = 1 << 20;
+/// Where a reply was cut, a key could have been cut in two, and half of one is not found.
+const MAX_LOOK: usize = 4_096;
+
+/// The beginning of a reply that was paid for and that nobody can read, without our keys. It is never printed: it may hold what a caller said.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Unread(Bytes);
+
+impl Unread {
+    /// A whole body, in which no key is left.
+    pub fn whole(body: &Bytes) -> Self {
+        Self(body.slice(..body.len().min(MAX_UNREAD)))
+    }
+
+    /// The beginning of one that is larger than tollgate takes.
+    pub(super) fn cut(beginning: &Bytes) -> Self {
+        Self(beginning.slice(..beginning.len().saturating_sub(MAX_LOOK).min(MAX_UNREAD)))
+    }
+
+    /// What there is; nothing where it was empty, or never read.
+    pub fn body(&self) -> Option<&Bytes> {
+        Some(&self.0).filter(|body| !body.is_empty())
+    }
+}
+
+impl fmt::Debug for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unread({} bytes)", self.0.len())
+    }
 }
 
 #[cfg(test)]
@@ -127,9 +173,9 @@ mod tests {
             (other(), "<html>", false),
         ] {
             let body = Bytes::from_static(body.as_bytes());
-            let judged = judge_body(&what, StatusCode::OK, body.clone(), 0);
+            let judged = Reply::read(&what, StatusCode::OK, body.clone(), 0);
             assert_eq!(judged.is_ok(), passes, "{body:?}");
-            assert!(judge_body(&what, StatusCode::BAD_REQUEST, body, 0).is_ok());
+            assert!(Reply::read(&what, StatusCode::BAD_REQUEST, body, 0).is_ok());
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::problem::Problem;
 
 /// Who wants to sign in shows this; whether it is a member's is not known yet.
 pub struct LogIn {
-    /// The token as it was typed, without blanks around it.
     pub token: Zeroizing<String>,
 }
 

@@ -4,8 +4,7 @@ use bytes::Bytes;
 use serde::de::MapAccess;
 
 use super::json::{self, Entry, Members, Unknown};
-use super::rule::Faults;
-use super::text::shown;
+use super::query::no_query;
 use super::{Checked, Order, Paid};
 use crate::contract::money::Usd;
 use crate::problem::Problem;
@@ -28,25 +27,6 @@ pub fn passthrough(
         toll,
         body: Bytes::copy_from_slice(payload.trim_ascii()),
     }))
-}
-
-/// Sees that there is no query: none would be passed on.
-///
-/// Errors: 422 `invalid_request`; its pointers name the parameters.
-pub fn no_query(query: Option<&str>) -> Result<(), Problem> {
-    let mut faults = Faults::default();
-    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let name = pair.split_once('=').map_or(pair, |(name, _)| name);
-        faults.push(
-            format_args!("/{}", shown(name).replace('~', "~0").replace('/', "~1")),
-            "unknown_parameter",
-            "this endpoint takes no query".to_owned(),
-        );
-    }
-    match faults.is_empty() {
-        true => Ok(()),
-        false => Err(faults.into_problem()),
-    }
 }
 
 /// An object whose keys mean nothing here; they are read for their faults.

@@ -1,19 +1,18 @@
-//! A rule is a row: where it looks, what it is called, and what it says when it is broken.
+//! A rule is a row: where it looks, what it is called, and what it says when it is broken. What is found
+//! is listed as faults, or passed over and named in `Tollgate-Ignored`.
 
 use std::fmt::Display;
 
 use super::json::Unknown;
-use super::text::{nearest, shown};
+use super::text::{MAX_QUOTE, nearest, shown};
 use crate::problem::{Fault, Problem};
 
 /// The most faults that one problem lists: enough to mend a payload, too few to flood a reader.
-pub(super) const MOST_FAULTS: usize = 64;
+pub(super) const MAX_FAULTS: usize = 64;
 
-/// One row of a rule table.
 pub(super) struct Rule<T> {
     /// JSON pointer of the field, from the value that the table judges.
     pub(super) pointer: &'static str,
-    /// The fault's stable name.
     pub(super) code: &'static str,
     /// `None` when the rule holds; otherwise what the caller is told.
     pub(super) broken: fn(&T) -> Option<String>,
@@ -51,15 +50,14 @@ impl Faults {
         }
     }
 
-    /// Lists one fault, if there is room.
     pub(super) fn push(&mut self, at: impl Display, code: &'static str, detail: String) {
-        match self.listed.len() < MOST_FAULTS {
-            true => self.listed.push(Fault { pointer: at.to_string(), code, detail }),
-            false => self.more = true,
+        if self.listed.len() < MAX_FAULTS {
+            self.listed.push(Fault { pointer: at.to_string(), code, detail });
+        } else {
+            self.more = true;
         }
     }
 
-    /// Lists the faults of a part.
     pub(super) fn append(&mut self, part: Self) {
         self.append_at(&"", part);
     }
@@ -72,7 +70,6 @@ impl Faults {
         self.more |= part.more;
     }
 
-    /// Whether no fault was found.
     pub(super) fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
@@ -88,9 +85,47 @@ impl Faults {
             self.listed.push(Fault {
                 pointer: String::new(),
                 code: "more_faults",
-                detail: format!("only the first {MOST_FAULTS} faults are listed"),
+                detail: format!("only the first {MAX_FAULTS} faults are listed"),
             });
         }
         Problem::invalid(self.listed)
+    }
+}
+
+/// The most fields that are named.
+pub(super) const MAX_IGNORED: usize = 32;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ignored(Vec<String>);
+
+impl Ignored {
+    /// `temperature, messages.name`; nothing where nothing was passed over. Letters, digits, `.`, `_`
+    /// and `-` only, whatever the caller sent.
+    pub fn names(&self) -> Option<String> {
+        (!self.0.is_empty()).then(|| self.0.join(", "))
+    }
+
+    pub(super) fn add(&mut self, name: &str) {
+        let plain = |letter: char| match letter {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-' => letter,
+            _ => '?',
+        };
+        let name: String = name.chars().take(MAX_QUOTE).map(plain).collect();
+        if self.0.len() < MAX_IGNORED && !self.0.contains(&name) {
+            self.0.push(name);
+        }
+    }
+
+    /// Names what was passed over in an object at `place`, which ends in a point or is empty.
+    pub(super) fn add_all(&mut self, place: &str, passed: &Unknown<'_>) {
+        for name in passed.first() {
+            self.add(&format!("{place}{name}"));
+        }
+    }
+
+    pub(super) fn append(&mut self, part: Self) {
+        for name in part.0 {
+            self.add(&name);
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! How texts are judged and shown: what people see as blank, what a quoted name looks like, which
 //! known name is nearest.
 
-/// The longest name that a problem quotes, in characters.
-pub(super) const LONGEST_QUOTE: usize = 64;
+pub(super) const MAX_QUOTE: usize = 64;
 
 /// What people see as nothing, besides Unicode's `White_Space`: code points that JavaScript or Python
 /// strip and Rust does not, and those that have no ink. Each row is a range with both ends included.
@@ -43,11 +42,11 @@ pub(super) fn has_nul(text: &str) -> bool {
     text.as_bytes().contains(&0)
 }
 
-/// `text` as a problem shows it: cut at [`LONGEST_QUOTE`], with nothing in it that a terminal obeys.
+/// `text` as a problem shows it: cut at [`MAX_QUOTE`], with nothing in it that a terminal obeys.
 pub(super) fn shown(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len().min(LONGEST_QUOTE));
+    let mut shown = String::with_capacity(text.len().min(MAX_QUOTE));
     for (position, letter) in text.chars().enumerate() {
-        if position == LONGEST_QUOTE {
+        if position == MAX_QUOTE {
             shown.push('…');
             break;
         }
@@ -64,7 +63,7 @@ pub(super) fn nearest<'k>(
     given: &str,
     known: impl IntoIterator<Item = &'k str>,
 ) -> Option<&'k str> {
-    if given.len() > LONGEST_QUOTE {
+    if given.len() > MAX_QUOTE {
         return None; // the distance costs the product of both lengths
     }
     let given = given.trim().to_lowercase();
@@ -81,6 +80,19 @@ pub(super) fn listed<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -
     match names.split_last() {
         Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
         _ => names.concat(),
+    }
+}
+
+/// Why `id` is no model of this kind, where `known` are.
+pub(super) fn unknown_model<'k>(
+    kind: &str,
+    id: &str,
+    known: impl Iterator<Item = &'k str> + Clone,
+) -> String {
+    let name = shown(id);
+    match nearest(id, known.clone()) {
+        Some(near) => format!("there is no {kind} model `{name}`; did you mean `{near}`?"),
+        None => format!("there is no {kind} model `{name}`; known: {}", listed(known, "and")),
     }
 }
 
@@ -165,8 +177,8 @@ mod tests {
             assert_eq!(nearest(given, known), found, "{given}");
         }
         let padded = |width| format!("{:width$}", "eta-5-mini");
-        assert_eq!(nearest(&padded(LONGEST_QUOTE), known), Some("eta-5-mini"));
-        assert_eq!(nearest(&padded(LONGEST_QUOTE + 1), known), None);
+        assert_eq!(nearest(&padded(MAX_QUOTE), known), Some("eta-5-mini"));
+        assert_eq!(nearest(&padded(MAX_QUOTE + 1), known), None);
         assert_eq!(nearest(&"a".repeat(2_000_000), known), None);
     }
 
@@ -241,7 +253,7 @@ mod tests {
         #[test]
         fn a_quote_is_bounded_and_holds_no_control(text in any::<String>()) {
             let shown = shown(&text);
-            prop_assert!(shown.len() <= 12 * LONGEST_QUOTE);
+            prop_assert!(shown.len() <= 12 * MAX_QUOTE);
             prop_assert!(!shown.chars().any(char::is_control));
         }
     }

@@ -154,7 +154,19 @@ fn the_client_sends_again_what_cannot_be_bought_twice_and_tells_the_rest() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     page.goto(&gate.origin);
-    assert_eq!(page.evaluate(CLIENT), serde_json::json!([]));
+    assert_eq!(page.evaluate(&format!("({CLIENT})(null)")), serde_json::json!([]));
+}
+
+/// The page buys through what others embed, and keeps in IndexedDB what they keep themselves.
+#[test]
+fn each_row_of_the_clients_table_holds_for_the_pages_store() {
+    let gate = Gate::start();
+    let page = Page::new(&gate.origin);
+    page.goto(&gate.origin);
+    page.find(("button", "Send · $…"));
+    let modules = "document.querySelector('script[type=module]').src.replace('shell.js', '')";
+    let faults = page.evaluate(&format!("({CLIENT})({modules})"));
+    assert_eq!(faults, serde_json::json!([]));
 }
 
 #[test]

@@ -13,7 +13,7 @@ mod gate;
 mod kept;
 mod ledgers;
 mod looks;
-#[path = "../documents/markdown.rs"]
+#[path = "../support/markdown.rs"]
 #[expect(dead_code, reason = "blocks are all that is read here")]
 mod markdown;
 mod openai_sdk;
@@ -26,8 +26,8 @@ mod shared;
 mod shop;
 mod site;
 mod start;
-#[expect(dead_code, reason = "shared with the gate's tests, which use all of it")]
-#[path = "../gate/support/mod.rs"]
+#[path = "../support/mod.rs"]
+#[expect(dead_code, reason = "the page needs some of it")]
 mod support;
 mod tabs;
 mod usage;

@@ -17,7 +17,7 @@ const STALE: &str = "(() => {
     globalThis.fetch = async (path, how) => {
         if (how?.method === 'POST') posts.push(how.headers['tollgate-ledger']);
         const answer = await ask(path, how);
-        if (path !== '/bff/catalog' || !isStale) return answer;
+        if (new URL(path, location).pathname !== '/bff/catalog' || !isStale) return answer;
         const list = await answer.json();
         globalThis.ledger = list.replay.ledger;
         return Response.json({ ...list, replay: { ...list.replay, ledger: 'gone' } });

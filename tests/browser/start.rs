@@ -24,7 +24,7 @@ const SLOW_DISK: &str = "(() => {
 /// Who is asking is answered once `tell()` is called.
 const SLOW_ACCOUNT: &str = "(() => {
     const ask = fetch;
-    globalThis.fetch = (path, how) => (path === '/bff/me'
+    globalThis.fetch = (path, how) => (new URL(path, location).pathname === '/bff/me'
         ? new Promise((told) => { globalThis.tell = () => told(ask(path, how)); })
         : ask(path, how));
 })()";

@@ -10,6 +10,8 @@ pub(crate) const PROMPT: (&str, &str) = ("textbox", "What should it show?");
 pub(crate) const GENERATE: (&str, &str) = ("button", "Generate · $…");
 pub(crate) const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
 pub(crate) const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
+const REMOVE: (&str, &str) = ("button", "Remove");
+const REALLY: (&str, &str) = ("button", "Really remove? It is not paid back");
 const TO_CHAT: (&str, &str) = ("link", "Chat");
 const TO_VIDEO: (&str, &str) = ("link", "Video");
 pub(crate) const IS_READY: &str = "document.querySelector('video')?.readyState >= 2";
@@ -125,10 +127,8 @@ fn a_failed_video_is_said_with_its_reason_and_what_it_cost() {
     page.wait_for_text("The video could not be made (“failed”).");
     page.wait_for_text("The service says: The video could not be made");
     page.wait_for_text("$3.00 were charged when it was ordered.");
-    // How long it took is the last thing that the card learns.
-    page.wait_for_text("after 0:0");
-    page.find(("button", "Remove")).click();
-    page.find(("button", "Really remove? It is not paid back")).click();
+    page.find(REMOVE).click();
+    page.find(REALLY).click();
     page.wait_for_text("Nothing ordered yet.");
     assert_eq!(page.evaluate("document.activeElement.id"), "jobs-heading");
     page.reload();
@@ -322,6 +322,14 @@ const REMOVE_WHILE_READING: &str = "(() => {
     };
     new BroadcastChannel('tollgate').postMessage('jobs');
 })()";
+/// Notes how many videos are shown when a removal has just been kept.
+const WATCH_REMOVAL: &str = "(() => {
+    const remove = IDBObjectStore.prototype.delete;
+    IDBObjectStore.prototype.delete = function (...which) {
+        this.transaction.addEventListener('complete', () => { globalThis.shown = document.querySelectorAll('#jobs > li').length; });
+        return remove.apply(this, which);
+    };
+})()";
 /// How many videos are kept; what was asked of them before is answered before.
 const KEPT: &str = "new Promise((done) => { indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
     base.transaction('jobs').objectStore('jobs').count().onsuccess = ({ target: { result } }) => { base.close(); setTimeout(done, 0, result); };
@@ -337,6 +345,50 @@ fn a_video_that_is_removed_while_another_tab_is_heard_does_not_come_back() {
     page.wait_until(&format!("{KEPT}.then((count) => count === 0)"));
     assert_eq!(page.evaluate("document.querySelectorAll('#jobs > li').length"), 0);
     page.wait_for_text("Nothing ordered yet.");
+}
+
+/// A reload cuts off what is still being written.
+#[test]
+fn removed_video_is_shown_until_its_removal_is_kept() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    keep_jobs(&page, &json!([{"id": "one", "body": {"status": "failed"}}]));
+    page.find(REMOVE).click();
+    page.evaluate(WATCH_REMOVAL);
+    page.find(REALLY).click();
+    page.wait_for_text("Nothing ordered yet.");
+    assert_eq!(page.evaluate("shown"), 1);
+}
+
+#[test]
+fn video_that_moves_in_the_list_does_not_disarm_the_button_that_asks_really() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let silent = Tamper::Answer(200, vec![EVENTS], "retry: 60000\n\n");
+    page.tamper("*/bff/events*", silent);
+    keep_jobs(
+        &page,
+        &json!([
+            {"id": "older", "open": true, "at": 1_700_000_000_000_u64},
+            {"id": "newer", "at": 1_700_000_001_000_u64, "body": {"status": "failed"}},
+        ]),
+    );
+    let order = "[...document.querySelectorAll('#jobs .chip')].map(({ textContent }) => textContent).join()";
+    page.wait_until(&format!("{order} === 'Being made,Failed'"));
+    page.find(REMOVE).click();
+    page.find(REALLY);
+    // Another tab hears that the older one is finished: it now comes after the newer one.
+    page.evaluate(
+        "new Promise((done) => { indexedDB.open('tollgate').onsuccess = ({ target: { result: base } }) => {
+            const writing = base.transaction('jobs', 'readwrite').objectStore('jobs');
+            writing.get('older').onsuccess = ({ target }) => writing.put({ ...target.result, open: false, body: { status: 'completed' } });
+            writing.transaction.oncomplete = () => { base.close(); new BroadcastChannel('tollgate').postMessage('jobs'); done(); };
+        }; })",
+    );
+    page.wait_until(&format!("{order} === 'Failed,Finished'"));
+    page.find(REALLY).click();
+    page.wait_until("document.querySelectorAll('#jobs > li').length === 1");
+    page.wait_for_text("Finished");
 }
 
 #[test]

@@ -1,15 +1,14 @@
 //! A ledger is about one account of the gateway: another account's key sells nothing and is compared with
 //! nothing, until `serve --new-account`.
 
-use std::fs;
 use std::net::TcpListener;
-use std::time::Duration;
 
 use rusqlite::{Connection, params};
 use tollgate::store::State;
 
-use crate::desk::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
-use crate::recorder::Recorder;
+use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
+use crate::commands::recorder::unlisted;
+use crate::support::until;
 
 /// Sells a chat, or says why not.
 fn buy(server: &Server) -> String {
@@ -30,14 +29,6 @@ fn sells(server: &Server) -> bool {
     sold
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let so = (0..2_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(5));
-        is_so()
-    });
-    assert!(so, "{what}");
-}
-
 /// Starts a server, and waits for its checkpoint.
 fn noted(desk: &Desk, arguments: &[&str], environment: &[(&str, &str)]) -> Server {
     let before = desk.path().exists().then(|| desk.checked()).flatten();
@@ -53,7 +44,7 @@ fn another_accounts_key_sells_nothing_until_the_ledger_is_given_to_it() {
     let url = format!("http://{address}");
     let elsewhere = [("TOLLGATE_GATEWAY__BASE_URL", &*url)];
     drop(noted(&desk, &["serve"], &[]));
-    let server = desk.serve_with(&["serve"], &elsewhere);
+    let mut server = desk.serve_with(&["serve"], &elsewhere);
     // From the first request on.
     assert!(!sells(&server) && !sells(&server));
     let is_retired = || desk.checked().is_none();
@@ -61,8 +52,8 @@ fn another_accounts_key_sells_nothing_until_the_ledger_is_given_to_it() {
     let ended = desk.run(&["reconcile"], &elsewhere);
     assert_eq!(ended.code, Some(1), "{}", ended.said());
     assert!(ended.err.contains("another account") && ended.err.contains("--new-account"));
-    drop(server);
-    let log = fs::read_to_string(desk.folder.path().join("server.log")).unwrap();
+    server.process.kill();
+    let log = server.process.printed();
     let errors = log.lines().filter(|line| line.contains("is not the ledger's"));
     assert_eq!(errors.count(), 1, "{log}");
     assert_eq!(desk.checked(), None, "no checkpoint of another account");
@@ -91,8 +82,8 @@ fn purchase_on_an_account_that_never_listed_its_keys_is_not_released_by_another(
     let desk = Desk::open();
     drop(noted(&desk, &["serve"], &[]));
     desk.checkpoint(60 * MINUTE);
-    let other = Recorder::unlisted();
-    let url = format!("http://{}", other.address);
+    let other = unlisted();
+    let url = format!("http://{}", other.address());
     let server = desk.serve_with(&["serve"], &[("TOLLGATE_GATEWAY__BASE_URL", &url)]);
     let (sold, lost) = (say(&server, "hello"), say(&server, "lost"));
     assert!(sold.starts_with("HTTP/1.1 200"), "{sold}");

@@ -1,10 +1,8 @@
 //! A folder with a sandbox as its live gateway and a ledger, and the real binary in it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +15,10 @@ use tollgate::store::{
     Account, Checkpoint, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Row, Service,
     Snapshot, State, Store,
 };
+
+use crate::support::process;
+pub(crate) use crate::support::server::Server;
+use crate::support::server::{exchange, serve};
 
 pub(crate) const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 pub(crate) const OTHER_KEY: &str = "svc_sk_ZANARY_fedcba9876543210fedcba9876";
@@ -81,20 +83,9 @@ impl Desk {
     /// The command in this folder; whatever it prints, no key is in it.
     pub(crate) fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
         let keys = format!("{KEY},{OTHER_KEY}");
-        let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(arguments)
-            .env_clear()
-            .env("GATEWAY_API_KEY", keys)
-            .envs(environment.iter().copied())
-            .current_dir(self.folder.path())
-            .output()
-            .unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        let ended = Ended {
-            code: output.status.code(),
-            out: text(output.stdout),
-            err: text(output.stderr),
-        };
+        let environment = [&[("GATEWAY_API_KEY", keys.as_str())], environment].concat();
+        let ended = process::run(self.folder.path(), arguments, &environment);
+        let ended = Ended { code: ended.code, out: ended.stdout, err: ended.stderr };
         for key in [KEY, OTHER_KEY] {
             let secret = &key[24..];
             assert!(!ended.out.contains(secret) && !ended.err.contains(secret), "{}", ended.said());
@@ -201,29 +192,10 @@ impl Desk {
         self.serve_with(&["serve"], &[])
     }
 
-    /// The same with these arguments, and with more in its environment. Its log is in `server.log`.
+    /// The same with these arguments, and with more in its environment.
     pub(crate) fn serve_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Server {
-        let log = fs::File::create(self.folder.path().join("server.log")).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(arguments)
-            .env_clear()
-            .env("GATEWAY_API_KEY", KEY)
-            .envs(environment.iter().copied())
-            .env("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0")
-            .env("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")
-            .current_dir(self.folder.path())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        let lines: Vec<_> = out.lines().map(Result::unwrap).take(6).collect();
-        let listens = |word| {
-            let address =
-                lines.iter().find_map(|line| line.strip_prefix(word)).expect("its address");
-            address.trim().trim_start_matches("http://").parse().unwrap()
-        };
-        Server { child, address: listens("page"), admin: listens("admin") }
+        let environment = [&[("GATEWAY_API_KEY", KEY)], environment].concat();
+        Server::start(self.folder.path(), arguments, &environment)
     }
 
     /// Has the gateway charge for something.
@@ -248,35 +220,8 @@ pub(crate) fn gateway(runtime: &Runtime, seed: u64) -> (Sandbox, SocketAddr) {
     let keys = vec![KEY.to_owned(), OTHER_KEY.to_owned()];
     let settings = Settings { keys, seed, reply_delay: Duration::ZERO, ..Settings::default() };
     let sandbox = Sandbox::new(settings);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let address = listener.local_addr().unwrap();
-    let served = sandbox.clone();
-    runtime.spawn(async move {
-        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-        served.serve(listener, std::future::pending()).await;
-    });
+    let address = serve(&sandbox, runtime);
     (sandbox, address)
-}
-
-/// A running server; it is killed with the value.
-pub(crate) struct Server {
-    child: Child,
-    pub(crate) address: SocketAddr,
-    pub(crate) admin: SocketAddr,
-}
-
-impl Server {
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
 }
 
 impl Ended {
@@ -287,30 +232,14 @@ impl Ended {
 
 /// The whole answer to a POST with one more header.
 pub(crate) fn post(address: SocketAddr, path: &str, header: &str, body: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let length = body.len();
-    let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{header}\r\n\
-         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let header = header.split_once(": ").expect("a name and a value");
+    exchange(address, "POST", path, &[header], body)
 }
 
 /// The status of what a bearer of this token gets.
 pub(crate) fn get(address: SocketAddr, path: &str, token: &str) -> u16 {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
-         Authorization: Bearer {token}\r\n\r\n",
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let bearer = format!("Bearer {token}");
+    let answer = exchange(address, "GET", path, &[("Authorization", &bearer)], "");
     answer.split(' ').nth(1).expect("a status").parse().unwrap()
 }
 

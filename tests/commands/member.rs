@@ -11,7 +11,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{LOOK_EVERY, Member, Own, Role, Store};
 
-use crate::desk::{CHAT, Desk, MINUTE, Server, VIDEO, get, posted};
+use crate::commands::desk::{CHAT, Desk, MINUTE, Server, VIDEO, get, posted};
 
 const OPEN: &str =
     "access.mode is \"open\": no member's token is asked for until access.mode is \"members\"\n";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::store::{Ending, PurchaseId, State};
 
-use crate::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, line, post, posted};
+use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, line, post, posted};
 
 #[test]
 fn purchases_are_listed_newest_first_in_the_words_of_users() {

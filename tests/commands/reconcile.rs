@@ -10,7 +10,8 @@ use rusqlite::{Connection, params};
 use tollgate::clock;
 use tollgate::store::{Ending, Job, JobState, State, Store, Word};
 
-use crate::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, post, posted};
+use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, line, post, posted};
+use crate::support::{until, until_within};
 
 #[test]
 fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
@@ -247,11 +248,7 @@ fn what_a_running_server_lost_is_told_and_known_there_at_once() {
     let desk = Desk::open();
     let server = desk.serve();
     // It notes the gateway's books in the background.
-    let noted = (0..2_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(5));
-        desk.checked().is_some()
-    });
-    assert!(noted, "a start notes a checkpoint");
+    until("a start notes a checkpoint", || desk.checked().is_some());
 
     let body = r#"{"model":"eta-5-mini","messages":[{"role":"user","content":"sandbox:drop"}]}"#;
     let buy = || post(server.address, "/api/v1/chat", "Idempotency-Key: once", body);
@@ -290,12 +287,9 @@ fn crowd(desk: &Desk, number: u32) {
 fn most_memory_at_start(desk: &Desk) -> usize {
     let before = desk.checked();
     let server = desk.serve();
-    let noted = (0..6_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(5));
-        desk.checked() != before
-    });
-    assert!(noted, "a start notes a checkpoint");
-    let status = fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    let patience = Duration::from_secs(60);
+    until_within(patience, "a start notes a checkpoint", || desk.checked() != before);
+    let status = fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }

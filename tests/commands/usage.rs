@@ -7,7 +7,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{Claim, Ending, Limits, PurchaseId, Reservation, Service};
 
-use crate::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, posted};
+use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, posted};
 
 /// Four kinds of purchases of two callers, today, ten days ago, and one that cost nothing.
 fn spent() -> Desk {

@@ -2,23 +2,25 @@
 //! runs beside them or not.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use crate::desk::{CHAT_BODY, Desk, Server, post};
-use crate::recorder::Recorder;
+use crate::commands::desk::{CHAT_BODY, Desk, Server, post};
+use crate::commands::recorder::{recorder, telling};
+use crate::support::server::exchange;
+use crate::support::{Upstream, until};
 
 const LIMIT: usize = 3;
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// A desk before a gateway that remembers, with a small window.
-fn desk() -> (Desk, Recorder) {
-    let (desk, recorder) = (Desk::open(), Recorder::start());
+fn desk() -> (Desk, Upstream) {
+    let (desk, recorder) = (Desk::open(), recorder());
     let settings = format!(
         "[gateway]\nbase_url = \"http://{}\"\nwindow = {{ requests = {LIMIT}, seconds = {} }}\n\
          [page]\nmedia_origins = [\"https://cdn.example\"]\n",
-        recorder.address,
+        recorder.address(),
         PERIOD.as_secs()
     );
     fs::write(desk.folder.path().join("proxy.toml"), settings).unwrap();
@@ -32,13 +34,9 @@ fn buy(server: &Server, key: &str) {
 }
 
 /// A server that has asked for the books and sold until its window was full.
-fn busy(desk: &Desk, recorder: &Recorder) -> Server {
+fn busy(desk: &Desk, recorder: &Upstream) -> Server {
     let server = desk.serve();
-    let noted = (0..2_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(5));
-        desk.checked().is_some()
-    });
-    assert!(noted, "a start notes a checkpoint");
+    until("a start notes a checkpoint", || desk.checked().is_some());
     for number in 1..LIMIT {
         buy(&server, &number.to_string());
     }
@@ -48,14 +46,9 @@ fn busy(desk: &Desk, recorder: &Recorder) -> Server {
 
 /// The whole answer to a request of the admin listener.
 fn ask(admin: SocketAddr, method: &str, host: &str, header: &str) -> String {
-    let mut stream = TcpStream::connect(admin).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let request =
-        format!("{method} /billing HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{header}\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let more = header.split_once(": ").map(|(name, value)| (name, value.trim_end()));
+    let headers: Vec<_> = more.into_iter().chain([("Host", host)]).collect();
+    exchange(admin, method, "/billing", &headers, "")
 }
 
 #[test]
@@ -84,10 +77,10 @@ fn without_a_server_reconcile_counts_what_the_last_one_sent_and_the_next_one_cou
 
 #[test]
 fn commands_keep_to_the_limit_that_the_server_was_told() {
-    let (desk, recorder) = (Desk::open(), Recorder::telling(LIMIT, PERIOD.as_secs()));
+    let (desk, recorder) = (Desk::open(), telling(LIMIT, PERIOD.as_secs()));
     let settings = format!(
         "[gateway]\nbase_url = \"http://{}\"\n[page]\nmedia_origins = [\"https://cdn.example\"]\n",
-        recorder.address
+        recorder.address()
     );
     fs::write(desk.folder.path().join("proxy.toml"), settings).unwrap();
     drop(busy(&desk, &recorder));

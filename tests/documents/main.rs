@@ -3,8 +3,12 @@
 
 mod generated;
 mod lists;
+#[path = "../support/markdown.rs"]
 mod markdown;
 mod references;
 mod security;
 mod settings;
+#[path = "../support/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "the documents need some of it")]
+mod support;
 mod walk;

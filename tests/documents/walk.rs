@@ -1,19 +1,15 @@
 //! What the documents tell people to type works: their settings load, and the README's commands are run.
 
-use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::process::Command;
 
 use tollgate::config::{Config, Environment, Source};
 
 use crate::markdown::{blocks, documents, read, rows, section};
+use crate::support::Server;
 
 const PUBLIC: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:9464";
-const PATIENCE: Duration = Duration::from_secs(30);
 /// They take longer than a test should.
 const LONG_MOODS: &[&str] = &["sandbox:slow", "sandbox:hang"];
 
@@ -47,14 +43,14 @@ fn every_snippet_of_settings_loads() {
 #[test]
 fn the_walk_with_curl_goes_as_the_readme_says() {
     let readme = read("README.md");
-    let walk: String = blocks(&readme, "sh").concat();
-    let gate = Gate::open();
+    let words: String = blocks(&readme, "sh").concat();
+    let walk = Walk::open();
     let (mut command, mut steps) = (String::new(), 0);
-    for line in walk.lines() {
+    for line in words.lines() {
         match line.strip_prefix("# ") {
             Some(expected) if !command.is_empty() => {
                 let (status, heart) = expected.split_once(' ').expect("a status and a body");
-                let (got, body) = gate.run(&std::mem::take(&mut command));
+                let (got, body) = walk.run(&std::mem::take(&mut command));
                 assert_eq!(got, status, "{expected}\n{body}");
                 assert!(body.contains(heart), "expected {heart}\n{body}");
                 steps += 1;
@@ -66,7 +62,7 @@ fn the_walk_with_curl_goes_as_the_readme_says() {
         }
     }
     assert_eq!(command, "", "a command without its answer");
-    assert_eq!(steps, walk.matches("curl ").count());
+    assert_eq!(steps, words.matches("curl ").count());
     assert!(steps >= 6, "{steps}");
 }
 
@@ -77,7 +73,7 @@ fn a_mood_is_answered_as_the_readme_says() {
     moods.retain(|row| !LONG_MOODS.contains(&row[0].trim_matches('`')));
     // This one parks the only key, and the next call would meet that.
     moods.sort_by_key(|row| row[0].contains("revoked"));
-    let gate = Gate::open();
+    let walk = Walk::open();
     for row in moods {
         let body = format!(
             r#"{{"model":"eta-5","messages":[{{"role":"user","content":"{}"}}]}}"#,
@@ -86,7 +82,7 @@ fn a_mood_is_answered_as_the_readme_says() {
         let command = format!(
             "curl http://{PUBLIC}/api/v1/chat -H 'Content-Type: application/json' -d '{body}'\n"
         );
-        let (status, body) = gate.run(&command);
+        let (status, body) = walk.run(&command);
         assert!(row[2].starts_with(&status), "{row:?}: {status} {body}");
         let charged = row[2].split("`charged: ").nth(1).and_then(|rest| rest.split('`').next());
         if let Some(charged) = charged {
@@ -95,37 +91,25 @@ fn a_mood_is_answered_as_the_readme_says() {
     }
 }
 
-/// The binary with its sandbox, on ports that were free.
-struct Gate {
-    process: Child,
-    public: String,
-    admin: String,
+/// Runs the documents' commands before the binary with its sandbox.
+struct Walk {
+    server: Server,
     folder: tempfile::TempDir,
 }
 
-impl Gate {
+impl Walk {
     fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .env_clear()
-            .env("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0")
-            .env("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")
-            .current_dir(&folder)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary");
-        let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let mut gate = Self { process, public: String::new(), admin: String::new(), folder };
-        (gate.public, gate.admin) = addresses(lines);
-        gate
+        Self { server: Server::start(folder.path(), &[], &[]), folder }
     }
 
     /// Runs the command as written, but for the ports; gives the status and the body with its head.
     fn run(&self, command: &str) -> (String, String) {
         let body = self.folder.path().join("body");
         let quiet = "curl() { command curl --silent --show-error --max-time 20 --output \"$BODY\" --write-out '%{http_code}' \"$@\"; }";
-        let command = command.replace(PUBLIC, &self.public).replace(ADMIN, &self.admin);
+        let command = command
+            .replace(PUBLIC, &self.server.address.to_string())
+            .replace(ADMIN, &self.server.admin.to_string());
         let ran = Command::new("sh")
             .args(["-ec", &format!("{quiet}\n{command}")])
             .env("BODY", &body)
@@ -135,27 +119,4 @@ impl Gate {
         assert!(ran.status.success(), "{command}{said} (the README's walk needs curl)");
         (String::from_utf8_lossy(&ran.stdout).into_owned(), read(&body))
     }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
-}
-
-/// Where the page and the admin listener are, from what is printed at start.
-fn addresses(mut lines: Lines<BufReader<ChildStdout>>) -> (String, String) {
-    let (send, found) = mpsc::channel();
-    thread::spawn(move || {
-        let mut after = |word: &str| {
-            let line = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with(word))?;
-            line.split("http://").nth(1).map(str::to_owned)
-        };
-        let both = after("page").zip(after("admin"));
-        send.send(both).ok();
-        // Read on, so that the process can print on.
-        lines.for_each(drop);
-    });
-    found.recv_timeout(PATIENCE).expect("it starts in time").expect("it says where it is")
 }

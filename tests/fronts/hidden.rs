@@ -1,7 +1,7 @@
 //! Byte streams in which a purchase is hidden: by every right reading it is part of a body, and whoever
 //! reads the body's length wrongly takes it for a request.
 
-use crate::corpus::{chat, get, posted};
+use crate::gate::heads::corpus::{chat, get, posted};
 use crate::support::VIDEO;
 
 /// A purchase that nobody made.

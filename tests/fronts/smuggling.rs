@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 
-use crate::corpus::{self, NEXT};
-use crate::front::{Front, Kind};
-use crate::hidden;
+use crate::fronts::front::{Front, Kind};
+use crate::fronts::hidden;
+use crate::gate::heads::corpus::{self, NEXT};
 use crate::support::client::Client;
 use crate::support::{CHAT, Gate, Reply, Upstream};
 

@@ -1,7 +1,7 @@
 //! Promise 2, at the level of bytes: what two parsers could read differently is refused, once, and
 //! never reaches the gateway.
 
-mod corpus;
+pub(crate) mod corpus;
 
 use std::io::ErrorKind::WouldBlock;
 use std::io::Read;

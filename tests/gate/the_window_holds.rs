@@ -49,17 +49,6 @@ fn retry_after(answer: &Answer) -> u64 {
     answer.value("retry-after").expect("when to return").parse().unwrap()
 }
 
-/// Never more than `limit` arrivals in any stretch of `period`. An arrival is written down before its
-/// reply: no clock is lenient here.
-fn assert_held(upstream: &Upstream, limit: usize, period: Duration) {
-    let mut arrivals = upstream.arrivals();
-    arrivals.sort_unstable();
-    for (place, stretch) in arrivals.windows(limit + 1).enumerate() {
-        let length = stretch[limit] - stretch[0];
-        assert!(length >= period, "{} arrivals within {length:?}, from {place} on", limit + 1);
-    }
-}
-
 /// The books of an account with this limit.
 fn books(requests: u64, seconds: u64) -> Reply {
     Reply::new(

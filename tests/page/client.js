@@ -1,8 +1,11 @@
-// Evaluated in the open page by a browser test (`Runtime.evaluate`, awaited, by value): the list of what is
-// wrong with /bff/client.js, empty when all is well. Each case has a `fetch` of its own that answers by a script; the
-// pauses are real ones, so the cases run side by side.
-(async () => {
+// Called in the open page by a browser test (`Runtime.evaluate`, awaited, by value): returns the list of what is
+// wrong, empty when all is well. Each case has a `fetch` of its own that answers by a script; the
+// pauses are real ones, so the cases run side by side. With `modules`, the address of the page's own modules, the
+// purchases of the table go through the page's store; without it, straight through /bff/client.js.
+async (modules) => {
   const { createClient, TollgateError } = await import('/bff/client.js');
+  const { Purchases, draft } = modules ? await import(`${modules}core/purchases.js`) : {};
+  const { purchases: shelf } = modules ? await import(`${modules}core/store.js`) : {};
   const REQUEST = { model: 'm', messages: [{ role: 'user', content: 'Hello' }] };
 
   // What a server can do.
@@ -13,10 +16,41 @@
     new Response(JSON.stringify({ code, charged, title: code, detail: `It is ${code}`, errors: [{ pointer: '/model' }] }), { status, headers });
   const html = (status, headers = {}) => () => new Response('<h1>Bad Gateway</h1>', { status, headers });
   const keeps = (seconds, ledger = 'one') => () => Response.json({ replay: { ledger, chat_seconds: seconds } });
+  const open = () => Response.json({ access: 'open', replay: { ledger: 'one', chat_seconds: 100 } });
+  const offline = () => { throw new TollgateError({ code: 'offline', charged: 'no' }); };
   const after = (seconds) => ({ 'retry-after': String(seconds) });
 
+  /**
+   * A client whose chats go through `Purchases` and the page's store: a key that was sent before is one that an earlier page has kept.
+   * Rejects with the problem that is kept, once the kept record says the same.
+   */
+  function throughStore(client) {
+    const chat = async (payload, { idempotencyKey: brought, sentBefore = brought != null, known = {}, onRetry, onSend } = {}) => {
+      // Cases run side by side, and a key stands for one purchase.
+      const key = `${brought ?? 'new'} ${Math.random()}`;
+      const isFull = ({ state }) => onSend && state === 'sent';
+      const store = { put: async (record) => !isFull(record) && shelf.put(record) };
+      const record = draft({ key, kind: 'chat', payload, tollMicros: 0, session: 'table' });
+      if (sentBefore) {
+        Object.assign(record, { state: 'sent', caller: 'member ann', ledger: 'one', seconds: 100 }, known);
+        // It was sent to a ledger; that it may be bought a second time, a person says.
+        record.ledger ??= 'another';
+      }
+      const purchases = new Purchases({ store, transport: client });
+      purchases.remember({ ledger: 'one', chat_seconds: 100 });
+      await purchases.send(record, { atRisk: known.ledger === null, onRetry });
+      const kept = await shelf.one(key);
+      if (kept.state !== record.state || kept.problem?.code !== record.problem?.code) throw new Error(`${kept.state} is kept, not ${record.state}`);
+      if (record.state === 'done') return record.reply;
+      const states = { no: 'refused', yes: 'charged', unknown: 'unknown' };
+      if (record.state !== states[record.problem.charged]) throw new Error(`${record.state}, and charged: ${record.problem.charged}`);
+      throw Object.assign(new TollgateError(record.problem), { idempotencyKey: key });
+    };
+    return { ...client, chat };
+  }
+
   /** Runs `errand` with a client whose requests are answered by `script`, one after another. */
-  async function play(script, errand, { ledgers = ['one'], callers = {}, ...options } = {}) {
+  async function play(script, errand, { ledgers = ['one'], callers = {}, ...options } = {}, wrap = (client) => client) {
     const sent = [];
     let looked = 0;
     let asked = 0;
@@ -38,7 +72,7 @@
     let error = null;
     try {
       const late = new Promise((_, fail) => { setTimeout(() => fail(new Error('it takes too long')), 8_000); });
-      answer = await Promise.race([errand(createClient({ fetch, ...options })), late]);
+      answer = await Promise.race([errand(wrap(createClient({ fetch, ...options }))), late]);
     } catch (thrown) {
       error = thrown;
     }
@@ -154,16 +188,25 @@
     ['nor what a person sent at risk', known({ ledger: null }), [CHANGED], 1, { code: 'forgotten', charged: 'unknown', ledgers: 'one' }],
     ['a key of one\'s own that was never sent follows the ledger', first, [CHANGED, bought()], 2, { ledgers: 'one,two' }, { ledgers: ['one', 'two'] }],
     ['none is one attempt', chat, [lost], 1, { code: 'connection_lost' }, { attempts: 0 }],
+    ['an unsent key goes to the ledger that the refusal names', chat, [told(412, 'ledger_changed', 'no', { 'tollgate-ledger': 'two' }), bought()], 2, { ledgers: 'one,two' }],
+    ['a wait beyond the client\'s patience is said', chat, [told(429, 'rate_limited', 'no', after(2))], 1, { retryAfter: 2 }, { patience: 1 }],
+    ['patience does not limit what was lost', chat, [lost, bought()], 2, {}, { patience: 0 }],
+    ['in open mode everybody is the same caller', chat, [lost, bought()], 2, {}, { ledgers: [open], callers: ['ann', 'bob'], token: 't' }],
+    ['a fetch that knows better is believed', chat, [offline], 1, { code: 'offline', charged: 'no' }],
+    ['but not about an earlier attempt', chat, [lost, offline], 2, { code: 'offline', charged: 'unknown' }],
   ];
   const plain = async ([name, errand, script, count, wanted, options]) => {
-    const { sent, answer, error } = await play(script, errand, options);
+    // The store has words of its own for what it cannot keep, and the kept key its own name.
+    const expected = { ...wanted, ...(modules && wanted.detail === 'full' && { code: 'unkept', detail: undefined }) };
+    if (modules) delete expected.idempotencyKey;
+    const { sent, answer, error } = await play(script, errand, options, modules ? throughStore : undefined);
     const faults = [];
     const isPurchase = errand !== me;
     if (sent.length !== count) faults.push(`${sent.length} requests, not ${count}`);
     if (count && (new Set(sent.map(({ key }) => key)).size !== 1 || Boolean(sent[0].key) !== isPurchase)) faults.push('another key, or none');
     if (error && !(error instanceof TollgateError)) faults.push(`threw ${error}`);
     if (error && isPurchase && (!error.idempotencyKey || (count && error.idempotencyKey !== sent[0].key))) faults.push('the error has not the key');
-    for (const [field, value] of Object.entries(wanted)) {
+    for (const [field, value] of Object.entries(expected)) {
       const got = field === 'ledgers' ? sent.map(({ ledger }) => ledger).join() : (error ?? answer)[field];
       if (got !== value) faults.push(`${field} is ${got}, not ${value}`);
     }
@@ -258,6 +301,22 @@
     const [one, two] = told;
     return told.length === 2 && one.caller === 'member ann' && one.ledger === 'one' && one.at === two.at ? [] : [`what is noted: ${JSON.stringify(told)}`];
   };
+  // Nothing is sent before what is noted of it is kept.
+  const keptFirst = async () => {
+    const course = [];
+    const script = [() => { course.push('sent'); return bought()(); }];
+    const onSend = () => new Promise((done) => { setTimeout(() => { course.push('kept'); done(); }, 50); });
+    await play(script, (client) => client.chat(REQUEST, { onSend }));
+    return course.join() === 'kept,sent' ? [] : [`the course of a purchase: ${course}`];
+  };
+  // A POST that has no key is sent once; an answer without a body is nothing.
+  const askedOnce = async () => {
+    const ask = (client) => client.ask('/bff/login', { body: {} }).then((answer) => ({ answer }));
+    const cut = await play([lost], ask);
+    const empty = await play([() => new Response(null, { status: 204 })], ask);
+    const isRight = cut.sent.length === 1 && cut.error?.code === 'connection_lost' && empty.sent[0].method === 'POST' && empty.answer?.answer === null;
+    return isRight ? [] : [`a POST: ${cut.sent.length} requests, ${cut.error}, ${JSON.stringify(empty.answer)}, ${empty.error}`];
+  };
   // A client that lives long forgets what has ended long ago, and nothing that may still be charged.
   const lastingly = async () => {
     const put = Map.prototype.set;
@@ -289,6 +348,7 @@
     const { sent, error } = await play([], (client) => client.chat(REQUEST, { signal: stop.signal }), { token: () => new Promise(() => {}) });
     return sent.length === 0 && error === reason ? [] : [`an abort of a token: ${error}`];
   };
-  const faults = await Promise.all([lastingly(), ...SEVERAL.map(several), atOnce(), atOnce('token'), atOnce('look'), atOnce('token', { sentBefore: false }), noted(), stoppedByAnother(), stoppedWaitingForItsToken(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
+  if (modules) return (await Promise.all(CASES.map(plain))).flat();
+  const faults = await Promise.all([lastingly(), ...SEVERAL.map(several), atOnce(), atOnce('token'), atOnce('look'), atOnce('token', { sentBefore: false }), noted(), keptFirst(), askedOnce(), stoppedByAnother(), stoppedWaitingForItsToken(), ...CASES.map(plain), stopped(), stoppedBefore(), stoppedWithItsToken(), stoppedInTheMiddle(), caused(), named()]);
   return faults.flat();
-})();
+}

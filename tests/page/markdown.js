@@ -1,8 +1,8 @@
 // Evaluated in the open page by a browser test (`Runtime.evaluate`, awaited, by value): the list of what is
-// wrong with static/markdown.js, empty when all is well.
+// wrong with static/chat/markdown.js, empty when all is well.
 (async () => {
   const { src } = document.querySelector('script[type="module"]');
-  const { render } = await import(src.replace('app.js', 'markdown.js'));
+  const { render } = await import(src.replace('shell.js', 'chat/markdown.js'));
   const faults = [];
 
   const shown = (text) => {

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::program::{ALL, OPENAI, Sdk};
-use crate::sandbox::Sandbox;
+use super::sandbox;
+use crate::sdks::program::{ALL, OPENAI, Sdk};
 
 #[test]
 fn models_are_listed_and_found() {
-    let sandbox = Sandbox::start();
+    let sandbox = sandbox();
     for sdk in OPENAI {
-        let told = sdk.run(&sandbox.address, "models");
+        let told = sdk.run(&sandbox.address.to_string(), "models");
         let ids = told["ids"].as_array().expect("ids");
         for id in ["alpha-sonnet-4.5", "eta-5-mini", "video-a-2"] {
             assert!(ids.contains(&json!(id)), "{sdk:?}: {told}");
@@ -20,10 +20,10 @@ fn models_are_listed_and_found() {
 
 #[test]
 fn a_chat_is_answered_whole_and_as_a_stream() {
-    let sandbox = Sandbox::start();
+    let sandbox = sandbox();
     for sdk in ALL {
         for errand in ["chat", "stream"] {
-            let told = sdk.run(&sandbox.address, errand);
+            let told = sdk.run(&sandbox.address.to_string(), errand);
             let text = told["text"].as_str().unwrap_or_default();
             assert!(text.contains("Hello from the sandbox"), "{sdk:?} {errand}: {told}");
         }
@@ -32,9 +32,9 @@ fn a_chat_is_answered_whole_and_as_a_stream() {
 
 #[test]
 fn an_error_is_raised_with_its_status_its_words_and_its_place() {
-    let sandbox = Sandbox::start();
+    let sandbox = sandbox();
     for sdk in OPENAI {
-        let told = sdk.run(&sandbox.address, "mistake");
+        let told = sdk.run(&sandbox.address.to_string(), "mistake");
         assert_eq!(
             (&told["status"], &told["param"]),
             (&json!(422), &json!("model")),
@@ -46,15 +46,15 @@ fn an_error_is_raised_with_its_status_its_words_and_its_place() {
             "{told}"
         );
     }
-    let told = Sdk::Vercel.run(&sandbox.address, "mistake");
+    let told = Sdk::Vercel.run(&sandbox.address.to_string(), "mistake");
     assert_eq!(told["status"], 422, "{told}");
 }
 
 #[test]
 fn a_video_is_ordered_polled_and_downloaded() {
-    let sandbox = Sandbox::start();
+    let sandbox = sandbox();
     for sdk in OPENAI {
-        let told = sdk.run(&sandbox.address, "video");
+        let told = sdk.run(&sandbox.address.to_string(), "video");
         assert_eq!(told["status"], "completed", "{sdk:?}: {told}");
         assert_eq!((&told["seconds"], &told["is_listed"]), (&json!("6"), &Value::Bool(true)));
         assert_eq!(told["is_mp4"], true, "{sdk:?}: {told}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::program::{ALL, OPENAI, Sdk};
+use crate::sdks::program::{ALL, OPENAI, Sdk};
 use crate::support::heard::Heard;
 use crate::support::{Ending, Gate, Reply, Upstream};
 

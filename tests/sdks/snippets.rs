@@ -4,21 +4,21 @@ use std::fs;
 
 use tempfile::TempDir;
 
+use super::sandbox;
 use crate::markdown::{blocks, read, section};
-use crate::program::Sdk;
-use crate::sandbox::Sandbox;
+use crate::sdks::program::Sdk;
 
 /// Where the documents say that tollgate is.
 const DOCUMENTED: &str = "127.0.0.1:8080";
 
 /// What the blocks of this section print, one after another.
 fn printed(sdk: Sdk, document: &str, heading: &str, folder: &TempDir) -> String {
-    let sandbox = Sandbox::start();
+    let sandbox = sandbox();
     let text = read(document);
     let language = if sdk == Sdk::Python { "python" } else { "js" };
     let shown = blocks(section(&text, heading), language).concat();
     assert!(shown.contains(DOCUMENTED), "{document}, {heading}: {shown}");
-    sdk.run_script(&shown.replace(DOCUMENTED, &sandbox.address), folder.path())
+    sdk.run_script(&shown.replace(DOCUMENTED, &sandbox.address.to_string()), folder.path())
 }
 
 fn folder() -> TempDir {

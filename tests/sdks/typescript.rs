@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::program::{ADVICE, home, said};
+use crate::sdks::program::{ADVICE, home, said};
 
 /// As strict as the compiler can be, declarations included.
 const FLAGS: &str = "--noEmit --strict --exactOptionalPropertyTypes --noUncheckedIndexedAccess --noImplicitReturns \
@@ -14,9 +14,10 @@ const FLAGS: &str = "--noEmit --strict --exactOptionalPropertyTypes --noUnchecke
 #[test]
 fn client_types_compile_with_a_program_that_uses_all_of_them() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (file, name) in
-        [("static/embed/client.d.ts", "client.d.ts"), ("tests/sdks/typescript.ts", "typescript.ts")]
-    {
+    for (file, name) in [
+        ("static/widgets/client.d.ts", "client.d.ts"),
+        ("tests/sdks/typescript.ts", "typescript.ts"),
+    ] {
         fs::copy(file, folder.path().join(name)).expect("it is there");
     }
     let compiler = home().join("types/node_modules/typescript/bin/tsc");
@@ -27,7 +28,7 @@ fn client_types_compile_with_a_program_that_uses_all_of_them() {
 
 #[test]
 fn client_exports_what_its_types_say() {
-    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("static/embed/client.js");
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("static/core/transport.js");
     let folder = tempfile::tempdir().expect("a folder");
     let module = folder.path().join("client.mjs");
     fs::copy(client, &module).expect("it is there");

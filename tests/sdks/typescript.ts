@@ -3,7 +3,7 @@
 import * as client from './client.js';
 import { TollgateError, callerName, createClient, newKey } from './client.js';
 import type {
-  Budget, BuyOptions, Catalog, Charged, ChatModel, ChatReply, ChatRequest, Client, ClientOptions, Fault, Job, JobNews, Jobs, Known, Me,
+  AskOptions, Budget, BuyOptions, Catalog, Charged, ChatModel, ChatReply, ChatRequest, Client, ClientOptions, Fault, Job, JobNews, Jobs, Known, Me,
   Message, Paid, Priced, ReadOptions, TollgateElement, Usage, VideoAccepted, VideoModel, VideoRequest,
 } from './client.js';
 
@@ -11,7 +11,7 @@ import type {
 export const EXPORTS: Record<keyof typeof client, true> = { TollgateError: true, callerName: true, createClient: true, newKey: true };
 
 const plain: Client = createClient();
-const options: ClientOptions = { baseUrl: new URL('https://tollgate.example'), token: async () => null, attempts: 3, fetch: globalThis.fetch };
+const options: ClientOptions = { baseUrl: new URL('https://tollgate.example'), token: async () => null, attempts: 3, patience: 10, fetch: globalThis.fetch };
 const tollgate = createClient(options);
 createClient({ baseUrl: 'https://tollgate.example', token: 'tg_token' });
 createClient({ token: null });
@@ -40,7 +40,7 @@ export async function chats(signal: AbortSignal, kept: Known | null): Promise<st
   toll.length;
   const settled: BuyOptions = {
     idempotencyKey: newKey(), sentBefore: false, known: kept, signal,
-    onSend: ({ caller, ledger, at, seconds, anew }) => keep({ caller, ledger, at, seconds, anew }),
+    onSend: async ({ caller, ledger, at, seconds, anew }) => keep({ caller, ledger, at, seconds, anew }),
     onRetry: (reason, seconds) => console.log(reason.code, reason.charged, seconds.toFixed(0)),
   };
   await plain.chat(request, settled);
@@ -107,6 +107,12 @@ export async function facts(): Promise<number> {
   const jobs: Jobs = await tollgate.jobs();
   const job: Job | undefined = jobs.jobs[0];
   const usage: Usage = await tollgate.usage('24h');
+  const asking: AskOptions = { body: { token: 'tg_token' } };
+  const login: unknown = await tollgate.ask('/bff/login', asking);
+  // @ts-expect-error nobody knows what a document has
+  login.length;
+  // @ts-expect-error what is asked is named by its path
+  await tollgate.ask({ path: '/bff/me' });
   // @ts-expect-error a time is a text
   await tollgate.usage(24);
   // @ts-expect-error a client is frozen
@@ -127,7 +133,7 @@ export function refusals(error: unknown): Charged {
   if (error.charged === 'maybe') console.log(name);
   // @ts-expect-error it says at least its code and its money
   new TollgateError({ code: 'lost' });
-  console.log(fault?.pointer, error.status, error.requestId, error.idempotencyKey, error.cause);
+  console.log(fault?.pointer, error.status, error.requestId, error.ledger, error.idempotencyKey, error.cause);
   return error.charged;
 }
 

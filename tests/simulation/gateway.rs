@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::contract::money::Usd;
 use tollgate::store::PurchaseId;
-use tollgate::upstream::{Attempt, Departure, What};
+use tollgate::upstream::{Attempt, BeforeSend, What};
 
 use crate::dice::Dice;
 use crate::setup::{FIRST_VIDEO, ORDERS, Setup};
@@ -119,8 +119,8 @@ pub(crate) struct Flight {
     is_charged: bool,
 }
 
-/// Known by the one who has its last word.
-type Departing = (Weak<dyn Departure>, PurchaseId);
+/// Known by the one who authorizes it.
+type Departing = (Weak<dyn BeforeSend>, PurchaseId);
 
 pub(crate) struct Gateway {
     dice: Dice,
@@ -134,8 +134,8 @@ pub(crate) struct Gateway {
     pub(crate) flights: Vec<Flight>,
     /// When requests arrived, within the last window.
     arrived: VecDeque<Duration>,
-    /// Who asks for the last word right now.
-    pub(crate) asking: Option<Weak<dyn Departure>>,
+    /// Who is authorizing right now.
+    pub(crate) asking: Option<Weak<dyn BeforeSend>>,
     departing: Vec<Departing>,
 }
 
@@ -203,7 +203,7 @@ impl Gateway {
         Course { fate, connect, way, work }
     }
 
-    /// The ledger was asked to mark this purchase, by whoever has its last word.
+    /// The ledger was asked to mark this purchase, by whoever authorizes it.
     pub(crate) fn departs(&mut self, id: PurchaseId) {
         if let Some(asking) = self.asking.clone() {
             self.departing.push((asking, id));
@@ -211,12 +211,12 @@ impl Gateway {
     }
 
     /// Which purchase an attempt is of.
-    fn purchase(&self, departure: &Weak<dyn Departure>) -> Option<PurchaseId> {
+    fn purchase(&self, before_send: &Weak<dyn BeforeSend>) -> Option<PurchaseId> {
         let known = self.departing.iter().rev();
-        known.into_iter().find(|(one, _)| one.ptr_eq(departure)).map(|(_, id)| *id)
+        known.into_iter().find(|(one, _)| one.ptr_eq(before_send)).map(|(_, id)| *id)
     }
 
-    /// The last word was to let it go.
+    /// It was authorized.
     pub(crate) fn take(
         &mut self,
         attempt: &Attempt,
@@ -224,8 +224,8 @@ impl Gateway {
         (now, life): (Duration, u64),
     ) -> Result<usize, String> {
         let order = order(&attempt.ask.what);
-        let id = match &attempt.ask.departure {
-            Some(departure) => self.purchase(&std::sync::Arc::downgrade(departure)),
+        let id = match &attempt.ask.before_send {
+            Some(before_send) => self.purchase(&std::sync::Arc::downgrade(before_send)),
             None => None,
         };
         if order.is_some() && id.is_none() {

@@ -1,4 +1,4 @@
-//! The line to the gateway, where the real client would be: it asks for the last word before the
+//! The line to the gateway, where the real client would be: it asks whether it may send before the
 //! first byte, and brings back a reply, a refusal, or one of the ways in which there is none.
 
 use std::io;
@@ -13,8 +13,7 @@ use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
 use tollgate::store::PurchaseId;
-use tollgate::upstream::{Attempt, Departure, Error, Reply, Unread};
-use tower::Service;
+use tollgate::upstream::{Abort, Attempt, BeforeSend, Error, Reply, Transport, Unread};
 
 use crate::gateway::{Course, Fate};
 use crate::world::{State, World};
@@ -27,32 +26,22 @@ pub(crate) struct Line {
     pub(crate) world: World,
 }
 
-impl Service<Attempt> for Line {
-    type Response = Reply;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, attempt: Attempt) -> Self::Future {
-        let world = self.world.clone();
-        Box::pin(async move {
-            let course = world.lock().gateway.course(&attempt);
-            sleep(course.connect).await;
-            if course.fate == Fate::NoConnection {
-                tally(&world, course.fate);
-                return Err(Error::Unreachable(io::ErrorKind::ConnectionRefused.into()));
-            }
-            if let Some(departure) = &attempt.ask.departure {
-                let last_word = LastWord { world: &world, departure, word: departure.depart() };
-                last_word.await.map_err(Error::Stayed)?;
-            }
-            tally(&world, course.fate);
-            let (flight, timeout) = take(&world, &attempt, course);
-            reply(&world, &attempt, course, flight, timeout).await
-        })
+impl Transport for Line {
+    async fn send(&self, attempt: Attempt) -> Result<Reply, Error> {
+        let world = &self.world;
+        let course = world.lock().gateway.course(&attempt);
+        sleep(course.connect).await;
+        if course.fate == Fate::NoConnection {
+            tally(world, course.fate);
+            return Err(Error::Unreachable(io::ErrorKind::ConnectionRefused.into()));
+        }
+        if let Some(before_send) = &attempt.ask.before_send {
+            let answer = before_send.authorize();
+            Authorizing { world, before_send, answer }.await.map_err(Error::Aborted)?;
+        }
+        tally(world, course.fate);
+        let (flight, timeout) = take(world, &attempt, course);
+        reply(world, &attempt, course, flight, timeout).await
     }
 }
 
@@ -117,7 +106,7 @@ async fn reply(
     }
     sleep(comes).await;
     let body = world.lock().gateway.body(flight, &attempt.ask.what);
-    let reply = |status, body| Ok(Reply { status, is_json: true, body, key: attempt.key });
+    let reply = |status, body| Reply::read(&attempt.ask.what, status, body, attempt.key);
     match course.fate {
         Fate::Served | Fate::Cheaper => reply(StatusCode::OK, body),
         Fate::Refused => reply(StatusCode::UNPROCESSABLE_ENTITY, Bytes::from_static(b"{}")),
@@ -148,22 +137,21 @@ async fn lost() -> Error {
     Error::Lost(sent.expect_err("nobody answers"))
 }
 
-type Word<'a> = Pin<Box<dyn Future<Output = Result<(), tollgate::upstream::Stay>> + Send + 'a>>;
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + 'a>>;
 
-/// Says who is asking while the last word is asked for: the ledger is told a name, and a departure has
-/// none.
-struct LastWord<'a> {
+/// Says who is asking while a purchase is authorized: the ledger is told a name, and `BeforeSend` has none.
+struct Authorizing<'a> {
     world: &'a World,
-    departure: &'a Arc<dyn Departure>,
-    word: Word<'a>,
+    before_send: &'a Arc<dyn BeforeSend>,
+    answer: Answer<'a>,
 }
 
-impl Future for LastWord<'_> {
-    type Output = Result<(), tollgate::upstream::Stay>;
+impl Future for Authorizing<'_> {
+    type Output = Result<(), Abort>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.world.lock().gateway.asking = Some(Arc::downgrade(self.departure));
-        let polled = self.word.as_mut().poll(cx);
+        self.world.lock().gateway.asking = Some(Arc::downgrade(self.before_send));
+        let polled = self.answer.as_mut().poll(cx);
         self.world.lock().gateway.asking = None;
         polled
     }

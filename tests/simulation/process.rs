@@ -11,17 +11,17 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tollgate::clock;
+use tollgate::jobs::Jobs;
 use tollgate::metrics::Metrics;
-use tollgate::pipeline::{self, Counter};
+use tollgate::pipeline;
 use tollgate::problem::Problem;
-use tollgate::purchase::accepted::Desk;
 use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
-use tollgate::purchase::{Claim, Purchase, Receipt};
+use tollgate::purchase::{Claim, Context, Purchase, Purchases, Receipt};
 use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals};
 use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
-use tollgate::upstream::{Ask, Error, Reply, What};
+use tollgate::upstream::{Ask, Error, Gateway, Reply, What};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
@@ -37,7 +37,7 @@ pub(crate) struct Process {
     runtime: Runtime,
     world: World,
     disk: Disk,
-    purchases: BoxCloneSyncService<Purchase, Receipt, Problem>,
+    purchases: Purchases,
     gateway: BoxCloneSyncService<Ask, Reply, Error>,
     pub(crate) window: Arc<Window>,
     credit: Credit,
@@ -71,22 +71,28 @@ impl Process {
         let store = disk.tapped();
         let window = Window::new(store.clone(), setup.window(), shutdown.clone());
         let ring = Arc::new(Mutex::new(Ring::new(setup.keys)));
-        let line = Line { world: world.clone() };
-        let gateway = pipeline::gateway(Arc::clone(&window), setup.max_wait, ring, line);
+        let gateway = pipeline::gateway(Gateway {
+            ring,
+            window: Arc::clone(&window),
+            max_wait: setup.max_wait,
+            transport: Line { world: world.clone() },
+        });
         let credit = Credit::default();
-        let counter = Counter {
+        let context = Context {
+            // Nobody looks after jobs: without settings they rest.
+            jobs: Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone()),
             ledger: store,
             binding: Binding::play(),
             running: Running::default(),
             refusals: Arc::new(Refusals::new(wall)),
             credit: credit.clone(),
-            desk: Desk { keys: Arc::from([KeyId([1; 8]); 3]), tell: Arc::new(|_job| ()) },
+            keys: Arc::from([KeyId([1; 8]); 3]),
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),
             cut: CancellationToken::new(),
         };
         let tasks = TaskTracker::new();
-        let purchases = pipeline::purchases(&counter, tasks.clone(), gateway.clone());
+        let purchases = pipeline::purchases(&context, tasks.clone(), gateway.clone());
         drop(entered);
         runtime.block_on(window.restore());
         Self {
@@ -112,7 +118,8 @@ impl Process {
         let caller = callers()[wish.caller].clone();
         let mut purchase = Purchase::new(caller, ORDERS[wish.order].clone(), claim);
         purchase.id = name(client);
-        let bought = self.purchases.clone().oneshot(purchase);
+        let purchases = self.purchases.clone();
+        let bought = async move { purchases.buy(purchase).await };
         let presence = Presence { world: self.world.clone(), client };
         let task = self.runtime.spawn(async move {
             let outcome = match manner.patience {

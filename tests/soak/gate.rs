@@ -1,14 +1,10 @@
 //! The real binary before a sandbox in this process, what it takes of the machine, and its books.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::fs;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -16,26 +12,26 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::sandbox::{Sandbox, Settings};
 
+use crate::support::Server;
+use crate::support::process::{Signal, run};
+use crate::support::server::serve;
+
 const KEY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
 /// No limit is in the way, and whoever is slow or silent is soon sent away.
 const SETTINGS: &str = "
     limits = { requests = 1000000, seconds = 1, burst = 1000000, concurrent = 10000 }
     store.url = \"sqlite:ledger.db\"
     [server]
-    listen = \"127.0.0.1:0\"
     header_timeout = \"1s\"
     body_timeout = \"1s\"
     idle_timeout = \"2s\"
-    [admin]
-    listen = \"127.0.0.1:0\"
 ";
 /// So long may it take until nothing is left of the traffic.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Gate {
-    pub(crate) address: SocketAddr,
     sandbox: Sandbox,
-    process: Child,
+    server: Server,
     folder: TempDir,
     idle: usize,
     _runtime: Runtime,
@@ -74,37 +70,21 @@ impl Gate {
             window: (1_000_000, Duration::from_secs(1)),
             ..Settings::default()
         });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let gateway = listener.local_addr().unwrap();
-        let served = sandbox.clone();
-        runtime.spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            served.serve(listener, std::future::pending()).await;
-        });
+        let gateway = serve(&sandbox, &runtime);
         let folder = TempDir::with_prefix("tollgate-soak-").unwrap();
         let gateway = format!(
             "[gateway]\nbase_url = \"http://{gateway}\"\nwindow = {{ requests = 1000000, seconds = 1 }}\n"
         );
         fs::write(folder.path().join("proxy.toml"), format!("{SETTINGS}{gateway}")).unwrap();
-        let log = File::create(folder.path().join("log")).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .env_clear()
-            .env("GATEWAY_API_KEY", KEY)
-            .current_dir(folder.path())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the binary starts");
-        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
-            line.strip_prefix("page")?.trim().strip_prefix("http://")?.parse().ok()
-        });
-        let address = address.expect("it says where it listens");
-        thread::spawn(move || lines.for_each(drop));
-        let mut gate = Self { address, sandbox, process, folder, idle: 0, _runtime: runtime };
+        let server = Server::start(folder.path(), &[], &[("GATEWAY_API_KEY", KEY)]);
+        let mut gate = Self { sandbox, server, folder, idle: 0, _runtime: runtime };
         gate.idle = gate.kept().descriptors;
         gate
+    }
+
+    /// Where callers call.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.address
     }
 
     /// Waits until the traffic's connections are gone, and what they asked for is done.
@@ -122,7 +102,7 @@ impl Gate {
     }
 
     fn kept(&self) -> Kept {
-        let of_process = |what: &str| format!("/proc/{}/{what}", self.process.id());
+        let of_process = |what: &str| format!("/proc/{}/{what}", self.server.process.id());
         let status = fs::read_to_string(of_process("status")).expect("it runs");
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
@@ -150,29 +130,23 @@ impl Gate {
     }
 
     fn usage(&self) -> Total {
-        let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["usage", "--since", "2d", "--format", "json"])
-            .env_clear()
-            .env("GATEWAY_API_KEY", KEY)
-            .current_dir(self.folder.path())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        serde_json::from_slice::<Usage>(&output.stdout).expect("JSON").total
+        let arguments = ["usage", "--since", "2d", "--format", "json"];
+        let ended = run(self.folder.path(), &arguments, &[("GATEWAY_API_KEY", KEY)]);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        serde_json::from_str::<Usage>(&ended.stdout).expect("JSON").total
     }
 
     /// SIGTERM ends it with 0.
     pub(crate) fn ends_well(&mut self) {
-        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap());
-        kill(pid, Signal::SIGTERM).expect("it runs");
-        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+        self.server.process.signal(Signal::SIGTERM);
+        assert_eq!(self.server.process.wait().code(), Some(0));
     }
 
     /// Nothing that it said, logged or kept holds its key.
     pub(crate) fn kept_its_key<'a>(&self, answers: impl Iterator<Item = &'a str>) {
         let secret = &KEY[14..];
         assert!(answers.into_iter().all(|answer| !answer.contains(secret)));
+        assert!(!self.server.process.printed().contains(secret), "it is printed");
         let mut folders = vec![self.folder.path().to_owned()];
         while let Some(folder) = folders.pop() {
             for file in fs::read_dir(folder).unwrap() {
@@ -186,13 +160,6 @@ impl Gate {
                 assert!(!holds, "{}", path.display());
             }
         }
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
     }
 }
 

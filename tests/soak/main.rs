@@ -7,6 +7,9 @@
 #![cfg(test)]
 
 mod gate;
+#[path = "../support/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "the soak needs some of it")]
+mod support;
 mod talk;
 mod traffic;
 

@@ -99,7 +99,7 @@ struct Caller {
 
 impl Caller {
     fn new(gate: &Gate, name: String) -> Self {
-        let address = gate.address;
+        let address = gate.address();
         let dice = name.bytes().fold(7, |seed: u64, byte| seed * 31 + u64::from(byte));
         Self {
             address,

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::access::keyed::SecretFault;
+use crate::access::SecretFault;
 use crate::access::token::Secret;
 use crate::cli::{Exit, secret};
 use crate::config::Config;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::Refusal;
-use crate::account::csv::cell;
-use crate::account::members::{self, Listed};
 use crate::cli::Format;
 use crate::clock::{self, Date, iso8601};
 use crate::contract::money::Usd;
+use crate::reports::csv::cell;
+use crate::reports::members::{self, Listed};
 use crate::store::Store;
 
 const HEAD: [&str; 10] = [

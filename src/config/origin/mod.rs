@@ -58,7 +58,6 @@ pub(super) fn origin(text: &str) -> Parsed<String> {
     if right { Ok(text.to_owned()) } else { Err(expected.into()) }
 }
 
-/// An origin of http or https.
 pub(super) fn web_origin(text: &str) -> Parsed<String> {
     if !text.starts_with("https://") && !text.starts_with("http://") {
         return Err("expected an exact origin such as \"https://media.example.com\"".into());
@@ -158,7 +157,6 @@ pub(super) fn endpoint(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
-/// What a passthrough row may do.
 pub(super) fn method(text: &str) -> Parsed<http::Method> {
     match text {
         "GET" => Ok(http::Method::GET),

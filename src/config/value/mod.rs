@@ -8,15 +8,12 @@ use super::Network;
 use super::read::Parsed;
 use crate::contract::money::Usd;
 
-/// Milliseconds in each unit of time.
 const TIME_UNITS: &[(&str, u64)] =
     &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
-/// Bytes in each unit of size.
 const SIZE_UNITS: &[(&str, u64)] =
     &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 /// The longest time that a setting takes, so that no deadline overflows: 400 days.
 const MAX_TIME: u64 = 400 * 86_400_000;
-/// The largest size that a setting takes.
 const MAX_SIZE: u64 = 16 << 30;
 
 /// A time that may not be nothing: `500ms`, `10s`, `5m`, `24h`, `7d`.
@@ -61,7 +58,6 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<Option<u64>> {
     Some(number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor)))
 }
 
-/// US dollars as a decimal.
 pub(super) fn money(text: &str) -> Parsed<Usd> {
     if text.is_empty() {
         return Err("expected dollars as text, such as \"5.00\"".into());
@@ -75,7 +71,6 @@ pub(super) fn count(number: i64) -> Parsed<NonZeroU32> {
     u32::try_from(number).ok().and_then(NonZeroU32::new).ok_or_else(expected)
 }
 
-/// A length in whole seconds, at least one.
 pub(super) fn seconds(number: i64) -> Parsed<Duration> {
     match u64::try_from(number) {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
@@ -83,7 +78,6 @@ pub(super) fn seconds(number: i64) -> Parsed<Duration> {
     }
 }
 
-/// How many connections may be open.
 pub(super) fn connections(number: i64) -> Parsed<usize> {
     match usize::try_from(number) {
         Ok(connections @ 1..=1_000_000) => Ok(connections),
@@ -91,12 +85,10 @@ pub(super) fn connections(number: i64) -> Parsed<usize> {
     }
 }
 
-/// A seed: any number that is not negative.
 pub(super) fn seed(number: i64) -> Parsed<u64> {
     u64::try_from(number).map_err(|_| "expected a whole number from 0".into())
 }
 
-/// An address to listen on.
 pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
     let expected = "expected an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
     text.parse().map_err(|_| expected.into())
@@ -146,7 +138,6 @@ pub(super) fn line(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
-/// A name of visible ASCII, as models and fields have.
 pub(super) fn name(text: &str) -> Parsed<String> {
     if !(1..=128).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("expected a name of 1 to 128 visible ASCII characters".into());

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
@@ -20,6 +20,7 @@ use tower_governor::key_extractor::KeyExtractor;
 use crate::answer::Answer;
 use crate::clock::{self, Instant};
 use crate::store::Caller;
+use crate::sync::lock;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
@@ -151,15 +152,11 @@ impl Bucket {
         // Seconds until the whole burst is there again, as the draft's `t` has it.
         let missing = self.burst.saturating_sub(room);
         let until_whole = self.one_per * missing;
-        Left {
-            policy: self.policy.clone(),
-            room,
-            seconds: until_whole.as_secs() + u64::from(until_whole.subsec_nanos() > 0),
-        }
+        Left { policy: self.policy.clone(), room, seconds: clock::whole_seconds(until_whole) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Share, (u32, Instant)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.last)
     }
 }
 

@@ -4,7 +4,7 @@ mod bucket;
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::bucket::{Bucket, Left};
@@ -16,6 +16,7 @@ use crate::clock;
 use crate::config::Limits;
 use crate::problem::{OVERLOADED, Problem, RATE_LIMITED, REQUEST_TIMEOUT};
 use crate::store::{Caller, Refusals, RefusedAs};
+use crate::sync::lock;
 
 /// How much more a caller may read than buy.
 const ROOM_FOR_READS: u32 = 10;
@@ -40,7 +41,6 @@ pub struct Allowed {
     pub requests: u32,
     /// `limits.seconds`
     pub period: Duration,
-    /// `limits.burst`
     pub burst: u32,
     /// Calls right now.
     pub left: u32,
@@ -106,7 +106,11 @@ impl Limiter {
     }
 
     /// Counts one call, or returns why it is refused and what is left.
-    fn admit(self: &Arc<Self>, caller: &Caller, class: Class) -> Result<Counted, (Problem, Left)> {
+    fn admit(
+        self: &Arc<Self>,
+        caller: &Caller,
+        class: Class,
+    ) -> Result<Counted, Box<(Problem, Left)>> {
         let Some(bucket) = self.bucket(class) else { return Ok(Counted::default()) };
         let is_paid = class == Class::Paid;
         let left = match bucket.take(caller) {
@@ -118,7 +122,7 @@ impl Limiter {
                 let Bucket { burst, one_per, .. } = bucket;
                 let detail = format!("at most {burst} calls at once, then one every {one_per:?}");
                 let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-                return Err((problem, bucket.left(0)));
+                return Err(Box::new((problem, bucket.left(0))));
             }
         };
         let place = match is_paid.then(|| self.enter(caller)) {
@@ -129,7 +133,7 @@ impl Limiter {
                 let detail = format!("at most {} calls at the same time", self.concurrent);
                 let wait = Duration::from_secs(1);
                 let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-                return Err((problem, left));
+                return Err(Box::new((problem, left)));
             }
         };
         Ok(Counted { left: Some(left), place })
@@ -137,7 +141,7 @@ impl Limiter {
 
     /// One more call of this caller at the same time, or `None` when it has enough under way.
     fn enter(self: &Arc<Self>, caller: &Caller) -> Option<Place> {
-        let mut at_once = self.at_once.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at_once = lock(&self.at_once);
         let count = at_once.entry(caller.clone()).or_insert(0);
         if *count >= self.concurrent {
             return None;
@@ -156,7 +160,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut at_once = self.limiter.at_once.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut at_once = lock(&self.limiter.at_once);
         if let Some(count) = at_once.get_mut(&self.caller) {
             *count -= 1;
             if *count == 0 {
@@ -178,7 +182,10 @@ pub fn layer<B: http_body::Body>(
     let limiter = Arc::clone(&config.limiter);
     Step(move |call: Call<B>| match limiter.admit(&call.caller, call.route.class) {
         Ok(counted) => Ok((call, counted)),
-        Err((problem, left)) => Err(left.finish(refuse(problem, &call))),
+        Err(refused) => {
+            let (problem, left) = *refused;
+            Err(Box::new(left.finish(refuse(problem, &call))))
+        }
     })
 }
 

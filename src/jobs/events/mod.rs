@@ -11,21 +11,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 use http_body::Frame;
 use http_body_util::StreamBody;
 
 use crate::access::Standing;
-use crate::answer::{Answer, Body, BoxError};
+use crate::answer::{self, Answer, Body, BoxError};
 use crate::jobs::seats::Seat;
 use crate::jobs::{Jobs, Watching};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::store::Caller;
 use crate::validate::{self, Checked, JobIds};
 use flow::Flow;
-
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Who wants to be told of what.
 #[derive(Clone, Copy, Debug)]
@@ -79,10 +76,11 @@ pub async fn stream(
         return Ok(nothing);
     }
     let flow = flow.after(missing.into_iter().map(|problem| problem.document(id)));
-    Ok(answer(Body::stream(StreamBody::new(stream::unfold(flow, |mut flow| async {
+    let parts = stream::unfold(flow, |mut flow| async {
         let part = flow.next().await?;
         Some((Ok::<_, BoxError>(Frame::data(part)), flow))
-    })))))
+    });
+    Ok(answer::events(Answer::new(Body::stream(StreamBody::new(parts)))))
 }
 
 /// Watches the named jobs, or, where none is named, all open jobs of the caller; and says which of them
@@ -118,7 +116,7 @@ fn once(id: &str, problem: Problem) -> Result<Answer, Problem> {
     let Some(wait) = problem.wait() else { return Err(problem) };
     let document = problem.document(id);
     let parts = [frame::retry(spread(wait)), frame::event("problem", None, &document)];
-    Ok(answer(Body::from(Bytes::from(parts.concat()))))
+    Ok(answer::events(Answer::new(Body::from(Bytes::from(parts.concat())))))
 }
 
 /// A time from `wait` to twice that, at random, so that those who were told to wait in one moment do not
@@ -127,15 +125,6 @@ fn spread(wait: Duration) -> Duration {
     let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let more = RandomState::new().build_hasher().finish() % millis.saturating_add(1).max(1);
     wait.saturating_add(Duration::from_millis(more))
-}
-
-fn answer(body: Body) -> Answer {
-    let mut answer = Answer::new(body);
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
-    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    answer
 }
 
 #[cfg(test)]

@@ -5,12 +5,11 @@
 
 use std::net::Ipv4Addr;
 
-use tower::Layer;
-
 use super::*;
 use crate::config;
 use crate::upstream::Attempt;
-use crate::upstream::window::{Window, layer};
+use crate::upstream::window::Window;
+use crate::upstream::window::tests::send;
 
 const LIMIT: usize = 60;
 const PERIOD: Duration = Duration::from_secs(60);
@@ -103,7 +102,7 @@ impl World {
         };
         sleep(self.dice.below(takes)).await;
         let body = Bytes::from_static(body.as_bytes());
-        Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0 })
+        Ok(Reply { status: StatusCode::OK, is_json: true, body, key: 0, video: None })
     }
 }
 
@@ -122,14 +121,14 @@ impl Simulation {
         let setting = config::Window::Fixed { requests, period: PERIOD };
         let window = Window::new(book.clone(), setting, stop.clone());
         let answering = Arc::clone(&world);
-        let gateway = service_fn(move |attempt: Attempt| {
-            let world = Arc::clone(&answering);
-            async move { world.answer(attempt).await }
-        });
-        let limited = layer(window, MAX_WAIT).layer(gateway);
         let gateway = BoxCloneSyncService::new(service_fn(move |ask: Ask| {
+            let (window, world) = (Arc::clone(&window), Arc::clone(&answering));
+            let transport = move |attempt: Attempt| {
+                let world = Arc::clone(&world);
+                async move { world.answer(attempt).await }
+            };
             let attempt = Attempt { ask, key: 0, since: clock::now() };
-            tower::ServiceExt::oneshot(limited.clone(), attempt)
+            async move { send(&window, MAX_WAIT, transport, attempt).await }
         }));
         let jobs = Jobs::new(book.clone(), Handle::current(), stop.clone());
         jobs.follow(Setup {

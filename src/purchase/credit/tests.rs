@@ -1,13 +1,14 @@
 //! What the balance covers, in every order in which things can happen.
 
-use bytes::Bytes;
-use http::StatusCode;
+use std::future::{pending, ready};
+
+use futures_util::FutureExt;
 use proptest::prelude::*;
-use tower::{ServiceExt, service_fn};
 
 use super::*;
-use crate::problem::{GATEWAY_UNREACHABLE, OUTCOME_UNKNOWN};
-use crate::purchase::tests::{purchase, receipt};
+use crate::purchase::tests::{SOON, accepted, answered, context, purchase, purchases};
+use crate::purchase::{Context, Terms};
+use crate::upstream::{Error, Reply};
 
 /// What happens to one account; sums are in dollars.
 #[derive(Clone, Copy, Debug)]
@@ -117,13 +118,13 @@ fn the_floor_is_never_sold() {
     let credit = Credit::default();
     credit.learnt(credit.mark(), Usd::dollars(5));
     for (toll, floor, covered) in [(3, 2, true), (3, 3, false), (5, 0, true), (0, 6, false)] {
-        let aside = credit.set_aside(Usd::dollars(toll), Usd::dollars(floor));
-        assert_eq!(aside.is_ok(), covered, "{toll} above {floor}");
-        if let Ok(aside) = aside {
-            aside.settle(Usd::ZERO, None);
+        let cover = credit.cover(Usd::dollars(toll), Usd::dollars(floor));
+        assert_eq!(cover.is_ok(), covered, "{toll} above {floor}");
+        if let Ok(cover) = cover {
+            cover.settle(Charge::Free, None);
         }
     }
-    assert!(credit.set_aside(Usd::dollars(1), Usd::micros(u64::MAX)).is_err());
+    assert!(credit.cover(Usd::dollars(1), Usd::micros(u64::MAX)).is_err());
 }
 
 /// A gateway that charges at some moment between a purchase's beginning and its end, and answers
@@ -211,44 +212,36 @@ proptest! {
     }
 }
 
-fn answered(status: u16, toll: Usd, body: &'static str) -> Receipt {
-    let status = StatusCode::from_u16(status).unwrap();
-    Receipt { status, body: Bytes::from_static(body.as_bytes()), toll, ..receipt() }
-}
-
 #[tokio::test]
 async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
-    let three = Usd::dollars(3);
-    let said = r#"{"request_id":"r","balance":"$41.50"}"#;
-    for (outcome, left) in [
-        (Ok(answered(200, three, "{}")), 47_000_000),
-        (Ok(answered(200, three, said)), 41_500_000),
-        (Ok(answered(402, Usd::ZERO, said)), 50_000_000),
-        (Err(Problem::new(&GATEWAY_UNREACHABLE)), 50_000_000),
-        (Err(Problem::new(&OUTCOME_UNKNOWN)), 47_000_000),
-    ] {
-        let credit = Credit::default();
+    const SAID: &str = r#"{"request_id":"r","balance":"$41.50"}"#;
+    type Answer = fn() -> Result<Reply, Error>;
+    let outcomes: [(Answer, u64); 5] = [
+        (|| Ok(accepted()), 47_000_000),
+        (|| Ok(answered(200, SAID)), 41_500_000),
+        (|| Ok(answered(402, SAID)), 50_000_000),
+        (|| Err(Error::NotTaken), 50_000_000),
+        (|| Err(Error::Late(SOON)), 47_000_000),
+    ];
+    for (outcome, left) in outcomes {
+        let context = context(SOON);
+        let credit = &context.credit;
         credit.learnt(credit.mark(), Usd::dollars(50));
-        let ended = outcome.clone();
-        let gateway = service_fn(move |_| std::future::ready(ended.clone()));
-        let stack = layer(credit.clone(), Usd::ZERO).layer(gateway);
-        let _ = stack.oneshot(purchase()).await;
+        let _ = purchases(&context, move |_| ready(outcome())).complete(&purchase()).await;
         let amount = credit.left().map(|left| left.amount);
-        assert_eq!(amount, Some(Usd::micros(left)), "{outcome:?}");
+        assert_eq!(amount, Some(Usd::micros(left)), "{:?}", outcome());
     }
 }
 
 #[tokio::test]
 async fn a_purchase_that_is_dropped_half_way_counts_as_spent() {
-    let credit = Credit::default();
+    let context = context(SOON);
+    let (credit, purchase) = (&context.credit, purchase());
     credit.learnt(credit.mark(), Usd::dollars(50));
-    let stack = layer(credit.clone(), Usd::ZERO);
-    let gateway = service_fn(|_| std::future::pending::<Result<Receipt, Problem>>());
-    drop(stack.layer(gateway).oneshot(purchase()));
+    let purchases = purchases(&context, |_| pending());
+    drop(purchases.complete(&purchase));
     assert_eq!(credit.left().map(|left| left.amount), Some(Usd::dollars(50)));
-    let mut call = layer(credit.clone(), Usd::ZERO)
-        .layer(service_fn(|_| std::future::pending::<Result<Receipt, Problem>>()));
-    drop(call.call(purchase()));
+    assert!(purchases.complete(&purchase).now_or_never().is_none());
     assert_eq!(credit.left().map(|left| left.amount), Some(Usd::dollars(47)));
 }
 
@@ -264,22 +257,23 @@ async fn a_balance_that_nobody_has_told_for_a_quarter_of_an_hour_refuses_nothing
         let credit = Credit::default();
         let mark = credit.mark();
         credit.lock().learnt(mark, Usd::dollars(2), clock::wall() - ago);
-        let sold = credit.set_aside(Usd::dollars(3), floor);
+        let sold = credit.cover(Usd::dollars(3), floor);
         assert_eq!(sold.is_ok(), sells, "told {ago:?} ago, {floor}");
         // A newer word holds at once, and counts what was sold on the old one.
         credit.learnt(mark, Usd::dollars(5));
-        let more = credit.set_aside(Usd::dollars(3), Usd::ZERO);
+        let more = credit.cover(Usd::dollars(3), Usd::ZERO);
         assert_eq!(more.is_ok(), !sells, "{ago:?}");
     }
 }
 
 #[tokio::test]
 async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
-    let credit = Credit::default();
-    credit.learnt(credit.mark(), Usd::micros(2_109_999));
-    let gateway = service_fn(|_| async { panic!("it is not sent") });
-    let stack = layer(credit, Usd::dollars(1)).layer(gateway);
-    let problem = stack.oneshot(purchase()).await.expect_err("not covered");
+    let context = context(SOON);
+    let terms = Terms { balance_floor: Usd::dollars(1), ..context.terms };
+    context.credit.learnt(context.credit.mark(), Usd::micros(2_109_999));
+    let purchases =
+        purchases(&Context { terms, ..context }, |_| async { panic!("it is not sent") });
+    let problem = purchases.complete(&purchase()).await.expect_err("not covered");
     assert_eq!(problem.kind().code, "insufficient_credit");
     let answer = problem.into_response("");
     let body = answer.into_body();
@@ -293,7 +287,8 @@ async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
 fn whoever_follows_the_balance_hears_once_that_something_was_sold() {
     let credit = Credit::default();
     assert!(!credit.was_used());
-    credit.set_aside(Usd::dollars(1), Usd::ZERO).expect("nothing is known").settle(Usd::ZERO, None);
+    let cover = credit.cover(Usd::dollars(1), Usd::ZERO).expect("nothing is known");
+    cover.settle(Charge::Free, None);
     assert!(credit.was_used());
     assert!(!credit.was_used());
 }

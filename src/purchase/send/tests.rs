@@ -1,15 +1,16 @@
 //! What a reply costs, and what is counted of it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::contract::catalog::Catalog;
-use crate::purchase::Claim;
-use crate::store::Caller;
+use crate::purchase::tests::{SOON, answered, context, keyed, purchases};
+use crate::purchase::{Claim, Receipt};
+use crate::store::{Caller, KeyId};
 use crate::validate;
 
 const CHAT: &[u8] = br#"{"model":"eta-5-mini","messages":[{"role":"user","content":"hi"}]}"#;
@@ -17,25 +18,27 @@ const VIDEO: &[u8] = br#"{"prompt":"a tide"}"#;
 
 /// What comes of a purchase that is answered so, and what the metrics then count of it.
 async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<Usd>, String) {
-    let order = match payload {
+    let (order, what) = match payload {
         CHAT => {
             let catalog = Arc::new(Catalog::published());
-            validate::chat(payload, &validate::ChatRules { catalog, fields: Vec::new() })
+            let rules = validate::ChatRules { catalog, fields: Vec::new() };
+            (validate::chat(payload, &rules), What::Chat(Bytes::new()))
         }
-        _ => validate::video(payload, &Catalog::published()),
+        _ => (validate::video(payload, &Catalog::published()), What::Video(Bytes::new())),
     };
     let caller = Caller::Address([192, 0, 2, 1].into());
     let purchase = Purchase::new(caller, order.expect("no fault"), Claim::Key("k".into()));
-    let mut answer = Some(answer.map(|(status, body)| Reply {
-        status: StatusCode::from_u16(status).expect("a status"),
-        is_json: true,
-        body: Bytes::copy_from_slice(body.as_bytes()),
-        key: 0,
-    }));
-    let gateway = service_fn(move |_: Ask| std::future::ready(answer.take().expect("asked once")));
-    let metrics = Arc::new(Metrics::default());
-    let ledger = Store::in_memory(Arc::new(clock::wall));
-    let outcome = layer(Arc::clone(&metrics), ledger).layer(gateway).oneshot(purchase).await;
+    let answer = answer.and_then(|(status, body)| {
+        let status = StatusCode::from_u16(status).expect("a status");
+        Reply::read(&what, status, Bytes::copy_from_slice(body.as_bytes()), 0)
+    });
+    let answer = Arc::new(Mutex::new(Some(answer)));
+    let context = context(SOON);
+    let purchases = purchases(&context, move |_| {
+        std::future::ready(answer.lock().unwrap().take().expect("asked once"))
+    });
+    let outcome = purchases.complete(&purchase).await;
+    let metrics = &context.metrics;
     let counted = metrics.text();
     let counted = counted.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (name, figure) = line.strip_prefix("tollgate_")?.rsplit_once(' ')?;
@@ -84,4 +87,29 @@ async fn a_refusal_costs_nothing_and_is_counted_as_one() {
 async fn an_unknown_outcome_counts_with_its_whole_toll() {
     let (toll, figures) = bought(VIDEO, Err(Error::Late(Duration::from_secs(1)))).await;
     assert_eq!((toll, figures), (None, counted("video,unknown", 3_000_000)));
+}
+
+/// The receipt of a video that was answered so, and the job that the ledger has then.
+async fn ordered(status: u16, body: &'static str) -> (Receipt, Option<Job>) {
+    let context = context(SOON);
+    let purchases = purchases(&context, move |_| std::future::ready(Ok(answered(status, body))));
+    let receipt = purchases.complete(&keyed()).await.expect("the reply is given");
+    assert_eq!(receipt.status, status);
+    (receipt, context.ledger.job("r-1".into()).await.expect("the store is there"))
+}
+
+#[tokio::test]
+async fn accepted_job_has_owner_key_model_price_and_purchase() {
+    let (receipt, job) = ordered(200, r#"{"request_id":"r-1"}"#).await;
+    assert_eq!(receipt.video.map(|video| video.request_id).as_deref(), Some("r-1"));
+    let job = job.expect("it is written down with the charge");
+    assert_eq!((&*job.request_id, &*job.owner, &*job.model), ("r-1", "192.0.2.1", "video-a-2"));
+    assert_eq!((job.key, job.toll, job.is_open()), (Some(KeyId([7; 8])), Usd::dollars(3), true));
+    assert!(job.purchase.is_some());
+}
+
+#[tokio::test]
+async fn a_refusal_is_no_job() {
+    let (receipt, job) = ordered(400, r#"{"request_id":"r-1"}"#).await;
+    assert!(receipt.video.is_none() && job.is_none());
 }

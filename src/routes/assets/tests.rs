@@ -9,41 +9,59 @@ use crate::routes::file::Ready;
 
 #[test]
 fn every_file_of_the_page_is_in_the_binary() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("static");
-    let there: BTreeSet<String> = std::fs::read_dir(folder)
-        .expect("static/")
-        .map(|entry| entry.expect("an entry"))
-        // What other sites embed is no part of the page: `embed/`.
-        .filter(|entry| entry.path().is_file())
-        .map(|entry| entry.file_name().into_string().expect("a plain name"))
-        .filter(|name| name != "index.html")
-        .collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("static");
+    // Only other sites load the widgets.
+    let not_served = |name: &String| name == "index.html" || name.starts_with("widgets/");
+    let (mut there, mut folders) = (BTreeSet::new(), vec![root.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(&root).expect("below it").to_str();
+                there.insert(name.expect("a plain name").to_owned());
+            }
+        }
+    }
+    there.retain(|name| !not_served(name));
     let rows: BTreeSet<String> = ROWS.iter().map(|row| row.name.to_owned()).collect();
     assert_eq!(there, rows);
     assert_eq!(rows.len(), ROWS.len(), "a name stands twice");
 }
 
-/// The modules that `name` imports, or those that it may import later.
+/// The modules that `name` imports, or those that it may import later, by their names below `static/`.
 fn imports(name: &str, mark: &str) -> Vec<String> {
     let row = ROWS.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no {name}"));
     let text = std::str::from_utf8(row.file.bytes).expect("text");
     let rest = text.split(mark).skip(1);
-    rest.map(|rest| rest.split('\'').next().expect("a name").to_owned()).collect()
+    let (folder, _) = name.rsplit_once('/').unwrap_or_default();
+    rest.map(|rest| resolve(folder, rest.split('\'').next().expect("a name"))).collect()
+}
+
+/// `../core/dom.js` from `chat` is `core/dom.js`. No folder lies deeper.
+fn resolve(folder: &str, name: &str) -> String {
+    match (name.strip_prefix("../"), name.strip_prefix("./")) {
+        (Some(name), _) => name.to_owned(),
+        (None, Some(name)) if folder.is_empty() => name.to_owned(),
+        (None, Some(name)) => format!("{folder}/{name}"),
+        _ => panic!("{name} is no relative name"),
+    }
 }
 
 #[test]
 fn what_is_preloaded_is_exactly_what_the_first_view_needs() {
     let mut needed: BTreeSet<String> = BTreeSet::new();
-    // The chat is the first view; app.js loads views by name.
-    let mut left = vec!["app.js".to_owned(), "chat.js".to_owned()];
+    // The chat is the first view; shell.js loads views by name.
+    let mut left = vec!["shell.js".to_owned(), "chat/chat.js".to_owned()];
     while let Some(name) = left.pop() {
-        left.extend(imports(&name, "from './").into_iter().filter(|name| !needed.contains(name)));
+        left.extend(imports(&name, " from '").into_iter().filter(|name| !needed.contains(name)));
         needed.insert(name);
     }
     needed.extend(["style.css", BEFORE_PAINT].map(str::to_owned));
     let early = ROWS.iter().filter(|row| row.at_start).map(|row| row.name.to_owned()).collect();
     assert_eq!(needed, early);
-    for name in imports("app.js", "import('./") {
+    for name in imports("shell.js", "import('") {
         assert!(ROWS.iter().any(|row| row.name == name), "{name}");
     }
 }
@@ -102,7 +120,7 @@ fn no_price_stands_in_the_page() {
 
 #[test]
 fn the_page_has_words_for_every_problem() {
-    let row = ROWS.iter().find(|row| row.name == "problems.js").expect("problems.js");
+    let row = ROWS.iter().find(|row| row.name == "core/problems.js").expect("problems.js");
     let text = std::str::from_utf8(row.file.bytes).expect("text");
     for kind in crate::problem::ALL {
         assert!(text.contains(&format!("\n  {}: ['", kind.code)), "{}", kind.code);

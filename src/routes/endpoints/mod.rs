@@ -1,6 +1,7 @@
 //! Every endpoint, a row each in [`table`]. The layers, the dispatch, the OpenAPI document, the README's table
 //! and the tests read the rows.
 
+pub(super) mod schemas;
 mod table;
 
 use std::pin::Pin;
@@ -10,7 +11,7 @@ use utoipa::openapi::{RefOr, Schema};
 
 use super::{Context, api, bff};
 use crate::answer::Answer;
-use crate::downstream::route::{BASE, Pages, Path, Route, Table, Takes};
+use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Table, Takes};
 use crate::problem::{
     BUDGET_EXHAUSTED, DRAINING, FORBIDDEN, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE,
     IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, INTERNAL, INVALID_CREDENTIALS,
@@ -56,11 +57,9 @@ pub struct Endpoint {
     pub about: &'static str,
     /// What the OpenAPI document says of it; several where one row has several paths.
     pub(super) operations: &'static [Operation],
-    /// What answers.
     pub(super) answer: Handler,
 }
 
-/// Answers a call.
 pub(super) type Handler =
     fn(Context) -> Pin<Box<dyn Future<Output = Result<Answer, Problem>> + Send>>;
 
@@ -94,6 +93,7 @@ pub(super) fn of(route: &Route) -> &'static Endpoint {
 }
 
 /// What the OpenAPI document says of an endpoint, besides what its route says.
+#[derive(Clone, Copy)]
 pub(super) struct Operation {
     /// What follows the route's path, with variables in braces.
     pub(super) below: &'static str,
@@ -105,8 +105,40 @@ pub(super) struct Operation {
     /// Media type and schema of each body that it takes.
     pub(super) takes: &'static [(&'static str, &'static str)],
     pub(super) replies: &'static [Reply],
-    /// Besides [`ANY`] and [`OF_CALLERS`].
+    /// Besides those that the row tells.
     pub(super) problems: &'static [&'static Kind],
+}
+
+const fn op(id: &'static str, tag: &'static str, summary: &'static str) -> Operation {
+    let (below, about, query, takes, replies, problems): (_, _, &[_], &[_], &[_], &[_]) =
+        ("", "", &[], &[], &[], &[]);
+    Operation { below, id, tag, summary, about, query, takes, replies, problems }
+}
+
+impl Operation {
+    const fn below(self, below: &'static str) -> Self {
+        Self { below, ..self }
+    }
+
+    const fn about(self, about: &'static str) -> Self {
+        Self { about, ..self }
+    }
+
+    const fn query(self, query: &'static [Query]) -> Self {
+        Self { query, ..self }
+    }
+
+    const fn takes(self, takes: &'static [(&'static str, &'static str)]) -> Self {
+        Self { takes, ..self }
+    }
+
+    const fn replies(self, replies: &'static [Reply]) -> Self {
+        Self { replies, ..self }
+    }
+
+    const fn problems(self, problems: &'static [&'static Kind]) -> Self {
+        Self { problems, ..self }
+    }
 }
 
 /// A parameter of the query.
@@ -125,16 +157,31 @@ pub(super) struct Reply {
     pub(super) bodies: &'static [(&'static str, &'static str)],
 }
 
+/// A parameter that may be left out.
+pub(super) const fn may(
+    name: &'static str,
+    about: &'static str,
+    schema: fn() -> RefOr<Schema>,
+) -> Query {
+    Query { name, is_required: false, about, schema }
+}
+
 const fn ok(about: &'static str, bodies: &'static [(&'static str, &'static str)]) -> Reply {
     Reply { status: StatusCode::OK, about, bodies }
 }
 
-/// What any endpoint may refuse with.
-pub(super) const ANY: &[&Kind] =
+/// What an endpoint may refuse with by its row, besides what its operations say.
+pub(super) fn problems(route: &Route) -> impl Iterator<Item = &'static Kind> {
+    let callers = if route.needs == Needs::Caller { OF_CALLERS } else { &[] };
+    let bodies = if route.takes == Takes::Nothing { &[] } else { OF_BODIES };
+    let purchases = if route.class == Class::Paid { OF_PURCHASES } else { &[] };
+    [OF_ALL, callers, bodies, purchases].into_iter().flatten().copied()
+}
+
+const OF_ALL: &[&Kind] =
     &[&MALFORMED_REQUEST, &METHOD_NOT_ALLOWED, &MISDIRECTED_REQUEST, &RATE_LIMITED, &INTERNAL];
 
-/// What an endpoint that needs a caller may refuse with.
-pub(super) const OF_CALLERS: &[&Kind] = &[
+const OF_CALLERS: &[&Kind] = &[
     &MISSING_CREDENTIALS,
     &INVALID_CREDENTIALS,
     &FORBIDDEN,
@@ -143,26 +190,28 @@ pub(super) const OF_CALLERS: &[&Kind] = &[
     &LEDGER_UNAVAILABLE,
 ];
 
-const OF_PURCHASES: &[&Kind] = &[
+const OF_BODIES: &[&Kind] = &[
     &MALFORMED_JSON,
-    &INVALID_IDEMPOTENCY_KEY,
-    &BUDGET_EXHAUSTED,
-    &INSUFFICIENT_CREDIT,
     &ORIGIN_NOT_ALLOWED,
     &REQUEST_TIMEOUT,
-    &STILL_RUNNING,
-    &LEDGER_CHANGED,
     &PAYLOAD_TOO_LARGE,
     &UNSUPPORTED_MEDIA_TYPE,
     &INVALID_REQUEST,
+    &OVERLOADED,
+];
+
+const OF_PURCHASES: &[&Kind] = &[
+    &INVALID_IDEMPOTENCY_KEY,
+    &BUDGET_EXHAUSTED,
+    &INSUFFICIENT_CREDIT,
+    &STILL_RUNNING,
+    &LEDGER_CHANGED,
     &IDEMPOTENCY_KEY_REUSED,
     &OUTCOME_UNKNOWN,
     &GATEWAY_UNREACHABLE,
     &GATEWAY_KEY_REJECTED,
     &WINDOW_EXHAUSTED,
-    &OVERLOADED,
     &DRAINING,
-    &LEDGER_UNAVAILABLE,
 ];
 
 const OF_JOBS: &[&Kind] = &[
@@ -171,9 +220,7 @@ const OF_JOBS: &[&Kind] = &[
     &GATEWAY_UNREACHABLE,
     &GATEWAY_KEY_REJECTED,
     &WINDOW_EXHAUSTED,
-    &OVERLOADED,
     &DRAINING,
-    &LEDGER_UNAVAILABLE,
 ];
 
 const OF_VIDEOS: &[&Kind] = &[
@@ -183,21 +230,14 @@ const OF_VIDEOS: &[&Kind] = &[
     &GATEWAY_UNREACHABLE,
     &GATEWAY_KEY_REJECTED,
     &WINDOW_EXHAUSTED,
-    &OVERLOADED,
     &DRAINING,
-    &LEDGER_UNAVAILABLE,
 ];
 
 const OF_LOGINS: &[&Kind] = &[
-    &MALFORMED_JSON,
     &INVALID_CREDENTIALS,
     &FORBIDDEN,
     &ORIGIN_NOT_ALLOWED,
     &NOT_FOUND,
-    &REQUEST_TIMEOUT,
-    &PAYLOAD_TOO_LARGE,
-    &UNSUPPORTED_MEDIA_TYPE,
-    &INVALID_REQUEST,
     &OVERLOADED,
     &LEDGER_UNAVAILABLE,
 ];

@@ -3,14 +3,12 @@
 use std::future::ready;
 
 use http::{Method, StatusCode};
-use utoipa::openapi::{RefOr, Schema};
 
-use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_PURCHASES, OF_VIDEOS, Operation, Query, Reply, ok};
+use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op, schemas};
 use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
 };
-use crate::routes::openapi::schemas;
 use crate::routes::{api, bff, openai, widgets};
 
 const JSON: &str = "application/json";
@@ -32,192 +30,123 @@ const ONE_JOB: Query = Query {
 const SOME_JOBS: Query =
     may("request_id", "The jobs, repeatable; without it the caller's own.", schemas::request_ids);
 
-/// A parameter that may be left out.
-const fn may(name: &'static str, about: &'static str, schema: fn() -> RefOr<Schema>) -> Query {
-    Query { name, is_required: false, about, schema }
-}
-
 const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, ..ok("Done.", &[]) };
-const OPERATION: Operation = Operation {
-    below: "",
-    id: "",
-    tag: "",
-    summary: "",
-    about: "",
-    query: &[],
-    takes: &[],
-    replies: &[],
-    problems: &[],
-};
-
 /// Every endpoint. What is in none of these rows is the page's, or nobody's.
 pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: Path::Exact("/api/v1/chat"), takes: Takes::ChatJson, ..PAID },
         about: "One chat: `model` and `messages`. The gateway's reply, unchanged.",
         answer: |cx| Box::pin(api::chat(cx)),
-        operations: &[Operation {
-            id: "chat",
-            tag: "purchases",
-            summary: "Buy one chat reply",
-            takes: &[(JSON, "ChatRequest")],
-            replies: &[ok("The gateway's reply, unchanged.", &[(JSON, "ChatReply")])],
-            problems: OF_PURCHASES,
-            ..OPERATION
-        }],
+        operations: &[op("chat", "purchases", "Buy one chat reply")
+            .takes(&[(JSON, "ChatRequest")])
+            .replies(&[ok("The gateway's reply, unchanged.", &[(JSON, "ChatReply")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/api/v1/video"), takes: Takes::VideoJson, ..PAID },
         about: "Orders one video: `prompt`, and if you like `model`, `duration`, `aspect_ratio`, `image_url`. A \
             ratio that the model ignores is named in `Tollgate-Ignored`.",
         answer: |cx| Box::pin(api::video(cx)),
-        operations: &[Operation {
-            id: "video",
-            tag: "purchases",
-            summary: "Order one video",
-            about: "It is charged when it is accepted, and cannot be cancelled. Follow it by its request_id.",
-            takes: &[(JSON, "VideoRequest")],
-            replies: &[ok("The gateway's acceptance, unchanged.", &[(JSON, "VideoAccepted")])],
-            problems: OF_PURCHASES,
-            ..OPERATION
-        }],
+        operations: &[op("video", "purchases", "Order one video")
+            .about("It is charged when it is accepted, and cannot be cancelled. Follow it by its request_id.")
+            .takes(&[(JSON, "VideoRequest")])
+            .replies(&[ok("The gateway's acceptance, unchanged.", &[(JSON, "VideoAccepted")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/api/v1/video/status"), ..READ },
         about: "How far a video is (`?request_id=`): the gateway's latest word, unchanged, at most 5 s old while \
             somebody asks. Only of jobs that were ordered here.",
         answer: |cx| Box::pin(api::video_status(cx)),
-        operations: &[Operation {
-            id: "videoStatus",
-            tag: "jobs",
-            summary: "How far a job is",
-            query: &[ONE_JOB],
-            replies: &[ok("The gateway's latest status body, unchanged.", &[(JSON, "Anything")])],
-            problems: OF_JOBS,
-            ..OPERATION
-        }],
+        operations: &[op("videoStatus", "jobs", "How far a job is")
+            .query(&[ONE_JOB])
+            .replies(&[ok("The gateway's latest status body, unchanged.", &[(JSON, "Anything")])])
+            .problems(OF_JOBS)],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/video/content"), ..READ },
         about: "A finished video (`?request_id=`) from our own origin, with ranges, where its address is on \
             `page.media_origins` or the sandbox.",
         answer: |cx| Box::pin(api::video_content(cx)),
-        operations: &[Operation {
-            id: "videoContent",
-            tag: "jobs",
-            summary: "The finished video",
-            about: "Ranges are answered. Only videos on page.media_origins, or the sandbox's, are fetched.",
-            query: &[ONE_JOB],
-            replies: &[
+        operations: &[op("videoContent", "jobs", "The finished video")
+            .about("Ranges are answered. Only videos on page.media_origins, or the sandbox's, are fetched.")
+            .query(&[ONE_JOB])
+            .replies(&[
                 ok("The video.", &[("video/mp4", "Anything")]),
                 Reply {
                     status: StatusCode::PARTIAL_CONTENT,
                     ..ok("A part of the video.", &[("video/mp4", "Anything")])
                 },
-            ],
-            problems: OF_VIDEOS,
-            ..OPERATION
-        }],
+            ])
+            .problems(OF_VIDEOS)],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/events"), ..READ },
         about: "One stream of events for up to 50 jobs (`?request_id=`, repeatable), or for all open jobs of the \
             caller: see [below](#events).",
         answer: |cx| Box::pin(bff::events(cx)),
-        operations: &[Operation {
-            id: "events",
-            tag: "jobs",
-            summary: "What becomes of jobs, as it happens",
-            about: "Server-sent events: `job` for each change of a job, `problem` for what goes wrong. At least \
-                one job has to be named where an address is no identity.",
-            query: &[SOME_JOBS],
-            replies: &[
+        operations: &[op("events", "jobs", "What becomes of jobs, as it happens")
+            .about("Server-sent events: `job` for each change of a job, `problem` for what goes wrong. At least \
+                one job has to be named where an address is no identity.")
+            .query(&[SOME_JOBS])
+            .replies(&[
                 ok("Events.", &[(EVENTS, "Text")]),
                 Reply {
                     status: StatusCode::NO_CONTENT,
                     ..ok("All of them have ended, and Last-Event-ID knows it.", &[])
                 },
-            ],
-            problems: OF_JOBS,
-            ..OPERATION
-        }],
+            ])
+            .problems(OF_JOBS)],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/jobs"), ..READ },
         about: "The caller's latest jobs, or those that `?request_id=` names, each with its toll and the latest \
             word.",
         answer: |cx| Box::pin(bff::jobs(cx)),
-        operations: &[Operation {
-            id: "jobs",
-            tag: "jobs",
-            summary: "The caller's jobs",
-            query: &[SOME_JOBS],
-            replies: &[ok("The latest first, at most 200.", &[(JSON, "Jobs")])],
-            problems: OF_JOBS,
-            ..OPERATION
-        }],
+        operations: &[op("jobs", "jobs", "The caller's jobs")
+            .query(&[SOME_JOBS])
+            .replies(&[ok("The latest first, at most 200.", &[(JSON, "Jobs")])])
+            .problems(OF_JOBS)],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/catalog"), pages: Pages::Any, ..BASE },
         about: "The price list: every model with its toll and rules, the limits, sandbox or live; how long an \
             `Idempotency-Key` may be sent again, and by whose memory (`replay`).",
         answer: |cx| Box::pin(bff::catalog(cx)),
-        operations: &[Operation {
-            id: "catalog",
-            tag: "facts",
-            summary: "The price list",
-            replies: &[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])],
-            ..OPERATION
-        }],
+        operations: &[op("catalog", "facts", "The price list")
+            .replies(&[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/me"), ..READ },
         about: "What is left to you: of your limits and budgets, and of the account's balance where you may see \
             it. Takes none of it.",
         answer: |cx| Box::pin(bff::me(cx)),
-        operations: &[Operation {
-            id: "me",
-            tag: "facts",
-            summary: "Who is calling, and what is left to it",
-            replies: &[ok(
+        operations: &[op("me", "facts", "Who is calling, and what is left to it")
+            .replies(&[ok(
                 "Limits, budgets and, where it may be seen, the balance.",
                 &[(JSON, "Me")],
-            )],
-            problems: &[&LEDGER_UNAVAILABLE],
-            ..OPERATION
-        }],
+            )])
+            .problems(&[&LEDGER_UNAVAILABLE])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/usage"), ..READ },
         about: "What you spent, by UTC day and model: `?since=7d`, up to `31d`. Open mode beyond loopback: 403, \
             as an address is no identity.",
         answer: |cx| Box::pin(bff::usage(cx)),
-        operations: &[Operation {
-            id: "usage",
-            tag: "facts",
-            summary: "What the caller has spent",
-            query: &[may(
+        operations: &[op("usage", "facts", "What the caller has spent")
+            .query(&[may(
                 "since",
                 "How far back: 7d, or 24h; 7d when nothing is said.",
                 schemas::since,
-            )],
-            replies: &[ok("By UTC day and model.", &[(JSON, "Usage")])],
-            problems: &[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE],
-            ..OPERATION
-        }],
+            )])
+            .replies(&[ok("By UTC day and model.", &[(JSON, "Usage")])])
+            .problems(&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/v1/models"), ..BASE },
         about: "The models in OpenAI's dialect, chats and videos: see [below](#openais-sdks).",
         answer: |cx| Box::pin(ready(Ok(openai::models(&cx.handlers.rules.catalog)))),
-        operations: &[Operation {
-            id: "openaiModels",
-            tag: "openai",
-            summary: "The models, chats and videos",
-            replies: &[ok("A list.", &[(JSON, "OpenAiList")])],
-            problems: &[&ORIGIN_NOT_ALLOWED],
-            ..OPERATION
-        }],
+        operations: &[op("openaiModels", "openai", "The models, chats and videos")
+            .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
+            .problems(&[&ORIGIN_NOT_ALLOWED])],
     },
     Endpoint {
         route: Route { path: Path::Below("/v1/models/"), ..BASE },
@@ -226,92 +155,60 @@ pub static ENDPOINTS: &[Endpoint] = &[
             let path = cx.call.head.uri.path();
             Box::pin(ready(openai::model(&cx.handlers.rules.catalog, path)))
         },
-        operations: &[Operation {
-            below: "{model}",
-            id: "openaiModel",
-            tag: "openai",
-            summary: "One model",
-            replies: &[ok("The model.", &[(JSON, "OpenAiObject")])],
-            problems: &[&NOT_FOUND, &ORIGIN_NOT_ALLOWED],
-            ..OPERATION
-        }],
+        operations: &[op("openaiModel", "openai", "One model")
+            .below("{model}")
+            .replies(&[ok("The model.", &[(JSON, "OpenAiObject")])])
+            .problems(&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/v1/chat/completions"), takes: Takes::ChatJson, ..PAID },
         about: "A chat in OpenAI's dialect, whole or as a stream.",
         answer: |cx| Box::pin(openai::chat::buy(cx)),
-        operations: &[Operation {
-            id: "openaiChat",
-            tag: "openai",
-            summary: "Buy one chat reply",
-            about: "Fields that mean nothing to the gateway are named in Tollgate-Ignored. An SDK's repeats need \
-                no Idempotency-Key: they join the first call, or have its answer.",
-            takes: &[(JSON, "OpenAiChatRequest")],
-            replies: &[ok(
+        operations: &[op("openaiChat", "openai", "Buy one chat reply")
+            .about("Fields that mean nothing to the gateway are named in Tollgate-Ignored. An SDK's repeats need \
+                no Idempotency-Key: they join the first call, or have its answer.")
+            .takes(&[(JSON, "OpenAiChatRequest")])
+            .replies(&[ok(
                 "A chat completion; with `stream: true` its chunks as server-sent events, the last of which has the \
                  toll in its data, and then `data: [DONE]`. A problem after the beginning is an event with `error`, \
                  and the end without `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Toll.",
                 &[(JSON, "OpenAiObject"), (EVENTS, "Text")],
-            )],
-            problems: OF_PURCHASES,
-            ..OPERATION
-        }],
+            )])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/v1/videos"), takes: Takes::VideoForm, ..PAID },
         about: "Orders one video in OpenAI's dialect, in JSON or as a form.",
         answer: |cx| Box::pin(openai::videos::buy(cx)),
-        operations: &[Operation {
-            id: "openaiVideo",
-            tag: "openai",
-            summary: "Order one video",
-            about: "As a form (multipart/form-data) only with an Authorization header.",
-            takes: &[(JSON, "OpenAiVideoRequest")],
-            replies: &[ok("The job.", &[(JSON, "OpenAiObject")])],
-            problems: OF_PURCHASES,
-            ..OPERATION
-        }],
+        operations: &[op("openaiVideo", "openai", "Order one video")
+            .about("As a form (multipart/form-data) only with an Authorization header.")
+            .takes(&[(JSON, "OpenAiVideoRequest")])
+            .replies(&[ok("The job.", &[(JSON, "OpenAiObject")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/v1/videos"), ..READ },
         about: "The caller's latest jobs in OpenAI's dialect.",
         answer: |cx| Box::pin(openai::videos::list(cx)),
-        operations: &[Operation {
-            id: "openaiVideos",
-            tag: "openai",
-            summary: "The caller's latest jobs",
-            query: &[
+        operations: &[op("openaiVideos", "openai", "The caller's latest jobs")
+            .query(&[
                 may("limit", "1 to 100.", schemas::limit),
                 may("order", "By age.", schemas::order),
-            ],
-            replies: &[ok("A list.", &[(JSON, "OpenAiList")])],
-            problems: &[&INVALID_REQUEST, &FORBIDDEN],
-            ..OPERATION
-        }],
+            ])
+            .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
+            .problems(&[&INVALID_REQUEST, &FORBIDDEN])],
     },
     Endpoint {
         route: Route { path: Path::Below("/v1/videos/"), ..READ },
         about: "How far a video is, and at `/content` below it the finished one.",
         answer: |cx| Box::pin(openai::videos::named(cx)),
         operations: &[
-            Operation {
-                below: "{id}",
-                id: "openaiVideoNamed",
-                tag: "openai",
-                summary: "How far a video is",
-                replies: &[ok("The job.", &[(JSON, "OpenAiObject")])],
-                problems: OF_JOBS,
-                ..OPERATION
-            },
-            Operation {
-                below: "{id}/content",
-                id: "openaiVideoContent",
-                tag: "openai",
-                summary: "The finished video",
-                replies: &[ok("The video.", &[("video/mp4", "Anything")])],
-                problems: OF_VIDEOS,
-                ..OPERATION
-            },
+            op("openaiVideoNamed", "openai", "How far a video is")
+            .below("{id}")
+            .replies(&[ok("The job.", &[(JSON, "OpenAiObject")])])
+            .problems(OF_JOBS),
+            op("openaiVideoContent", "openai", "The finished video")
+            .below("{id}/content")
+            .replies(&[ok("The video.", &[("video/mp4", "Anything")])])
+            .problems(OF_VIDEOS),
         ],
     },
     Endpoint {
@@ -319,177 +216,114 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "With `access.mode = \"members\"`: `{\"token\": \"tg_…\"}` becomes [a \
             cookie](docs/callers.md#logins).",
         answer: |cx| Box::pin(bff::log_in(cx)),
-        operations: &[Operation {
-            id: "login",
-            tag: "people",
-            summary: "Turn a member's token into a browser's cookie",
-            about: "With access.mode = \"members\" alone. With the cookie, whatever changes something needs the \
-                header `X-Tollgate: 1`.",
-            takes: &[(JSON, "Login")],
-            replies: &[DONE],
-            problems: OF_LOGINS,
-            ..OPERATION
-        }],
+        operations: &[op("login", "people", "Turn a member's token into a browser's cookie")
+            .about("With access.mode = \"members\" alone. With the cookie, whatever changes something needs the \
+                header `X-Tollgate: 1`.")
+            .takes(&[(JSON, "Login")])
+            .replies(&[DONE])
+            .problems(OF_LOGINS)],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/logout"), ..LOGIN },
         about: "Ends it.",
         answer: |cx| Box::pin(bff::log_out(cx)),
-        operations: &[Operation {
-            id: "logout",
-            tag: "people",
-            summary: "End the login that the browser carries",
-            replies: &[DONE],
-            problems: OF_LOGINS,
-            ..OPERATION
-        }],
+        operations: &[op("logout", "people", "End the login that the browser carries")
+            .replies(&[DONE])
+            .problems(OF_LOGINS)],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/admin/usage"), ..READ },
         about: "For admins: what everybody spent, by caller, UTC day and model: `?since=7d`, up to `366d`, \
             `&format=csv`. See [docs/admin.md](docs/admin.md).",
         answer: |cx| Box::pin(bff::admin_usage(cx)),
-        operations: &[Operation {
-            id: "adminUsage",
-            tag: "admins",
-            summary: "What everybody spent",
-            query: &[
+        operations: &[op("adminUsage", "admins", "What everybody spent")
+            .query(&[
                 may(
                     "since",
                     "UTC days, today included: 1d to 366d; 7d when nothing is said.",
                     schemas::since,
                 ),
                 may("format", "json or csv.", schemas::shape),
-            ],
-            replies: &[ok("By caller, UTC day and model.", &[(JSON, "Anything")])],
-            problems: &[&INVALID_REQUEST],
-            ..OPERATION
-        }],
+            ])
+            .replies(&[ok("By caller, UTC day and model.", &[(JSON, "Anything")])])
+            .problems(&[&INVALID_REQUEST])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/admin/members"), ..READ },
         about: "For admins: who may call, with budgets and what was spent today and this month.",
         answer: |cx| Box::pin(bff::admin_members(cx)),
-        operations: &[Operation {
-            id: "adminMembers",
-            tag: "admins",
-            summary: "Who may call",
-            replies: &[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])],
-            ..OPERATION
-        }],
+        operations: &[op("adminMembers", "admins", "Who may call")
+            .replies(&[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/admin/jobs"), ..READ },
         about: "For admins: everybody's latest jobs.",
         answer: |cx| Box::pin(bff::admin_jobs(cx)),
-        operations: &[Operation {
-            id: "adminJobs",
-            tag: "admins",
-            summary: "Everybody's latest jobs",
-            replies: &[ok("The latest first.", &[(JSON, "Anything")])],
-            ..OPERATION
-        }],
+        operations: &[op("adminJobs", "admins", "Everybody's latest jobs")
+            .replies(&[ok("The latest first.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/admin/billing"), ..READ },
         about: "For admins: the account as the gateway tells it, its keys by name, how its balance went, unknown \
             outcomes.",
         answer: |cx| Box::pin(bff::admin_billing(cx)),
-        operations: &[Operation {
-            id: "adminBilling",
-            tag: "admins",
-            summary: "The account, as the gateway tells it",
-            replies: &[ok(
+        operations: &[op("adminBilling", "admins", "The account, as the gateway tells it")
+            .replies(&[ok(
                 "Balance and its course, keys by name, unknown outcomes.",
                 &[(JSON, "Anything")],
-            )],
-            ..OPERATION
-        }],
+            )])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/healthz"), ..BASE },
         about: "`ok`, for any Host.",
         answer: |_| Box::pin(ready(Ok(bff::alive()))),
-        operations: &[Operation {
-            id: "healthz",
-            tag: "facts",
-            summary: "Alive",
-            replies: &[ok("It is.", &[(TEXT, "Text")])],
-            ..OPERATION
-        }],
+        operations: &[op("healthz", "facts", "Alive")
+            .replies(&[ok("It is.", &[(TEXT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/client.js"), pages: Pages::Any, ..BASE },
         about: "A client for web pages: one ES module without imports.",
         answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
-        operations: &[Operation {
-            id: "client",
-            tag: "embedding",
-            summary: "A client for web pages: one module without imports",
-            replies: &[ok("The module.", &[(SCRIPT, "Text")])],
-            ..OPERATION
-        }],
+        operations: &[op("client", "embedding", "A client for web pages: one module without imports")
+            .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/client.d.ts"), pages: Pages::Any, ..BASE },
         about: "Its types, for TypeScript.",
         answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
-        operations: &[Operation {
-            id: "clientTypes",
-            tag: "embedding",
-            summary: "The client's types, for TypeScript",
-            replies: &[ok("The types.", &[(TEXT, "Text")])],
-            ..OPERATION
-        }],
+        operations: &[op("clientTypes", "embedding", "The client's types, for TypeScript")
+            .replies(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/elements.js"), pages: Pages::Any, ..BASE },
         about: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
         answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
-        operations: &[Operation {
-            id: "elements",
-            tag: "embedding",
-            summary: "The elements tollgate-chat and tollgate-video",
-            replies: &[ok("The module.", &[(SCRIPT, "Text")])],
-            ..OPERATION
-        }],
+        operations: &[op("elements", "embedding", "The elements tollgate-chat and tollgate-video")
+            .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/purchasing.js"), pages: Pages::Any, ..BASE },
-        about: "What the elements share; they load it.",
+        route: Route { path: Path::Below("/bff/widgets/"), pages: Pages::Any, ..BASE },
+        about: "The modules that the elements load.",
         answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
-        operations: &[Operation {
-            id: "purchasing",
-            tag: "embedding",
-            summary: "What the elements share, loaded by them",
-            replies: &[ok("The module.", &[(SCRIPT, "Text")])],
-            ..OPERATION
-        }],
+        operations: &[op("widgets", "embedding", "A module that the elements load")
+            .below("{name}")
+            .replies(&[ok("The module.", &[(SCRIPT, "Text")])])
+            .problems(&[&NOT_FOUND])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/openapi.json"), pages: Pages::Any, ..BASE },
         about: "The whole API as an OpenAPI 3.1 document, readable from any page; `tollgate openapi` prints it.",
         answer: |cx| Box::pin(bff::openapi(cx)),
-        operations: &[Operation {
-            id: "openapi",
-            tag: "facts",
-            summary: "This document",
-            replies: &[ok("OpenAPI 3.1.", &[(JSON, "Anything")])],
-            ..OPERATION
-        }],
+        operations: &[op("openapi", "facts", "This document")
+            .replies(&[ok("OpenAPI 3.1.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: Path::Below("/problems/"), ..BASE },
         about: "A kind of error, explained.",
         answer: |cx| Box::pin(ready(bff::problem(cx.call.head.uri.path()))),
-        operations: &[Operation {
-            below: "{code}",
-            id: "problem",
-            tag: "facts",
-            summary: "A kind of problem, explained",
-            replies: &[ok("A page for people.", &[("text/html", "Text")])],
-            problems: &[&NOT_FOUND],
-            ..OPERATION
-        }],
+        operations: &[op("problem", "facts", "A kind of problem, explained")
+            .below("{code}")
+            .replies(&[ok("A page for people.", &[("text/html", "Text")])])
+            .problems(&[&NOT_FOUND])],
     },
 ];

@@ -1,16 +1,22 @@
-//! `POST /v1/chat/completions`
+//! `POST /v1/chat/completions`: whole, or as a stream of events.
+
+use std::pin::Pin;
+use std::task::{self, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
+use http_body::Frame;
 use serde::Serialize;
+use tokio::time::{Interval, interval, sleep, timeout};
 
-use super::reply::{Said, Usage, Voice, refusal};
-use super::stream;
-use crate::answer::Answer;
+use super::reply::{Said, Usage, Voice, refusal, refusal_document};
+use crate::answer::{self, Answer, Body, BoxError};
 use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
-use crate::routes::{Context, purchases};
-use crate::validate;
+use crate::routes::Context;
+use crate::routes::purchases::{self, Noticed};
+use crate::validate::{self, Checked, Order};
 
 /// Checks the chat, buys it, and answers in OpenAI's shape.
 pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
@@ -23,7 +29,7 @@ pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
         redactor: cx.handlers.redactor.clone(),
     };
     let answer = match wanted.is_stream {
-        true => stream::buy(&cx, wanted.order, voice).await?,
+        true => stream(&cx, wanted.order, voice).await?,
         false => whole(cx.buy(wanted.order).await?, &voice)?,
     };
     Ok(purchases::naming(&wanted.ignored, answer))
@@ -44,13 +50,13 @@ struct Completion<'a> {
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: [Choice<'a>; 1],
+    choices: [WholeChoice<'a>; 1],
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
 }
 
 #[derive(Serialize)]
-struct Choice<'a> {
+struct WholeChoice<'a> {
     index: u32,
     message: Message<'a>,
     logprobs: Option<()>,
@@ -71,9 +77,247 @@ fn completion(voice: &Voice, said: &Said) -> Bytes {
         object: "chat.completion",
         created: voice.created,
         model: &voice.model,
-        choices: [Choice { index: 0, message, logprobs: None, finish_reason: "stop" }],
+        choices: [WholeChoice { index: 0, message, logprobs: None, finish_reason: "stop" }],
         usage: said.usage,
     };
     // Strings and numbers: this cannot fail.
     serde_json::to_vec(&completion).unwrap_or_default().into()
+}
+
+/// A purchase that is not sent for longer than this (it queues, or repeats another) has its stream begun.
+const LONGEST_HOLD: Duration = Duration::from_secs(10);
+/// How long the gateway has to refuse at once, or to answer.
+const GRACE: Duration = Duration::from_secs(1);
+/// Between two signs of life.
+const BEAT: Duration = Duration::from_secs(5);
+const SIGN_OF_LIFE: &[u8] = b":\n\n";
+/// How much text one event has at most, in bytes.
+const PIECE: usize = 8 * 1_024;
+
+type Bought = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
+
+/// Buys, and answers with events. The gateway answers in one piece, so the events come at its end; until then,
+/// comments show that the stream lives. The status is sent once the outcome can no longer be a plain refusal of
+/// ours: SDKs act on a status (they wait, they send again), and not on an error within a stream.
+async fn stream(cx: &Context, order: Checked<Order>, voice: Voice) -> Result<Answer, Problem> {
+    let (purchase, purchases) = (cx.purchase(order)?, cx.purchases.clone());
+    let progress = purchase.progress.clone();
+    let mut bought: Bought = Box::pin(async move { purchases.buy(purchase).await });
+    let begins = async {
+        timeout(LONGEST_HOLD, progress.sent()).await.ok();
+        sleep(GRACE).await;
+    };
+    tokio::select! {
+        biased;
+        outcome = &mut bought => at_once(outcome?, &voice),
+        () = begins => {
+            let live = Live { bought, voice, beat: interval(BEAT), rest: None, kept: None };
+            Ok(answer::events(Answer::new(Body::stream(live))))
+        }
+    }
+}
+
+/// The outcome came before a stream had to be begun: nothing but the media type tells it from others.
+fn at_once(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
+    if !receipt.status.is_success() {
+        return Ok(refusal(receipt, &voice.redactor));
+    }
+    let said = Said::read(&receipt, &voice.redactor)?;
+    let body = voice.events(&said, &receipt);
+    Ok(answer::events(purchases::translated(receipt, body)))
+}
+
+/// A stream that has begun. Who drops it leaves the purchase to itself: it was sent, and is kept for
+/// its repeat.
+struct Live {
+    bought: Bought,
+    voice: Voice,
+    beat: Interval,
+    rest: Option<Noticed>,
+    /// A replayed reply holds its room in memory until its translation was read.
+    kept: Option<Bytes>,
+}
+
+impl http_body::Body for Live {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        if this.rest.is_none() {
+            match this.bought.as_mut().poll(cx) {
+                Poll::Ready(outcome) => {
+                    let replay = outcome.as_ref().ok().filter(|receipt| receipt.is_replay);
+                    this.kept = replay.map(|receipt| receipt.body.clone());
+                    this.rest = Some(this.voice.rest(outcome));
+                }
+                Poll::Pending => {
+                    let sign = Frame::data(Bytes::from_static(SIGN_OF_LIFE));
+                    return this.beat.poll_tick(cx).map(|_now| Some(Ok(sign)));
+                }
+            }
+        }
+        match &mut this.rest {
+            Some(rest) => Pin::new(rest).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: &'a [Choice<'a>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+    /// Ours, in the last chunk with a choice: what it cost, in US dollars.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    toll: Option<String>,
+    /// Ours, beside it: whether it is the answer of an earlier or running purchase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replayed: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: u32,
+    delta: Delta<'a>,
+    logprobs: Option<()>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+}
+
+impl Voice {
+    /// What is left to be said in a stream that has begun.
+    fn rest(&self, outcome: Result<Receipt, Problem>) -> Noticed {
+        let (error, receipt) = match outcome {
+            Err(problem) => (problem.openai_document(), None),
+            Ok(receipt) if !receipt.status.is_success() => {
+                (refusal_document(&receipt, &self.redactor), Some(receipt))
+            }
+            Ok(receipt) => match Said::read(&receipt, &self.redactor) {
+                Ok(said) => return Noticed::new(self.events(&said, &receipt), receipt.delivery),
+                Err(problem) => (problem.openai_document(), Some(receipt)),
+            },
+        };
+        let mut text = Vec::with_capacity(error.len() + 8);
+        event(&mut text, &error);
+        Noticed::new(text.into(), receipt.and_then(|receipt| receipt.delivery))
+    }
+
+    /// The whole answer: who speaks, what is said, that it is all, usage where it is known and wanted.
+    fn events(&self, said: &Said, receipt: &Receipt) -> Bytes {
+        let mut text = Vec::with_capacity(said.content.len() + 1_024);
+        let mut say = |delta, finish_reason| {
+            let choices = [Choice { index: 0, delta, logprobs: None, finish_reason }];
+            let is_last = finish_reason.is_some();
+            self.chunk(
+                &mut text,
+                Chunk {
+                    toll: is_last.then(|| receipt.toll.to_string()),
+                    replayed: (is_last && receipt.is_replay).then_some(true),
+                    ..self.empty(&choices)
+                },
+            );
+        };
+        say(Delta { role: Some("assistant"), content: Some("") }, None);
+        for piece in pieces(&said.content) {
+            say(Delta { content: Some(piece), ..Delta::default() }, None);
+        }
+        say(Delta::default(), Some("stop"));
+        if let (true, Some(usage)) = (self.wants_usage, said.usage) {
+            self.chunk(&mut text, Chunk { usage: Some(usage), ..self.empty(&[]) });
+        }
+        event(&mut text, b"[DONE]");
+        text.into()
+    }
+
+    fn empty<'a>(&'a self, choices: &'a [Choice<'a>]) -> Chunk<'a> {
+        Chunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage: None,
+            toll: None,
+            replayed: None,
+        }
+    }
+
+    fn chunk(&self, text: &mut Vec<u8>, chunk: Chunk<'_>) {
+        // Strings and numbers: this cannot fail.
+        event(text, &serde_json::to_vec(&chunk).unwrap_or_default());
+    }
+}
+
+/// One event. JSON has no raw line end but those that only some readers see (U+0085, U+2028, U+2029);
+/// within its strings these can be escaped.
+fn event(text: &mut Vec<u8>, json: &[u8]) {
+    text.extend_from_slice(b"data: ");
+    match std::str::from_utf8(json) {
+        Ok(plain) if plain.contains(LINE_ENDS) => {
+            for letter in plain.chars() {
+                match LINE_ENDS.contains(&letter) {
+                    true => {
+                        text.extend_from_slice(format!("\\u{:04x}", u32::from(letter)).as_bytes())
+                    }
+                    false => text.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+                }
+            }
+        }
+        Ok(_) | Err(_) => text.extend_from_slice(json),
+    }
+    text.extend_from_slice(b"\n\n");
+}
+
+const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
+
+/// The text in order, cut between letters.
+fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let most = text.len().min(PIECE);
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(most);
+        let (piece, rest) = text.split_at(end);
+        text = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_letters_and_nothing_is_lost() {
+        for text in ["", "short", &"é".repeat(PIECE), &"日本".repeat(PIECE)] {
+            let pieces: Vec<_> = pieces(text).collect();
+            assert_eq!(pieces.concat(), text);
+            assert!(pieces.iter().all(|piece| (1..=PIECE).contains(&piece.len())));
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line_for_every_reader() {
+        let json = serde_json::to_vec("a\u{2028}b\u{85}c\nd").unwrap();
+        let mut text = Vec::new();
+        event(&mut text, &json);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, "data: \"a\\u2028b\\u0085c\\nd\"\n\n");
+        let read: String = serde_json::from_str(text[6..].trim()).unwrap();
+        assert_eq!(read, "a\u{2028}b\u{85}c\nd");
+    }
 }

@@ -4,7 +4,6 @@
 
 pub(super) mod chat;
 mod reply;
-mod stream;
 pub(super) mod videos;
 
 use http::StatusCode;

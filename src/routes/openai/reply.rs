@@ -1,11 +1,10 @@
 //! What the gateway replied, as far as OpenAI has words for it: what chats, streams and videos share.
 
 use bytes::Bytes;
-use http::HeaderValue;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::answer::Answer;
+use crate::answer::{self, Answer};
 use crate::jobs::reading;
 use crate::problem::{Charged, OUTCOME_UNKNOWN, Problem, SHOULD_RETRY, family, is_sent_again};
 use crate::purchase::Receipt;
@@ -66,11 +65,8 @@ pub(super) fn refusal_document(receipt: &Receipt, redactor: &Redactor) -> Bytes 
 /// The answer to a refused purchase: the gateway's status, uncharged.
 pub(super) fn refusal(refused: Receipt, redactor: &Redactor) -> Answer {
     let (body, status) = (refusal_document(&refused, redactor), refused.status);
-    let mut answer = purchases::answer(Receipt { body, is_json: true, ..refused });
-    if !is_sent_again(status) {
-        answer.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
-    }
-    answer
+    let answer = purchases::answer(Receipt { body, is_json: true, ..refused });
+    if is_sent_again(status) { answer } else { answer::with(answer, [(SHOULD_RETRY, "false")]) }
 }
 
 /// What all that is said of one chat has in common.

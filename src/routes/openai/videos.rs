@@ -1,6 +1,7 @@
 //! `POST /v1/videos`, `GET /v1/videos`, `GET /v1/videos/{id}` and its `/content`
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -12,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::reply::{refusal, text_at};
 use crate::answer::{self, Answer};
 use crate::clock;
-use crate::contract::video::VideoAccepted;
 use crate::jobs::reading::word;
 use crate::jobs::{Job, JobState};
 use crate::problem::{
@@ -81,20 +81,19 @@ pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
     if !receipt.status.is_success() {
         return Ok(purchases::naming(&wanted.ignored, refusal(receipt, redactor)));
     }
-    let accepted: VideoAccepted<'_> =
-        serde_json::from_slice(&receipt.body).map_err(|_| Problem::new(&OUTCOME_UNKNOWN))?;
-    let known = cx.handlers.jobs.look(&accepted.request_id, &call.caller).await.ok();
+    let request_id = receipt.video.as_ref().map(|video| Arc::clone(&video.request_id));
+    let request_id = request_id.ok_or_else(|| Problem::new(&OUTCOME_UNKNOWN))?;
+    let known = cx.handlers.jobs.look(&request_id, &call.caller).await.ok();
     let ordered = serde_json::from_slice::<Ordered>(&sent.body).ok();
     let mut video = match &known {
         Some(job) => Video::of(job, redactor),
-        None => Video::new(&accepted.request_id, &sent.model, clock::wall().as_secs()),
+        None => Video::new(&request_id, &sent.model, clock::wall().as_secs()),
     };
     video.prompt = ordered.as_ref().map(|ordered| &*ordered.prompt);
     video.seconds = ordered.as_ref().map(|ordered| ordered.duration.to_string());
     video.size = wanted.size.as_deref();
     // Strings and numbers: this cannot fail.
     let body = serde_json::to_vec(&video).unwrap_or_default().into();
-    drop(accepted);
     let told = Receipt { status: StatusCode::OK, is_json: true, body, ..receipt };
     Ok(purchases::naming(&wanted.ignored, polled(purchases::answer(told))))
 }

@@ -36,7 +36,7 @@ async fn the_page_names_its_files_by_their_content_and_they_are_there_for_ever()
     let markup = text(index).await;
     assert!(!markup.contains(PLACEHOLDER));
     let paths: Vec<&str> = markup.split('"').filter(|part| part.starts_with("/_/")).collect();
-    // Every file at start once, and app.js once more as the script.
+    // Every file at start once, and shell.js once more as the script.
     assert_eq!(paths.len(), assets::ROWS.iter().filter(|row| row.at_start).count() + 1);
     for path in paths {
         let file = ask(path, &[]).await.expect(path);
@@ -101,7 +101,9 @@ async fn other_settings_are_another_version_of_the_page() {
 
 #[tokio::test]
 async fn what_is_not_there_is_a_page_for_people_and_a_problem_for_programs() {
-    for path in ["/nowhere", "/index.html", "/_/", "/_/old/app.js", "/_/../app.js", "//", "/.env"] {
+    for path in
+        ["/nowhere", "/index.html", "/_/", "/_/old/shell.js", "/_/../shell.js", "//", "/.env"]
+    {
         for told in [("sec-fetch-mode", "navigate"), ("accept", "text/html,*/*;q=0.8")] {
             let answer = ask(path, &[told]).await.expect("a page");
             assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");

@@ -87,19 +87,19 @@ fn head(stream: &mut TcpStream) -> Option<usize> {
     Some(length.map_or(0, |length| length.parse().unwrap()))
 }
 
-async fn chat(client: &mut Client, caller: &str, body: usize) -> Result<StatusCode, Error> {
+async fn chat(client: &Client, caller: &str, body: usize) -> Result<StatusCode, Error> {
     let what = What::Chat(vec![b' '; body].into());
     let ask = Ask { caller: caller.into(), ..Ask::free(what) };
-    let reply = client.call(Attempt { ask, key: 0, since: clock::now() }).await?;
+    let reply = client.send(Attempt { ask, key: 0, since: clock::now() }).await?;
     Ok(reply.status)
 }
 
 #[tokio::test]
 async fn connection_carries_requests_of_one_caller_only() {
     let gateway = Gateway::start();
-    let mut client = gateway.client();
+    let client = gateway.client();
     for caller in ["ann", "ben", "ann", "", "ben", "ann", ""] {
-        chat(&mut client, caller, 2).await.expect(caller);
+        chat(&client, caller, 2).await.expect(caller);
     }
     assert_eq!(gateway.carried(), [3, 2, 2]);
 }
@@ -107,14 +107,14 @@ async fn connection_carries_requests_of_one_caller_only() {
 #[tokio::test]
 async fn idle_connections_are_few_and_the_longest_idle_is_closed_first() {
     let gateway = Gateway::start();
-    let mut client = gateway.client();
+    let client = gateway.client();
     for caller in 0..=64 {
-        chat(&mut client, &caller.to_string(), 2).await.expect("a reply");
+        chat(&client, &caller.to_string(), 2).await.expect("a reply");
     }
     tokio::task::yield_now().await;
     assert!(gateway.is_closed(0));
     for caller in [64, 1] {
-        chat(&mut client, &caller.to_string(), 2).await.expect("a reply");
+        chat(&client, &caller.to_string(), 2).await.expect("a reply");
     }
     let carried = gateway.carried();
     assert_eq!((carried.len(), carried[64], carried[1], carried[0]), (65, 2, 2, 1));
@@ -123,8 +123,8 @@ async fn idle_connections_are_few_and_the_longest_idle_is_closed_first() {
 #[tokio::test]
 async fn idle_connection_is_closed_after_a_few_seconds_without_further_requests() {
     let gateway = Gateway::start();
-    let mut client = gateway.client();
-    chat(&mut client, "ann", 2).await.expect("a reply");
+    let client = gateway.client();
+    chat(&client, "ann", 2).await.expect("a reply");
     let since = clock::now();
     let watched = tokio::task::spawn_blocking(move || gateway.is_closed(0));
     assert!(watched.await.unwrap());
@@ -134,10 +134,10 @@ async fn idle_connection_is_closed_after_a_few_seconds_without_further_requests(
 #[tokio::test]
 async fn chat_that_may_not_fit_one_write_has_fresh_connection() {
     let gateway = Gateway::start();
-    let mut client = gateway.client();
+    let client = gateway.client();
     // Some of these are larger than the kernel's first send buffer.
     for body in [2, 16 << 10, (16 << 10) + 1, 90 << 10, 256 << 10] {
-        chat(&mut client, "ann", body).await.expect("a reply");
+        chat(&client, "ann", body).await.expect("a reply");
     }
     assert_eq!(gateway.carried(), [2, 1, 1, 1]);
 }
@@ -146,16 +146,16 @@ async fn chat_that_may_not_fit_one_write_has_fresh_connection() {
 async fn refusal_of_a_large_request_is_passed_on_and_a_success_is_not_believed() {
     const LARGE: usize = 32 << 20;
     let gateway = Gateway::start();
-    let mut client = gateway.client();
-    chat(&mut client, "ann", 2).await.expect("a reply");
+    let client = gateway.client();
+    chat(&client, "ann", 2).await.expect("a reply");
     *gateway.status.lock().unwrap() = 413;
     // Not on the connection that was used before, and not on this one afterwards.
     for _ in 0..2 {
-        let refused = chat(&mut client, "ann", LARGE).await.expect("a refusal");
+        let refused = chat(&client, "ann", LARGE).await.expect("a refusal");
         assert_eq!(refused, StatusCode::PAYLOAD_TOO_LARGE);
     }
     *gateway.status.lock().unwrap() = 200;
-    let outcome = chat(&mut client, "ann", LARGE).await;
+    let outcome = chat(&client, "ann", LARGE).await;
     assert_eq!(outcome.map_err(|error| error.charged()), Err(Charged::Unknown));
     assert_eq!(gateway.carried(), [1, 1, 1, 1]);
 }

@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::timeout;
-use tower::{Layer, ServiceExt, service_fn};
 
 use super::*;
-use crate::upstream::keyring::{self, Ring};
-use crate::upstream::{Ask, Attempt, Departure, Error, Reply, Stay, What};
+use crate::upstream::keyring::Ring;
+use crate::upstream::{Ask, BeforeSend, Reply, Transport};
 
 mod limits;
 mod polls;
@@ -37,8 +36,24 @@ fn chat(caller: &str) -> Attempt {
     Attempt { ask, key: 0, since: clock::now() }
 }
 
+/// One that nobody ever waits for.
+pub(crate) fn wide() -> Arc<Window> {
+    window(1_000, 1)
+}
+
+/// One key's way through this window.
+pub(crate) async fn send(
+    window: &Arc<Window>,
+    max_wait: Duration,
+    transport: impl Transport,
+    attempt: Attempt,
+) -> Result<Reply, Error> {
+    let (ring, window) = (Arc::new(Mutex::new(Ring::new(1))), Arc::clone(window));
+    crate::upstream::Gateway { ring, window, max_wait, transport }.attempt(attempt).await
+}
+
 fn reply() -> Reply {
-    Reply { status: StatusCode::OK, is_json: true, body: Bytes::new(), key: 0 }
+    Reply { status: StatusCode::OK, is_json: true, body: Bytes::new(), key: 0, video: None }
 }
 
 /// A gateway that answers so after a while, and how often it was asked.
@@ -63,18 +78,16 @@ impl Gateway {
     }
 
     async fn ask(&self, window: &Arc<Window>, attempt: Attempt) -> Result<Reply, Error> {
-        let inner = service_fn({
-            let gateway = self.clone();
-            move |_: Attempt| {
-                let gateway = gateway.clone();
-                async move {
-                    let number = gateway.asked.fetch_add(1, Ordering::SeqCst);
-                    tokio::time::sleep(gateway.delay).await;
-                    (gateway.answers)(number)
-                }
+        let gateway = self.clone();
+        let transport = move |_: Attempt| {
+            let gateway = gateway.clone();
+            async move {
+                let number = gateway.asked.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(gateway.delay).await;
+                (gateway.answers)(number)
             }
-        });
-        layer(Arc::clone(window), MAX_WAIT).layer(inner).oneshot(attempt).await
+        };
+        send(window, MAX_WAIT, transport, attempt).await
     }
 }
 
@@ -181,12 +194,12 @@ async fn who_waits_in_vain_is_told_within_max_wait_and_succeeds_when_told() {
 
 struct Leaver(Duration);
 
-impl Departure for Leaver {
-    fn depart(&self) -> Pin<Box<dyn Future<Output = Result<(), Stay>> + Send + '_>> {
+impl BeforeSend for Leaver {
+    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn deserted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(tokio::time::sleep(self.0))
     }
 }
@@ -197,10 +210,10 @@ async fn a_purchase_that_nobody_waits_for_leaves_the_queue() {
     let gateway = Gateway::new(|_| Ok(reply()));
     gateway.ask(&window, chat("a")).await.unwrap();
     let mut attempt = chat("b");
-    attempt.ask.departure = Some(Arc::new(Leaver(3 * SECOND)));
+    attempt.ask.before_send = Some(Arc::new(Leaver(3 * SECOND)));
     let start = clock::now();
     let outcome = gateway.ask(&window, attempt).await;
-    assert!(matches!(outcome, Err(Error::Stayed(Stay::Abandoned))), "{outcome:?}");
+    assert!(matches!(outcome, Err(Error::Aborted(Abort::Cancelled))), "{outcome:?}");
     assert_eq!((clock::now() - start, gateway.asked()), (3 * SECOND, 1));
     assert_eq!(window.waiting(), 0);
     gateway.ask(&window, chat("c")).await.unwrap();
@@ -236,7 +249,7 @@ async fn what_cannot_be_recorded_is_not_sent_and_takes_no_place() {
     let gateway = Gateway::new(|_| Ok(reply()));
     for _ in 0..3 {
         let outcome = gateway.ask(&window, chat("a")).await;
-        assert!(matches!(outcome, Err(Error::Stayed(Stay::Unrecorded))), "{outcome:?}");
+        assert!(matches!(outcome, Err(Error::Aborted(Abort::Unrecorded))), "{outcome:?}");
     }
     assert_eq!((gateway.asked(), window.free()), (0, 1));
 }
@@ -246,7 +259,7 @@ async fn what_never_left_takes_no_place_and_what_may_have_left_does() {
     for (error, free) in [
         (Error::NotTaken, 1),
         (Error::Unreachable(std::io::ErrorKind::ConnectionRefused.into()), 1),
-        (Error::Stayed(Stay::Abandoned), 1),
+        (Error::Aborted(Abort::Cancelled), 1),
         (Error::Late(SECOND), 0),
         (Error::Status(StatusCode::BAD_GATEWAY), 0),
         (Error::KeyRefused { key: 0 }, 0),
@@ -278,12 +291,12 @@ async fn a_call_that_is_dropped_takes_its_place_from_then_on_and_a_waiting_one_n
 #[tokio::test(start_paused = true)]
 async fn each_key_of_the_ring_takes_a_place_of_its_own() {
     let window = window(2, 60);
-    let refused = service_fn(|attempt: Attempt| async move {
-        Err::<Reply, _>(Error::KeyRefused { key: attempt.key })
-    });
-    let ring = Arc::new(Mutex::new(Ring::new(3)));
-    let windowed = layer(Arc::clone(&window), MAX_WAIT).layer(refused);
-    let outcome = keyring::layer(ring).layer(windowed).oneshot(chat("a").ask).await;
+    let transport =
+        |attempt: Attempt| async move { Err::<Reply, _>(Error::KeyRefused { key: attempt.key }) };
+    let (ring, max_wait) = (Arc::new(Mutex::new(Ring::new(3))), MAX_WAIT);
+    let gateway =
+        crate::upstream::Gateway { ring, window: Arc::clone(&window), max_wait, transport };
+    let outcome = gateway.ask(chat("a").ask).await;
     assert!(matches!(outcome, Err(Error::WindowFull { .. })), "{outcome:?}");
     assert_eq!(window.free(), 0);
 }
@@ -293,7 +306,7 @@ async fn a_restart_goes_on_with_the_log_and_a_clock_that_was_set_back_counts_fro
     let log = memory();
     let wall = clock::wall();
     for (ago, ahead) in [(90, 0), (50, 0), (10, 0), (0, 3_000)] {
-        let place = crate::store::Place::new();
+        let place = Place::new();
         let at = wall - Duration::from_secs(ago) + Duration::from_secs(ahead);
         log.took(place, at).await.unwrap();
         log.replied(place, at);

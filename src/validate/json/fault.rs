@@ -27,7 +27,6 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ("unexpected end of hex escape",      "expected a whole surrogate pair, such as \\ud83d\\ude00"),
 ];
 
-/// The payload as text that starts as an object does.
 pub(super) fn text(payload: &[u8]) -> Result<&str, Problem> {
     let text = std::str::from_utf8(payload)
         .map_err(|error| problem(payload, error.valid_up_to() + 1, "expected UTF-8"))?;

@@ -1,26 +1,26 @@
 //! `POST /v1/chat/completions`: a chat as OpenAI's SDKs send it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
-use serde::de::{MapAccess, SeqAccess};
+use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess};
+use serde_json::value::RawValue;
 
-use super::Ignored;
-use super::message::Conversation;
 use crate::problem::Problem;
+use crate::validate::chat::{Messages, Saying};
 use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown, Value};
-use crate::validate::rule::Faults;
+use crate::validate::rule::{Faults, Ignored, Rule};
+use crate::validate::text::shown;
 use crate::validate::{ChatRules, Checked, Order, chat as native};
 
-/// A chat in OpenAI's dialect that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatOrder {
-    /// What is bought.
     pub order: Checked<Order>,
     /// Whether the answer is to come as events.
     pub is_stream: bool,
     /// Whether usage is to come as an event of its own.
     pub wants_usage: bool,
-    /// What was passed over.
     pub ignored: Ignored,
 }
 
@@ -30,7 +30,7 @@ pub struct ChatOrder {
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
     let mut draft = Draft::new(rules);
     json::object(payload, &mut draft)?;
-    for (_, kept) in &draft.chat.kept {
+    for (_, kept) in draft.chat.kept.iter().chain(&draft.bound) {
         json::look_into(payload, kept)?;
     }
     draft.judged(payload.len())
@@ -41,36 +41,54 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
 struct Bound {
     name: &'static str,
     code: &'static str,
-    is_met: fn(&Setting<'_>) -> bool,
+    is_met: fn(&RawValue) -> bool,
     detail: &'static str,
 }
 
+const NO_TOOLS: &str = "tools cannot be called through this gateway";
 const TOOLS: &str = "tools cannot be called through this gateway, and without them another answer \
                      would come than the one that is asked for";
 
 #[rustfmt::skip]
 const BOUND: &[Bound] = &[
-    Bound { name: "tools",           code: "not_supported", is_met: |it| it.is_empty_list(), detail: TOOLS },
-    Bound { name: "functions",       code: "not_supported", is_met: |it| it.is_empty_list(), detail: TOOLS },
-    Bound { name: "tool_choice",     code: "not_supported", is_met: |it| it.is_text(&["none", "auto"]), detail: TOOLS },
-    Bound { name: "function_call",   code: "not_supported", is_met: |it| it.is_text(&["none", "auto"]), detail: TOOLS },
-    Bound { name: "n",               code: "not_supported", is_met: |it| matches!(it, Setting::Number(1)), detail: "one answer comes for each request: expected 1" },
-    Bound { name: "response_format", code: "not_supported", is_met: |it| matches!(it, Setting::Object(Some(kind)) if kind == "text"), detail: "the gateway answers in text: expected {\"type\": \"text\"}" },
-    Bound { name: "logprobs",        code: "not_supported", is_met: |it| matches!(it, Setting::Flag(false)), detail: "the gateway tells no probabilities: expected false" },
-    Bound { name: "top_logprobs",    code: "not_supported", is_met: |it| matches!(it, Setting::Number(0)), detail: "the gateway tells no probabilities: expected 0" },
-    Bound { name: "modalities",      code: "not_supported", is_met: |it| matches!(it, Setting::List { has_more: false, .. }), detail: "the gateway answers in text: expected [\"text\"]" },
+    Bound { name: "tools",           code: "not_supported", is_met: is_empty_list, detail: TOOLS },
+    Bound { name: "functions",       code: "not_supported", is_met: is_empty_list, detail: TOOLS },
+    Bound { name: "tool_choice",     code: "not_supported", is_met: is_no_tool, detail: TOOLS },
+    Bound { name: "function_call",   code: "not_supported", is_met: is_no_tool, detail: TOOLS },
+    Bound { name: "n",               code: "not_supported", is_met: |it| read(it) == Some(1_i64), detail: "one answer comes for each request: expected 1" },
+    Bound { name: "response_format", code: "not_supported", is_met: is_text_format, detail: "the gateway answers in text: expected {\"type\": \"text\"}" },
+    Bound { name: "logprobs",        code: "not_supported", is_met: |it| read(it) == Some(false), detail: "the gateway tells no probabilities: expected false" },
+    Bound { name: "top_logprobs",    code: "not_supported", is_met: |it| read(it) == Some(0_i64), detail: "the gateway tells no probabilities: expected 0" },
+    Bound { name: "modalities",      code: "not_supported", is_met: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "the gateway answers in text: expected [\"text\"]" },
     Bound { name: "web_search_options", code: "not_supported", is_met: |_| false, detail: "the gateway's chats do not search the web" },
 ];
 
-/// The request as it was read.
+fn read<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Option<T> {
+    serde_json::from_str(value.get()).ok()
+}
+
+fn is_empty_list(value: &RawValue) -> bool {
+    read(value).is_some_and(|list: Vec<IgnoredAny>| list.is_empty())
+}
+
+fn is_no_tool(value: &RawValue) -> bool {
+    read(value).is_some_and(|choice: String| choice == "none" || choice == "auto")
+}
+
+fn is_text_format(value: &RawValue) -> bool {
+    let members: Option<BTreeMap<String, &RawValue>> = read(value);
+    members
+        .is_some_and(|all| all.get("type").and_then(|kind| read(kind)) == Some("text".to_owned()))
+}
+
 struct Draft<'a> {
     rules: &'a ChatRules,
     chat: native::Draft<'a>,
     said: Field<Conversation<'a>>,
     stream: Field<Flag>,
     options: Field<StreamOptions<'a>>,
-    /// In the order of [`BOUND`].
-    bound: Vec<Field<Setting<'a>>>,
+    /// The fields of [`BOUND`] that were there.
+    bound: Vec<(&'static str, &'a RawValue)>,
     passed: Unknown<'a>,
 }
 
@@ -82,7 +100,7 @@ impl<'a> Draft<'a> {
             said: Field::Absent,
             stream: Field::Absent,
             options: Field::Absent,
-            bound: BOUND.iter().map(|_| Field::Absent).collect(),
+            bound: Vec::new(),
             passed: Unknown::default(),
         }
     }
@@ -102,13 +120,9 @@ impl<'a> Draft<'a> {
         if let Some(detail) = options.include_usage.mistyped() {
             faults.push("/stream_options/include_usage", "wrong_type", detail);
         }
-        for (bound, field) in BOUND.iter().zip(&self.bound) {
-            let is_met = match field {
-                Field::Absent => true,
-                Field::Wrong(_) => field.is_null(),
-                Field::Is(setting) => (bound.is_met)(setting),
-            };
-            if !is_met {
+        for bound in BOUND {
+            let given = self.bound.iter().find(|(name, _)| *name == bound.name);
+            if given.is_some_and(|(_, value)| value.get() != "null" && !(bound.is_met)(value)) {
                 faults.push(format_args!("/{}", bound.name), bound.code, bound.detail.to_owned());
             }
         }
@@ -142,9 +156,8 @@ impl<'a> Members<'a> for Draft<'a> {
                 if let Some(field) = self.rules.fields.iter().find(|field| *field == name) {
                     return entry.keep(field, &mut self.chat.kept);
                 }
-                let bound = BOUND.iter().position(|bound| bound.name == name);
-                match bound.and_then(|place| self.bound.get_mut(place)) {
-                    Some(field) => entry.fill(field),
+                match BOUND.iter().find(|bound| bound.name == name) {
+                    Some(bound) => entry.keep(bound.name, &mut self.bound),
                     None => entry.pass_over(&mut self.passed),
                 }
             }
@@ -152,7 +165,6 @@ impl<'a> Members<'a> for Draft<'a> {
     }
 }
 
-/// `true` or `false`.
 #[derive(Clone, Copy)]
 struct Flag(bool);
 
@@ -174,9 +186,7 @@ impl<'a> Shape<'a> for StreamOptions<'a> {
     const EXPECTED: &'static str = "an object";
 
     fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        let mut options = Self::default();
-        json::members(map, &mut options, depth)?;
-        Ok(Some(options))
+        json::inner(map, depth)
     }
 }
 
@@ -189,72 +199,211 @@ impl<'a> Members<'a> for StreamOptions<'a> {
     }
 }
 
-/// As much of a value as tells whether it asks for what is done anyway.
-pub(super) enum Setting<'a> {
-    Text(Cow<'a, str>),
-    Number(i128),
-    Flag(bool),
-    List {
-        is_empty: bool,
-        /// Whether anything but `"text"` is in it.
-        has_more: bool,
-    },
-    /// With its `type`.
-    Object(Option<Cow<'a, str>>),
-}
+/// A list without elements: a value that asks for no tool.
+struct EmptyList;
 
-impl Setting<'_> {
-    pub(super) fn is_empty_list(&self) -> bool {
-        matches!(self, Self::List { is_empty: true, .. })
-    }
-
-    fn is_text(&self, texts: &[&str]) -> bool {
-        matches!(self, Self::Text(text) if texts.contains(&&**text))
-    }
-}
-
-impl<'a> Shape<'a> for Setting<'a> {
-    const EXPECTED: &'static str = "a value";
-
-    fn string(text: Cow<'a, str>) -> Option<Self> {
-        Some(Self::Text(text))
-    }
-
-    fn whole(number: i128) -> Option<Self> {
-        Some(Self::Number(number))
-    }
-
-    fn boolean(flag: bool) -> Option<Self> {
-        Some(Self::Flag(flag))
-    }
+impl<'a> Shape<'a> for EmptyList {
+    const EXPECTED: &'static str = "an empty list";
 
     fn elements<A: SeqAccess<'a>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        let (mut is_empty, mut has_more) = (true, false);
-        while let Some(element) = seq.next_element_seed(Value::<Cow<'a, str>>::within(depth))? {
+        let mut is_empty = true;
+        while seq.next_element_seed(Value::<Self>::within(depth))?.is_some() {
             is_empty = false;
-            has_more |= element.value().is_none_or(|text| text != "text");
         }
-        Ok(Some(Self::List { is_empty, has_more }))
+        Ok(is_empty.then_some(Self))
     }
+}
 
-    fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        let mut kind = Kind::default();
-        json::members(map, &mut kind, depth)?;
-        Ok(Some(Self::Object(kind.name.into_value())))
+/// What joins the parts of one message.
+const BETWEEN_PARTS: &str = "\n";
+/// In the place of a content that has faults of its own, so that no further ones are found in it.
+const NOT_JUDGED: &str = "-";
+
+/// The messages as the gateway takes them, judged one by one.
+#[derive(Default)]
+struct Conversation<'a> {
+    messages: Messages<'a>,
+    ignored: Ignored,
+    count: usize,
+}
+
+impl<'a> Shape<'a> for Conversation<'a> {
+    const EXPECTED: &'static str = "an array of messages";
+
+    fn elements<A: SeqAccess<'a>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
+        let mut conversation = Self::default();
+        while let Some(said) = seq.next_element_seed(Value::within(depth))? {
+            conversation.take(said);
+        }
+        Ok(Some(conversation))
+    }
+}
+
+impl<'a> Conversation<'a> {
+    fn take(&mut self, said: Field<Said<'a>>) {
+        let at = format!("/messages/{}", self.count);
+        self.count += 1;
+        let mut faults = Faults::default();
+        let ignored = &mut self.ignored;
+        self.messages.take(said.map(|said| said.translated(&mut faults, ignored)));
+        self.messages.faults.append_at(&at, faults);
     }
 }
 
 #[derive(Default)]
-struct Kind<'a> {
-    name: Field<Cow<'a, str>>,
-    rest: Unknown<'a>,
+struct Said<'a> {
+    role: Field<Cow<'a, str>>,
+    content: Field<Content<'a>>,
+    tool_calls: Field<EmptyList>,
+    function_call: Field<EmptyList>,
+    passed: Unknown<'a>,
 }
 
-impl<'a> Members<'a> for Kind<'a> {
+impl<'a> Said<'a> {
+    #[rustfmt::skip]
+    const RULES: &'a [Rule<Self>] = &[
+        Rule { pointer: "/tool_calls", code: "not_supported", broken: |said| {
+            said.tool_calls.mistyped().filter(|_| !said.tool_calls.is_null()).map(|_| NO_TOOLS.to_owned())
+        } },
+        Rule { pointer: "/function_call", code: "not_supported", broken: |said| {
+            let is_none = said.function_call.is_absent() || said.function_call.is_null();
+            (!is_none).then(|| NO_TOOLS.to_owned())
+        } },
+    ];
+
+    /// The message in the gateway's words.
+    fn translated(self, faults: &mut Faults, ignored: &mut Ignored) -> Saying<'a> {
+        faults.judge(Self::RULES, &self, &"");
+        ignored.add_all("messages.", &self.passed);
+        let role = self.role.map(|role| match &*role {
+            "developer" => Cow::Borrowed("system"),
+            _ => role,
+        });
+        let content = self.content.map(|content| {
+            ignored.append(content.ignored);
+            if content.faults.is_empty() {
+                return content.text;
+            }
+            faults.append_at(&"/content", content.faults);
+            Cow::Borrowed(NOT_JUDGED)
+        });
+        Saying { role, content, unknown: Unknown::default() }
+    }
+}
+
+impl<'a> Shape<'a> for Said<'a> {
+    const EXPECTED: &'static str = "an object with role and content";
+
+    fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
+        json::inner(map, depth)
+    }
+}
+
+impl<'a> Members<'a> for Said<'a> {
     fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
-            "type" => entry.fill(&mut self.name),
-            _ => entry.pass_over(&mut self.rest),
+            "role" => entry.fill(&mut self.role),
+            "content" => entry.fill(&mut self.content),
+            "tool_calls" => entry.fill(&mut self.tool_calls),
+            "function_call" => entry.fill(&mut self.function_call),
+            _ => entry.pass_over(&mut self.passed),
+        }
+    }
+}
+
+/// A text, or parts that make one. Pointers of its faults count from the content.
+#[derive(Default)]
+struct Content<'a> {
+    text: Cow<'a, str>,
+    faults: Faults,
+    ignored: Ignored,
+}
+
+impl<'a> Shape<'a> for Content<'a> {
+    const EXPECTED: &'static str = "a string, or an array of parts of the type text";
+
+    fn string(text: Cow<'a, str>) -> Option<Self> {
+        Some(Self { text, ..Self::default() })
+    }
+
+    fn elements<A: SeqAccess<'a>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
+        let mut content = Self::default();
+        let mut index = 0_usize;
+        while let Some(part) = seq.next_element_seed(Value::<Part<'a>>::within(depth))? {
+            content.take(index, part);
+            index += 1;
+        }
+        Ok(Some(content))
+    }
+}
+
+impl<'a> Content<'a> {
+    fn take(&mut self, index: usize, part: Field<Part<'a>>) {
+        if self.faults.is_overfull() {
+            return;
+        }
+        let at = format_args!("/{index}");
+        if let Some(detail) = part.mistyped() {
+            self.faults.push(at, "wrong_type", detail);
+        }
+        let Field::Is(part) = part else { return };
+        self.faults.judge(Part::RULES, &part, &at);
+        self.ignored.add_all("messages.content.", &part.passed);
+        let Some(text) = part.text.into_value() else { return };
+        match index {
+            0 => self.text = text,
+            _ => {
+                let whole = self.text.to_mut();
+                whole.push_str(BETWEEN_PARTS);
+                whole.push_str(&text);
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Part<'a> {
+    kind: Field<Cow<'a, str>>,
+    text: Field<Cow<'a, str>>,
+    passed: Unknown<'a>,
+}
+
+impl<'a> Part<'a> {
+    fn is_text(&self) -> bool {
+        self.kind.value().is_some_and(|kind| kind == "text")
+    }
+
+    #[rustfmt::skip]
+    const RULES: &'a [Rule<Self>] = &[
+        Rule { pointer: "/type", code: "required", broken: |part| part.kind.missing("what kind of part it is: text") },
+        Rule { pointer: "/type", code: "wrong_type", broken: |part| part.kind.mistyped() },
+        Rule { pointer: "/type", code: "not_supported", broken: |part| {
+            let kind = part.kind.value()?;
+            (kind != "text").then(|| format!("the gateway's chats take text only, not `{}`", shown(kind)))
+        } },
+        Rule { pointer: "/text", code: "required", broken: |part| {
+            part.is_text().then(|| part.text.missing("what is said")).flatten()
+        } },
+        Rule { pointer: "/text", code: "wrong_type", broken: |part| {
+            part.is_text().then(|| part.text.mistyped()).flatten()
+        } },
+    ];
+}
+
+impl<'a> Shape<'a> for Part<'a> {
+    const EXPECTED: &'static str = "an object with type and text";
+
+    fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
+        json::inner(map, depth)
+    }
+}
+
+impl<'a> Members<'a> for Part<'a> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
+        match entry.name() {
+            "type" => entry.fill(&mut self.kind),
+            "text" => entry.fill(&mut self.text),
+            _ => entry.pass_over(&mut self.passed),
         }
     }
 }

@@ -1,10 +1,8 @@
 //! The query of `GET /v1/videos`: which part of the list, in which order.
 
-use url::form_urlencoded;
-
 use crate::problem::Problem;
 use crate::validate::Checked;
-use crate::validate::rule::{Faults, Rule};
+use crate::validate::query::{Params, Wrong, decoded};
 use crate::validate::text::shown;
 
 /// How many come where nothing is said, as OpenAI does.
@@ -22,57 +20,39 @@ pub struct Page {
     pub is_ascending: bool,
 }
 
-/// Reads and judges the query; parameters that nobody knows are passed over.
+/// Reads and judges the query; parameters that nobody knows are passed over, and the last of several counts.
 ///
-/// Errors: 422 `invalid_request` with every fault.
+/// # Errors
+/// 422 `invalid_request` with every fault.
 pub fn page(query: Option<&str>) -> Result<Checked<Page>, Problem> {
-    let mut draft = Draft::default();
-    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        match &*name {
-            "limit" => draft.limit = Some(value.into_owned()),
-            "after" => draft.after = Some(value.into_owned()),
-            "order" => draft.order = Some(value.into_owned()),
-            _ => {}
+    let mut params = Params::read(query);
+    let limit = match params.all("limit").last() {
+        None => Some(DEFAULT),
+        Some(value) => {
+            let limit = text(value).parse().ok().filter(|limit| (1..=MOST).contains(limit));
+            let detail = format!("expected a whole number from 1 to {MOST}");
+            params.accept("limit", limit.ok_or(Wrong { code: "bad_parameter", detail }))
         }
-    }
-    let mut faults = Faults::default();
-    faults.judge(RULES, &draft, &"");
-    match (faults.is_empty(), draft.limit()) {
-        (true, Some(limit)) => Ok(Checked(Page {
-            limit,
-            after: draft.after,
-            is_ascending: draft.order.as_deref() == Some("asc"),
-        })),
-        _ => Err(faults.into_problem()),
-    }
-}
-
-#[derive(Default)]
-struct Draft {
-    limit: Option<String>,
-    after: Option<String>,
-    order: Option<String>,
-}
-
-impl Draft {
-    fn limit(&self) -> Option<usize> {
-        match &self.limit {
-            None => Some(DEFAULT),
-            Some(text) => text.parse().ok().filter(|limit| (1..=MOST).contains(limit)),
+    };
+    let after = params.all("after").last().map(|value| text(value));
+    let is_ascending = match params.all("order").last().map(|value| text(value)).as_deref() {
+        None | Some("desc") => Some(false),
+        Some("asc") => Some(true),
+        Some(order) => {
+            let detail = format!("expected asc or desc, not `{}`", shown(order));
+            params.accept("order", Err(Wrong { code: "bad_parameter", detail }))
         }
-    }
+    };
+    params.finish_leniently()?;
+    let (limit, is_ascending) = (limit.unwrap_or(DEFAULT), is_ascending.unwrap_or_default());
+    Ok(Checked(Page { limit, after, is_ascending }))
 }
 
-#[rustfmt::skip]
-const RULES: &[Rule<Draft>] = &[
-    Rule { pointer: "/limit", code: "bad_parameter", broken: |page| {
-        page.limit().is_none().then(|| format!("expected a whole number from 1 to {MOST}"))
-    } },
-    Rule { pointer: "/order", code: "bad_parameter", broken: |page| {
-        let order = page.order.as_deref()?;
-        (!["asc", "desc"].contains(&order)).then(|| format!("expected asc or desc, not `{}`", shown(order)))
-    } },
-];
+/// The value as readers that are not strict decode it.
+fn text(value: &str) -> String {
+    let decoded = decoded(value).unwrap_or_else(|| value.as_bytes().to_vec());
+    String::from_utf8_lossy(&decoded).into_owned()
+}
 
 #[cfg(test)]
 mod tests {

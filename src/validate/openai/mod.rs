@@ -6,14 +6,11 @@
 
 mod chat;
 mod list;
-mod message;
 mod video;
 
 pub use chat::{ChatOrder, chat};
 pub use list::{Page, page};
 pub use video::{Input, VideoOrder, video, video_of_form};
-
-use super::ignored::Ignored;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::contract::catalog::Catalog;
 use crate::problem::{Fault, Problem};
-use crate::validate::ignored::MOST_NAMED;
+use crate::validate::rule::MAX_IGNORED;
 use crate::validate::{ChatRules, Checked, Order};
 
 /// The names of what was passed over in a chat with these further fields.
@@ -27,9 +27,9 @@ fn what_was_passed_over_is_named_unless_it_was_null() {
 #[test]
 fn names_fit_a_header_whatever_they_are() {
     assert_eq!(named(r#","a b\r\n":1,"é.-_":1"#), Some("a?b??, ?.-_".to_owned()));
-    let many: String = (0..MOST_NAMED + 2).map(|number| format!(r#","f{number}":1"#)).collect();
+    let many: String = (0..MAX_IGNORED + 2).map(|number| format!(r#","f{number}":1"#)).collect();
     let names = named(&many).expect("names");
-    assert_eq!(names.split(", ").count(), MOST_NAMED);
+    assert_eq!(names.split(", ").count(), MAX_IGNORED);
     assert!(names.starts_with("f0, f1, ") && names.ends_with(", f31"), "{names}");
 }
 

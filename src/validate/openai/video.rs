@@ -4,31 +4,25 @@ use std::borrow::Cow;
 
 use serde::de::MapAccess;
 
-use super::Ignored;
 use crate::contract::catalog::Catalog;
 use crate::contract::video::ASPECT_RATIOS;
 use crate::problem::{Fault, Problem};
 use crate::validate::json::{self, Entry, Field, Kind, Members, Shape, Unknown, Whole};
-use crate::validate::rule::{Faults, Rule};
+use crate::validate::rule::{Faults, Ignored, Rule};
 use crate::validate::text::shown;
 use crate::validate::video::Picture;
 use crate::validate::{Checked, Order, video as native};
 
-/// A video in OpenAI's dialect that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoOrder {
-    /// What is bought.
     pub order: Checked<Order>,
     /// `size` as it was asked for.
     pub size: Option<String>,
-    /// What was passed over.
     pub ignored: Ignored,
 }
 
-/// The value of a form's field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// A text.
     Text(String),
     /// A file, which is not looked into.
     File,
@@ -54,7 +48,6 @@ pub fn video_of_form(fields: &[(String, Input)], catalog: &Catalog) -> Result<Vi
     draft.judged()
 }
 
-/// The request as it was read.
 struct Draft<'a> {
     /// `prompt` and `model` are the gateway's own words.
     video: native::Draft<'a>,
@@ -115,7 +108,6 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes a field of a form.
     fn take(&mut self, name: &'a str, input: &'a Input) {
         let text = match input {
             Input::Text(text) => Cow::Borrowed(text.as_str()),
@@ -210,12 +202,11 @@ impl Names {
 }
 
 fn put<T>(field: &mut Field<T>, value: Field<T>, name: &str, faults: &mut Faults) {
-    match field.is_absent() {
-        true => *field = value,
-        false => {
-            let detail = "expected once in a form".to_owned();
-            faults.push(format_args!("/{}", shown(name)), "duplicate", detail);
-        }
+    if field.is_absent() {
+        *field = value;
+    } else {
+        let detail = "expected once in a form".to_owned();
+        faults.push(format_args!("/{}", shown(name)), "duplicate", detail);
     }
 }
 
@@ -289,9 +280,8 @@ impl<'a> Shape<'a> for Reference<'a> {
     }
 
     fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        let mut parts = ReferenceParts::default();
-        json::members(map, &mut parts, depth)?;
-        Ok(Some(Self { address: parts.image_url.into_value() }))
+        let parts: Option<ReferenceParts<'a>> = json::inner(map, depth)?;
+        Ok(parts.map(|parts| Self { address: parts.image_url.into_value() }))
     }
 }
 

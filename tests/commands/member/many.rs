@@ -8,7 +8,7 @@ use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{LOOK_EVERY, Role};
 
-use crate::desk::{Desk, get};
+use crate::commands::desk::{Desk, get};
 
 #[test]
 fn many_names_are_added_at_once_and_each_line_names_its_token() {

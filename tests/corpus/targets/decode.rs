@@ -1,6 +1,8 @@
 //! Decodes a text once, as programs that read a reply do. Written for tests alone, from the formats'
 //! own rules.
 
+use std::io::BufRead;
+
 type Decode = fn(&[u8]) -> Vec<u8>;
 
 /// Each of them.
@@ -8,7 +10,7 @@ pub(crate) const ALL: [Decode; 3] = [json, url, html];
 
 /// As a parser of JSON or JavaScript reads the inside of a string.
 fn json(text: &[u8]) -> Vec<u8> {
-    decoded(text, |rest| {
+    decoded(text, b'\\', |rest| {
         let rest = rest.strip_prefix(b"\\")?;
         match rest.first()? {
             b'u' => Some((number(rest.get(1..5)?, 16)?, 6)),
@@ -21,7 +23,7 @@ fn json(text: &[u8]) -> Vec<u8> {
 
 /// Percent-encoding.
 fn url(text: &[u8]) -> Vec<u8> {
-    decoded(text, |rest| {
+    decoded(text, b'%', |rest| {
         let code = number(rest.strip_prefix(b"%")?.get(..2)?, 16)?;
         code.is_ascii().then_some((code, 3))
     })
@@ -29,7 +31,7 @@ fn url(text: &[u8]) -> Vec<u8> {
 
 /// Character references, with or without their ends.
 fn html(text: &[u8]) -> Vec<u8> {
-    decoded(text, |rest| {
+    decoded(text, b'&', |rest| {
         if rest.starts_with(b"&amp;") {
             return Some(('&', 5));
         }
@@ -50,20 +52,20 @@ fn number(digits: &[u8], radix: u32) -> Option<char> {
     char::from_u32(u32::from_str_radix(digits, radix).ok()?)
 }
 
-/// The text with each escape replaced. `escape` reads one at the beginning of what it is given, and its
-/// length.
-fn decoded(text: &[u8], escape: impl Fn(&[u8]) -> Option<(char, usize)>) -> Vec<u8> {
+/// The text with each escape replaced. Escapes begin with `lead`; `escape` reads one at the beginning of what it is
+/// given, and its length.
+fn decoded(text: &[u8], lead: u8, escape: impl Fn(&[u8]) -> Option<(char, usize)>) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let Some((first, after)) = rest.split_first() {
-        match escape(rest) {
-            Some((letter, length)) => {
-                out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
-                rest = &rest[length..];
-            }
-            None => {
-                out.push(*first);
-                rest = after;
-            }
+    while !rest.is_empty() {
+        let from = rest;
+        let copied = rest.read_until(lead, &mut out).expect("a slice can be read");
+        if out.last() != Some(&lead) {
+            break;
+        }
+        if let Some((letter, length)) = escape(&from[copied - 1..]) {
+            out.pop();
+            out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+            rest = &from[copied - 1 + length..];
         }
     }
     out

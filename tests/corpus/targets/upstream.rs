@@ -20,8 +20,7 @@ use tollgate::config::{Config, Key};
 use tollgate::metrics::Metrics;
 use tollgate::redact::Redactor;
 use tollgate::upstream::client::Client;
-use tollgate::upstream::{Ask, Attempt, Error, Reply, What};
-use tower::Service;
+use tollgate::upstream::{Ask, Attempt, Error, Reply, Transport, What};
 
 #[rustfmt::skip]
 pub(super) const WORDS: &[&str] = &[
@@ -75,8 +74,8 @@ impl Stage {
         let (cut, is_cut) = watch::channel(false);
         let gateway = Gateway { script, heard: Arc::default(), written: Arc::new(written), is_cut };
         let clients = async {
-            let mut client = self.client();
-            let mut first = client.call(chat());
+            let client = self.client();
+            let mut first = Box::pin(client.send(chat()));
             let patience = async {
                 is_written.wait_for(|is_written| *is_written).await.ok();
                 sleep(PATIENCE).await;
@@ -90,7 +89,7 @@ impl Stage {
             let is_reply = first.is_ok();
             judge(first);
             // Who answers the next question now cuts it short, too, where it waits for more.
-            let next = client.call(chat());
+            let next = client.send(chat());
             let next = tokio::select! {
                 outcome = next => outcome,
                 () = async {

@@ -146,13 +146,19 @@ fn shop(gate: &Gate, round: usize, shopper: usize, ends: &AtomicBool) -> Vec<Tri
 #[test]
 fn kill_9_at_any_moment_loses_nothing_and_buys_nothing_twice() {
     const ROUNDS: usize = 30;
+    const MOST_ROUNDS: usize = 5 * ROUNDS;
     const SHOPPERS: usize = 3;
     let upstream = Upstream::start(sell);
     let mut gate = start(&upstream);
     let mut dice = Dice(0x7011_6a7e);
     let mut all: Vec<Tried> = Vec::new();
     let mut counts: HashMap<&str, usize> = HashMap::new();
-    for round in 0..ROUNDS {
+    for round in 0..MOST_ROUNDS {
+        // On a machine that does much else, few purchases of a round come to their end: then it has more rounds.
+        let replayed = counts.get("replayed").copied().unwrap_or_default();
+        if round >= ROUNDS && replayed > ROUNDS {
+            break;
+        }
         let hanging = Tried::new(format!("round-{round}-hangs"), round % 2 == 0);
         let mut hanger = gate.client();
         let before = upstream.requests();
@@ -193,7 +199,7 @@ fn kill_9_at_any_moment_loses_nothing_and_buys_nothing_twice() {
         judge(&gate, &upstream, tried);
     }
     let books = assert_books(&gate, &upstream, "at the end");
-    println!("{} purchases in {ROUNDS} rounds: {counts:?}; {books}", all.len());
+    println!("{} purchases: {counts:?}; {books}", all.len());
     assert!(counts["unknown"] >= ROUNDS, "{counts:?}");
     assert!(counts["replayed"] > ROUNDS, "{counts:?}");
 }

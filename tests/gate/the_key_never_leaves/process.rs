@@ -131,11 +131,11 @@ fn a_panic_is_a_line_with_its_place_and_nothing_of_its_text() {
         return panic_in_a_server(&text);
     }
     let key = Canary::new();
-    let test =
-        "the_key_never_leaves::process::a_panic_is_a_line_with_its_place_and_nothing_of_its_text";
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let test = format!("{module}::a_panic_is_a_line_with_its_place_and_nothing_of_its_text");
     let this = std::env::current_exe().unwrap();
     let output = Command::new(this)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &test, "--nocapture"])
         .env_clear()
         .env(TO_PANIC, key.key())
         .output()

@@ -29,7 +29,7 @@ fn no_second_sees_more_than_five_calls_whoever_asks_for_what() {
     let served = answers.iter().filter(|answer| answer.status == 200).count();
     assert!(served >= 20, "{served} of {}", answers.len());
     assert!(upstream.heard().iter().any(|heard| heard.method == "GET"), "polls are among them");
-    assert_held(&upstream, 5, SECOND);
+    upstream.assert_held(5, SECOND);
 }
 
 #[test]
@@ -60,22 +60,29 @@ fn a_reply_that_takes_long_keeps_its_place_one_window_longer() {
 
 #[test]
 fn a_restart_goes_on_with_the_window() {
-    for how in [Signal::SIGTERM, Signal::SIGKILL] {
-        let upstream = upstream();
-        // Long enough for a slow machine to start twice in it.
-        let settings = "gateway.window = { requests = 3, seconds = 9 }";
-        let mut gate = Gate::binary(&upstream, settings, &[]);
-        // At its start it asks for the books, which counts as well.
-        until("the books were asked for", || figure(&gate, "window_free") == 2);
-        assert_eq!((gate.chat().status, gate.chat().status), (200, 200));
-        gate.signal(how);
-        gate.wait();
-        gate.restart();
-        assert_eq!(figure(&gate, "window_free"), 0, "{how}");
-        assert_eq!(gate.chat().status, 200, "{how}");
-        assert_eq!(upstream.requests(), 3);
-        assert_held(&upstream, 3, 9 * SECOND);
-    }
+    // Side by side, as they wait for the window most of the time.
+    thread::scope(|scope| {
+        for how in [Signal::SIGTERM, Signal::SIGKILL] {
+            scope.spawn(move || goes_on_with_the_window(how));
+        }
+    });
+}
+
+fn goes_on_with_the_window(how: Signal) {
+    let upstream = upstream();
+    // Long enough for a slow machine to start twice in it.
+    let settings = "gateway.window = { requests = 3, seconds = 9 }";
+    let mut gate = Gate::binary(&upstream, settings, &[]);
+    // At its start it asks for the books, which counts as well.
+    until("the books were asked for", || figure(&gate, "window_free") == 2);
+    assert_eq!((gate.chat().status, gate.chat().status), (200, 200));
+    gate.signal(how);
+    gate.wait();
+    gate.restart();
+    assert_eq!(figure(&gate, "window_free"), 0, "{how}");
+    assert_eq!(gate.chat().status, 200, "{how}");
+    assert_eq!(upstream.requests(), 3);
+    upstream.assert_held(3, 9 * SECOND);
 }
 
 #[test]
@@ -90,7 +97,7 @@ fn a_call_that_a_crash_cut_off_counts_from_the_restart_on() {
     drop(client);
     gate.restart();
     assert_eq!(gate.chat().status, 200);
-    assert_held(&upstream, 2, 4 * SECOND);
+    upstream.assert_held(2, 4 * SECOND);
 }
 
 #[test]
@@ -102,7 +109,7 @@ fn auto_follows_what_the_gateway_tells() {
     for mut client in clients {
         assert_eq!(client.answer().status, 200);
     }
-    assert_held(&upstream, 7, SECOND);
+    upstream.assert_held(7, SECOND);
     until("the window is empty again", || figure(&gate, "window_free") == 7);
 }
 

@@ -27,7 +27,7 @@ fn small_limit_holds_after_crash_while_gateway_does_not_tell_it() {
     gate.kill();
     gate.restart();
     assert_eq!(served(&chats(&gate, 20)), 0);
-    assert_held(&upstream, 5, Duration::from_secs(60));
+    upstream.assert_held(5, Duration::from_secs(60));
 }
 
 #[test]
@@ -43,5 +43,5 @@ fn large_account_is_served_within_a_second_of_a_restart_under_load() {
     assert_eq!(gate.chat().status, 200);
     let took = tollgate::clock::now() - start;
     assert!(took < Duration::from_secs(1), "{took:?}");
-    assert_held(&upstream, 1_000, Duration::from_secs(60));
+    upstream.assert_held(1_000, Duration::from_secs(60));
 }

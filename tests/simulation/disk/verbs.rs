@@ -62,10 +62,10 @@ impl Disk {
 
     /// A video is no end in the ledger before its job can be asked for.
     fn is_written_down(&self, reply: &[u8]) -> Result<(), String> {
-        let Ok(VideoAccepted { request_id, .. }) = serde_json::from_slice(reply) else {
+        let Some(VideoAccepted { request_id, .. }) = VideoAccepted::read(reply) else {
             return Ok(());
         };
-        let job = finish(self.store().job(request_id.as_str().into())).expect("looked up");
+        let job = finish(self.store().job(request_id.clone())).expect("looked up");
         match job.is_some() {
             true => Ok(()),
             false => Err(format!("{request_id} is settled and not written down")),
@@ -90,7 +90,11 @@ fn step(verb: Verb<'_>) -> Option<(Step, Option<PurchaseId>)> {
         Verb::Sent(id) => Some((Step::Sent, Some(id))),
         Verb::Settle(id, _) => Some((Step::Settle, Some(id))),
         Verb::Took(_) => Some((Step::Took, None)),
-        _ => None,
+        Verb::SettleLater(..)
+        | Verb::Delivered(_)
+        | Verb::Replied(_)
+        | Verb::Unsent(_)
+        | Verb::Other(_) => None,
     }
 }
 
@@ -138,7 +142,11 @@ impl Tap for Disk {
             }
             Verb::Delivered(id) => self.world().lock().books.delivered(id),
             Verb::Replied(place) | Verb::Unsent(place) => self.closes(place),
-            _ => {}
+            Verb::Reserve(_)
+            | Verb::Sent(_)
+            | Verb::Settle(..)
+            | Verb::Took(_)
+            | Verb::Other(_) => {}
         }
         true
     }

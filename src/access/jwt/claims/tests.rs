@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -120,5 +121,56 @@ fn no_two_names_look_the_same_for_what_nobody_sees_in_one() {
     ] {
         assert_eq!(visible(name), shown);
         assert_eq!(subject(name.to_owned()).as_deref(), Ok(shown));
+    }
+}
+
+#[test]
+fn a_moment_is_read_digit_by_digit_or_it_is_none() {
+    for (written, seconds, nanos) in [
+        ("0", 0, 0),
+        ("-0", u64::MAX, 0),
+        ("0.0", 0, 0),
+        ("0e99", 0, 0),
+        ("1800000600", 1_800_000_600, 0),
+        ("1800000600.5", 1_800_000_600, 500_000_000),
+        ("1800000600.000000001", 1_800_000_600, 1),
+        ("1800000600.9999999999", 1_800_000_600, 999_999_999),
+        ("1.8000006005E9", 1_800_000_600, 500_000_000),
+        ("18e+8", 1_800_000_000, 0),
+        ("18000006005e-1", 1_800_000_600, 500_000_000),
+        ("5e-1", 0, 500_000_000),
+        ("5e-99", 0, 0),
+        ("0.18e10", 1_800_000_000, 0),
+        ("253402300799", LATEST, 0),
+        ("253402300800", u64::MAX, 0),
+        ("1e300", u64::MAX, 0),
+        ("1e9223372036854775807", u64::MAX, 0),
+        ("1e-9223372036854775807", 0, 0),
+        ("1e99999999999999999999", u64::MAX, 0),
+        ("-1", u64::MAX, 0),
+        ("\"1800000600\"", u64::MAX, 0),
+        ("true", u64::MAX, 0),
+        ("null", u64::MAX, 0),
+        ("[1]", u64::MAX, 0),
+        ("", u64::MAX, 0),
+    ] {
+        let expected = (seconds < u64::MAX).then(|| Duration::new(seconds, nanos));
+        assert_eq!(numeric_date(written).ok(), expected, "{written}");
+    }
+    assert!(numeric_date(&"0".repeat(MAX_LENGTH + 1)).is_err());
+}
+
+proptest! {
+    #[test]
+    fn the_same_moment_is_the_same_however_the_point_is_moved(
+        seconds in 0..=LATEST,
+        nanos in 0..1_000_000_000_u32,
+        shift in 0..12_usize,
+    ) {
+        let moment = Duration::new(seconds, nanos);
+        prop_assert_eq!(numeric_date(&format!("{seconds}.{nanos:09}")), Ok(moment));
+        prop_assert_eq!(numeric_date(&format!("{seconds}{nanos:09}e-9")), Ok(moment));
+        let zeros = "0".repeat(shift);
+        prop_assert_eq!(numeric_date(&format!("0.{zeros}{seconds:012}{nanos:09}e{}", 12 + shift)), Ok(moment));
     }
 }

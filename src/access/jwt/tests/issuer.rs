@@ -12,8 +12,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::access::fetch::{Fault, Fetched, Fetching, Source};
 use crate::access::jwt::Jwt;
+use crate::access::jwt::fresh::{Fetched, Fetching, Source};
+use crate::clock;
 use crate::config::{self, Jwks};
 use crate::upstream::document::Unfetched;
 
@@ -175,7 +176,12 @@ impl Told {
     }
 }
 
-impl Source for Told {
+impl Told {
+    pub(crate) fn source(&self) -> Source {
+        let told = self.clone();
+        Box::new(move || told.fetch())
+    }
+
     fn fetch(&self) -> Fetching {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let document = self.document.lock().expect("not poisoned").clone();
@@ -183,28 +189,25 @@ impl Source for Told {
         Box::pin(async move {
             // As over a network: whoever asks meanwhile has to wait.
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let body = document.ok_or(Fault::Unfetched(Unfetched::Late(again)))?.into();
+            let body = document.ok_or(Unfetched::Late(again))?.into();
             Ok(Fetched { body, again })
         })
     }
 }
 
-/// A wall clock that is set by hand.
-#[derive(Clone)]
-pub(crate) struct Clock(Arc<AtomicU64>);
+/// The test's wall clock, set by hand.
+pub(crate) struct Clock;
 
 impl Clock {
     pub(crate) fn set(&self, seconds: u64) {
-        self.0.store(seconds, Ordering::SeqCst);
+        clock::set_wall(Some(Duration::from_secs(seconds)));
     }
 }
 
 /// A checker with its keys kept fresh from `told`.
 pub(crate) fn checker(settings: &config::Jwt, told: &Told) -> (Jwt, Clock) {
-    let clock = Clock(Arc::new(AtomicU64::new(NOW)));
-    let shown = clock.clone();
-    let wall = move || Duration::from_secs(shown.0.load(Ordering::SeqCst));
-    let jwt = Jwt::with(settings, Box::new(told.clone()), Arc::new(wall));
+    Clock.set(NOW);
+    let jwt = Jwt::with(settings, told.source());
     tokio::spawn(jwt.keep());
-    (jwt, clock)
+    (jwt, Clock)
 }

@@ -208,20 +208,20 @@ async fn start_for_new_account_passes_over_stored_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
-    let inner = service_fn(|_: Attempt| std::future::ready(Ok::<_, Error>(reply())));
+    let transport = |_: Attempt| std::future::ready(Ok::<_, Error>(reply()));
     for (told_after, served_after) in [(1, Some(1)), (3, None)] {
         let log = memory();
         let wall = clock::wall();
         // As many as the assumed limit allows, and more.
         for _ in 0..100 {
-            let place = crate::store::Place::new();
+            let place = Place::new();
             log.took(place, wall).await.unwrap();
             log.replied(place, wall);
         }
         let window = Window::new(log, config::Window::Auto, CancellationToken::new());
         window.restore().await;
         let start = clock::now();
-        let asking = layer(Arc::clone(&window), 2 * SECOND).layer(inner).oneshot(chat("a"));
+        let asking = send(&window, 2 * SECOND, transport, chat("a"));
         let telling = async {
             tokio::time::sleep(told_after * SECOND).await;
             window.set_limit(billing(1_000, 60));

@@ -1,0 +1,195 @@
+//! The public keys of a login service (RFC 7517), each with the algorithms that it is good for.
+//!
+//! Invariant: a token never says how it is checked. Its algorithm is one that the key takes, and its
+//! `kid` is only ever looked up.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde_json::value::RawValue;
+
+use super::object::{Malformed, Object};
+
+pub(super) const MAX_DOCUMENT: usize = 256 * 1_024;
+const MAX_KEYS: usize = 100;
+/// What an RSA modulus may have, in bits: less is broken, more is a way to keep us busy.
+const MODULUS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
+
+const RSA: &[Algorithm] = &[
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+];
+const P256: &[Algorithm] = &[Algorithm::ES256];
+const P384: &[Algorithm] = &[Algorithm::ES384];
+const ED25519: &[Algorithm] = &[Algorithm::EdDSA];
+
+/// The algorithms that count, by their names (RFC 7518, 8037, 9864). `none` and those with a shared
+/// secret have no row.
+const NAMES: &[(&str, Algorithm)] = &[
+    ("RS256", Algorithm::RS256),
+    ("RS384", Algorithm::RS384),
+    ("RS512", Algorithm::RS512),
+    ("PS256", Algorithm::PS256),
+    ("PS384", Algorithm::PS384),
+    ("PS512", Algorithm::PS512),
+    ("ES256", Algorithm::ES256),
+    ("ES384", Algorithm::ES384),
+    ("EdDSA", Algorithm::EdDSA),
+    ("Ed25519", Algorithm::EdDSA),
+];
+
+pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
+    NAMES.iter().find(|(own, _)| *own == name).map(|(_, algorithm)| *algorithm)
+}
+
+#[derive(Debug)]
+pub(super) struct KeySet {
+    keys: Vec<PublicKey>,
+    print: blake3::Hash,
+    left_out: usize,
+}
+
+#[derive(Debug)]
+struct PublicKey {
+    id: Option<String>,
+    takes: Vec<Algorithm>,
+    key: DecodingKey,
+}
+
+/// Why a document is no set of keys. None of its words are of the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("it is no JSON Web Key Set, {{\"keys\": [ … ]}}")]
+    Shape,
+    #[error("it is larger than {MAX_DOCUMENT} bytes")]
+    TooLarge,
+    #[error("it has more than {MAX_KEYS} keys")]
+    TooMany,
+}
+
+/// What a set knows about the key that a token names.
+pub(super) enum Found<'a> {
+    /// The one that it can only be.
+    Key(&'a DecodingKey),
+    /// None, and no newer set could change that by the name alone.
+    Unfit,
+    /// A name that it has never heard of: a newer set may have it.
+    Unknown,
+}
+
+impl KeySet {
+    /// Reads a document. Keys of no use here (shared secrets, private keys, for encryption, of
+    /// algorithms that do not count, broken ones) are left out.
+    pub(super) fn read(document: &[u8]) -> Result<Self, Unreadable> {
+        if document.len() > MAX_DOCUMENT {
+            return Err(Unreadable::TooLarge);
+        }
+        let text = std::str::from_utf8(document).map_err(|_| Unreadable::Shape)?;
+        let written: Vec<&RawValue> = Object::read(text)
+            .and_then(|set| set.required("keys"))
+            .map_err(|Malformed| Unreadable::Shape)?;
+        if written.len() > MAX_KEYS {
+            return Err(Unreadable::TooMany);
+        }
+        let keys: Vec<_> =
+            written.iter().filter_map(|key| PublicKey::read(key.get()).ok()).collect();
+        let left_out = written.len() - keys.len();
+        Ok(Self { keys, print: blake3::hash(document), left_out })
+    }
+
+    pub(super) fn usable(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    pub(super) fn print(&self) -> blake3::Hash {
+        self.print
+    }
+
+    /// The one key of this name that takes this algorithm; without a name, the one key that does.
+    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found<'_> {
+        let named = |key: &&PublicKey| id.is_none_or(|id| key.id.as_deref() == Some(id));
+        if id.is_some() && !self.keys.iter().any(|key| named(&key)) {
+            return Found::Unknown;
+        }
+        let mut fit = self.keys.iter().filter(named).filter(|key| key.takes.contains(&algorithm));
+        match (fit.next(), fit.next()) {
+            (Some(only), None) => Found::Key(&only.key),
+            (None | Some(_), _) => Found::Unfit,
+        }
+    }
+}
+
+impl PublicKey {
+    fn read(written: &str) -> Result<Self, Malformed> {
+        let jwk = Object::read(written)?;
+        let is_public = !["d", "p", "q", "k"].iter().any(|secret| jwk.has(secret));
+        let signs = jwk.optional::<String>("use")?.is_none_or(|meant| meant == "sig");
+        let verifies = jwk
+            .optional::<Vec<String>>("key_ops")?
+            .is_none_or(|meant| meant.iter().any(|operation| operation == "verify"));
+        if !(is_public && signs && verifies) {
+            return Err(Malformed);
+        }
+        let curve = jwk.optional::<String>("crv")?;
+        let (takes, key) = match (jwk.required::<String>("kty")?.as_str(), curve.as_deref()) {
+            ("RSA", _) => (RSA, rsa(&jwk)?),
+            ("EC", Some("P-256")) => (P256, ec(&jwk, 32)?),
+            ("EC", Some("P-384")) => (P384, ec(&jwk, 48)?),
+            ("OKP", Some("Ed25519")) => {
+                (ED25519, DecodingKey::from_ed_der(&exactly(&jwk, "x", 32)?))
+            }
+            _ => return Err(Malformed),
+        };
+        let takes = match jwk.optional::<String>("alg")? {
+            None => takes.to_vec(),
+            Some(name) => {
+                let only = algorithm(&name).filter(|only| takes.contains(only));
+                vec![only.ok_or(Malformed)?]
+            }
+        };
+        Ok(Self { id: jwk.optional("kid")?, takes, key })
+    }
+}
+
+fn rsa(jwk: &Object<'_>) -> Result<DecodingKey, Malformed> {
+    let (modulus, exponent) = (bytes(jwk, "n")?, bytes(jwk, "e")?);
+    let modulus = without_zeros(&modulus);
+    let spare = modulus.first().map_or(0, |first| first.leading_zeros());
+    let bits = modulus.len() * 8 - usize::try_from(spare).map_err(|_| Malformed)?;
+    let exponent = without_zeros(&exponent);
+    let is_odd = exponent.last().is_some_and(|last| last % 2 == 1);
+    if !MODULUS.contains(&bits) || !is_odd || exponent == [1] || exponent.len() > 4 {
+        return Err(Malformed);
+    }
+    Ok(DecodingKey::from_rsa_raw_components(modulus, exponent))
+}
+
+fn ec(jwk: &Object<'_>, width: usize) -> Result<DecodingKey, Malformed> {
+    // The point as it is, not compressed (SEC 1, 2.3.3).
+    let point = [&[4], &*exactly(jwk, "x", width)?, &*exactly(jwk, "y", width)?].concat();
+    Ok(DecodingKey::from_ec_der(&point))
+}
+
+fn exactly(jwk: &Object<'_>, name: &str, width: usize) -> Result<Vec<u8>, Malformed> {
+    bytes(jwk, name).and_then(|bytes| if bytes.len() == width { Ok(bytes) } else { Err(Malformed) })
+}
+
+fn bytes(jwk: &Object<'_>, name: &str) -> Result<Vec<u8>, Malformed> {
+    URL_SAFE_NO_PAD.decode(jwk.required::<String>(name)?).map_err(|_| Malformed)
+}
+
+fn without_zeros(number: &[u8]) -> &[u8] {
+    let zeros = number.iter().take_while(|byte| **byte == 0).count();
+    number.get(zeros..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

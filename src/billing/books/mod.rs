@@ -1,0 +1,204 @@
+//! Compares the ledger with the gateway's books at one moment, and notes checkpoints.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::info;
+
+use super::reconcile::{REFUNDS_WITHIN, Verdict};
+use super::summary::{Heard, Known};
+use crate::clock;
+use crate::contract::money::Usd;
+use crate::store::{
+    Binding, Checkpoint, Ending, Evidence, Recognise, Service, Snapshot, Store, Unavailable,
+};
+use crate::upstream::billing::{Billing, Listing};
+
+/// Both books.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// What the ledger knows, read after the gateway had answered.
+    pub evidence: Vec<Evidence>,
+    /// The last checkpoint.
+    pub before: Option<Checkpoint>,
+    /// What the gateway says now.
+    pub now: Snapshot,
+    /// The ids of the account's keys.
+    pub keys: Vec<String>,
+    /// When the evidence was read: wall-clock time since the Unix epoch.
+    pub read_at: Duration,
+}
+
+/// Why they cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum Blocked {
+    /// The gateway did not say.
+    #[error("the gateway's books cannot be read: {0}")]
+    Gateway(String),
+    /// The key is another account's.
+    #[error(
+        "the gateway's key belongs to another account than the ledger: nothing is compared. Use a key \
+         of the ledger's account, or give the ledger to this one: tollgate serve --new-account"
+    )]
+    OtherAccount,
+    /// The listing says nothing of the account.
+    #[error(
+        "the gateway lists no ids of keys: nobody can say whether the ledger is this account's"
+    )]
+    NoKeys,
+    /// The ledger did not.
+    #[error(transparent)]
+    Ledger(#[from] Unavailable),
+}
+
+/// Looks into both books, the gateway's by `gateway`. Purchases may be under way: whatever may or may not
+/// be in the gateway's figures is in the evidence as such.
+///
+/// # Errors
+/// See [`Blocked`].
+pub async fn look(
+    ledger: &Store,
+    gateway: impl Future<Output = Result<Listing, String>>,
+) -> Result<Look, Blocked> {
+    look_by(ledger, gateway, clock::wall).await
+}
+
+async fn look_by(
+    ledger: &Store,
+    gateway: impl Future<Output = Result<Listing, String>>,
+    wall: impl Fn() -> Duration,
+) -> Result<Look, Blocked> {
+    let at = wall();
+    let listing = gateway.await.map_err(Blocked::Gateway)?;
+    let keys = listing.key_ids();
+    if keys.is_empty() {
+        return Err(Blocked::NoKeys);
+    }
+    if !ledger.recognise(keys.clone(), Recognise::Look).await? {
+        return Err(Blocked::OtherAccount);
+    }
+    let before = ledger.last_check().await?;
+    let (settled, refundable) = match before {
+        Some(before) => (before.settled, before.snapshot.at.saturating_sub(REFUNDS_WITHIN)),
+        None => (u64::MAX, Duration::MAX),
+    };
+    let evidence = ledger.evidence(settled, refundable).await?;
+    Ok(Look { evidence, before, now: snapshot(&listing.billing, at), keys, read_at: wall() })
+}
+
+/// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be told
+/// from the earlier one; whether it did. `keep` says for how long a purchase that was charged keeps its key.
+///
+/// # Errors
+/// The ledger's: what was settled until then stays so. If the ledger is another account's by now, nothing
+/// is written.
+pub async fn write_down(
+    ledger: &Store,
+    look: &Look,
+    verdict: Option<&Verdict>,
+    keep: impl Fn(Service) -> Duration,
+) -> Result<bool, Blocked> {
+    // Until now it may have been nobody's: then it is this account's, as its checkpoint is.
+    if !ledger.recognise(look.keys.clone(), Recognise::Note).await? {
+        return Err(Blocked::OtherAccount);
+    }
+    for settled in verdict.iter().flat_map(|verdict| &verdict.settled) {
+        let Some(entry) = look.evidence.iter().find(|entry| entry.row.id == settled.id) else {
+            continue;
+        };
+        let ending = match settled.charged {
+            Some(cost) => charged(cost, keep(entry.row.service)),
+            None => Ending::Voided,
+        };
+        ledger.settle(settled.id, ending).await?;
+    }
+    let is_final = verdict.is_none_or(|verdict| verdict.is_final);
+    if is_final {
+        ledger.check(look.now).await?;
+    }
+    Ok(is_final)
+}
+
+/// The end of a purchase that was charged as far as can be told: its reply was never read.
+pub fn charged(cost: Usd, keep: Duration) -> Ending {
+    Ending::Posted { cost, reply: None, keep, job: None }
+}
+
+/// Judges each listing of the gateway: whether it is the ledger's account, and whether a checkpoint is
+/// due. One is noted by each process, from the first listing that can be had. If outcomes are unknown since
+/// the last checkpoint, that one stays: they could never be told from a new one.
+pub struct Keeper {
+    ledger: Store,
+    binding: Binding,
+    is_noted: AtomicBool,
+}
+
+impl Keeper {
+    /// Nothing was noted yet.
+    pub fn new(ledger: Store, binding: Binding) -> Self {
+        Self { ledger, binding, is_noted: AtomicBool::new(false) }
+    }
+
+    /// Judges whatever the gateway lists, for as long as it is asked.
+    pub async fn follow(self, mut heard: watch::Receiver<Heard>) {
+        loop {
+            let latest = heard.borrow_and_update().clone();
+            match latest {
+                Heard::NotYet => {}
+                Heard::Nothing => self.binding.is_not_told(),
+                Heard::Listing(known) => self.judge(&known).await,
+            }
+            if heard.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whatever fails is a line in the log, and is tried again with the next listing.
+    async fn judge(&self, known: &Known) {
+        let Self { ledger, binding, is_noted } = self;
+        let binding = binding.of_gateway(known.generation);
+        match binding.recognise(ledger, known.listing.key_ids()).await {
+            Ok(true) => {}
+            Ok(false) => {
+                if binding.is_other() {
+                    // Its checkpoints are not used any more.
+                    is_noted.store(false, Ordering::Relaxed);
+                }
+                return;
+            }
+            Err(why) => return info!(%why, "account not checked"),
+        }
+        if is_noted.load(Ordering::Relaxed) {
+            return;
+        }
+        match note(ledger, snapshot(&known.listing.billing, known.asked)).await {
+            Ok(()) => is_noted.store(true, Ordering::Relaxed),
+            Err(why) => info!(%why, "no checkpoint was noted"),
+        }
+    }
+}
+
+async fn note(ledger: &Store, snapshot: Snapshot) -> Result<(), Unavailable> {
+    if let Some(before) = ledger.last_check().await?
+        && ledger.unknown_after(before.settled).await? > 0
+    {
+        info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
+        return Ok(());
+    }
+    ledger.check(snapshot).await
+}
+
+fn snapshot(billing: &Billing, at: Duration) -> Snapshot {
+    Snapshot {
+        at,
+        balance_cents: billing.balance_cents,
+        chats: billing.usage.chat.count,
+        chat_cents: billing.usage.chat.cost_cents,
+        spent_cents: billing.usage.total_spent_cents,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! What admins are told, and that no secret is in it.
+
+use std::time::Duration;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
+use http_body_util::BodyExt;
+use tower::service_fn;
+
+use super::*;
+use crate::clock::{self, Date};
+use crate::contract::money::Usd;
+use crate::store::{
+    Claim, Ending, Job, JobState, Limits, Member, MemberChange, Own, PurchaseId, Reservation,
+    Service, Snapshot, Word,
+};
+use crate::upstream::billing::Billing;
+use crate::upstream::{Ask, Error, Reply};
+use crate::validate;
+
+const CANARY: &str = "svc_sk_CANARY_0123456789abcdef0123456789";
+
+struct Office {
+    admin: Admin,
+    store: Store,
+}
+
+/// Where the gateway answers its account's listing so.
+fn office(listing: Option<String>) -> Office {
+    let store = Store::in_memory(Arc::new(clock::wall));
+    let gateway = service_fn(move |_: Ask| {
+        let body = listing.clone().map(Bytes::from).ok_or(Error::NotTaken);
+        async {
+            Ok(Reply { status: StatusCode::OK, is_json: true, body: body?, key: 0, video: None })
+        }
+    });
+    let books = Books::new(gateway, || |_: &Billing| (), |_| false);
+    Office { admin: Admin { store: store.clone(), books }, store }
+}
+
+impl Office {
+    async fn buy(&self, caller: &str, model: &str, toll: Usd, ending: Option<Ending>) {
+        let id = PurchaseId::new();
+        let mut key = [0; 32];
+        key[..16].copy_from_slice(id.0.as_bytes());
+        let reservation = Reservation {
+            id,
+            caller: caller.to_owned(),
+            service: Service::Chat,
+            model: model.into(),
+            toll,
+            claim: Claim::Key { key, payload: key },
+            limits: Limits::default(),
+        };
+        self.store.reserve(&reservation).await.unwrap();
+        if let Some(ending) = ending {
+            self.store.settle(id, ending).await.unwrap();
+        }
+    }
+
+    async fn enlist(&self, name: &str, role: Role, own: Own) {
+        let (name, prefix) = (name.into(), "tg_abcdef".into());
+        let (token, added) = ([7; 32], Duration::from_secs(1_763_640_000));
+        let member = Member { name, role, own, token, prefix, added, revoked: None };
+        let added = MemberChange::Added(member.clone());
+        self.store.change_member(member.name, added).await.unwrap();
+    }
+
+    async fn usage(&self, query: &str) -> String {
+        text(self.admin.usage(validate::everybody(Some(query)).unwrap()).await.unwrap()).await
+    }
+}
+
+fn posted(cost: Usd) -> Option<Ending> {
+    Some(Ending::Posted { cost, reply: None, keep: Duration::ZERO, job: None })
+}
+
+async fn text(answer: Answer) -> String {
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    String::from_utf8(body.to_vec()).unwrap()
+}
+
+fn today() -> String {
+    let Date { year, month, day } = Date::at(clock::wall());
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[test]
+fn all_but_admins_are_refused_with_a_sentence() {
+    assert!(must_be_admin(Role::Admin).is_ok());
+    let refused = must_be_admin(Role::default()).unwrap_err();
+    assert_eq!(refused.kind().code, "forbidden");
+}
+
+#[tokio::test]
+async fn everybodys_spend_is_told_by_caller_day_and_model_with_what_is_unknown_and_held() {
+    let office = office(None);
+    office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(4))).await;
+    office.buy("member:ann", "alpha", Usd::mills(3), Some(Ending::Unknown)).await;
+    office.buy("member:ann", "alpha", Usd::mills(6), None).await;
+    office.buy("member:ann", "beta", Usd::mills(9), Some(Ending::Voided)).await;
+    office.buy("192.0.2.1", "beta", Usd::mills(9), posted(Usd::mills(9))).await;
+    let json = office.usage("since=1d").await;
+    let day = today();
+    let rows = format!(
+        r#""total":{{"count":4,"settled":"0.013000","settled_micros":13000,"unknown":"0.003000","unknown_micros":3000,"held":"0.006000","held_micros":6000}},"rows":[{{"caller":"192.0.2.1","day":"{day}","service":"chat","model":"beta","count":1,"settled":"0.009000","settled_micros":9000,"unknown":"0.000000","unknown_micros":0,"held":"0.000000","held_micros":0}},{{"caller":"member:ann","day":"{day}","service":"chat","model":"alpha","count":3,"settled":"0.004000","settled_micros":4000,"unknown":"0.003000","unknown_micros":3000,"held":"0.006000","held_micros":6000}}]}}"#
+    );
+    assert!(json.ends_with(&rows), "{json}");
+    assert!(json.starts_with(&format!(r#"{{"since":"{day}T00:00:00.000Z","#)), "{json}");
+}
+
+#[tokio::test]
+async fn more_rows_than_are_told_at_once_are_refused_rather_than_cut() {
+    let office = office(None);
+    let buy = |number: usize| {
+        let (caller, cost) = (format!("member:m{number}"), Usd::mills(3));
+        let office = &office;
+        async move { office.buy(&caller, "alpha", cost, posted(cost)).await }
+    };
+    for number in 0..usage::MOST_ROWS {
+        buy(number).await;
+    }
+    let told = office.usage("since=1d").await;
+    assert_eq!(told.matches("\"caller\":").count(), usage::MOST_ROWS);
+    buy(usage::MOST_ROWS).await;
+    for query in ["since=1d", "since=1d&format=csv"] {
+        let query = validate::everybody(Some(query)).unwrap();
+        let refused = office.admin.usage(query).await.unwrap_err();
+        assert_eq!(refused.kind().code, "invalid_request");
+    }
+}
+
+#[tokio::test]
+async fn a_spreadsheet_gets_text_and_no_formulas() {
+    let office = office(None);
+    office.buy("=HYPERLINK(\"x\")", "@alpha,1", Usd::mills(3), posted(Usd::mills(3))).await;
+    let answer = office.admin.usage(validate::everybody(Some("format=csv")).unwrap()).await;
+    let answer = answer.unwrap();
+    assert_eq!(answer.headers()[CONTENT_TYPE], "text/csv; charset=utf-8");
+    let disposition = "attachment; filename=\"tollgate-usage.csv\"";
+    assert_eq!(answer.headers()[CONTENT_DISPOSITION], disposition);
+    let csv = text(answer).await;
+    let row = format!(
+        "\"'=HYPERLINK(\"\"x\"\")\",{},chat,\"'@alpha,1\",1,0.003000,0.000000,0.000000\n",
+        today()
+    );
+    assert_eq!(csv, format!("caller,day,service,model,count,settled,unknown,held\n{row}"));
+}
+
+#[tokio::test]
+async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
+    let office = office(None);
+    office.enlist("ann", Role::Admin, Own { day: Some(Usd::dollars(5)), month: None }).await;
+    office.enlist("bob", Role::Member, Own::default()).await;
+    office.store.change_member("bob".into(), MemberChange::Revoked).await.unwrap();
+    office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(3))).await;
+    let json = text(office.admin.members().await.unwrap()).await;
+    let ann = r#"{"members":[{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]},{"name":"bob","role":"member","state":"revoked","token_prefix""#;
+    assert!(json.starts_with(ann), "{json}");
+    assert!(!json.contains("[7,7") && !json.contains("0707"), "{json}");
+}
+
+#[tokio::test]
+async fn everybodys_jobs_come_newest_first_without_what_they_show() {
+    let office = office(None);
+    let now = clock::wall();
+    for (name, owner, ago) in [("a", "member:ann", 90), ("b", "192.0.2.1", 30)] {
+        let job = Job {
+            request_id: name.into(),
+            purchase: None,
+            owner: owner.into(),
+            key: None,
+            model: "video-a-2".into(),
+            toll: Usd::dollars(3),
+            at: now - Duration::from_secs(ago),
+            latest: None,
+        };
+        office.store.accept(&job).await.unwrap();
+    }
+    let body = Bytes::from_static(b"{\"prompt\":\"hunter2\"}");
+    office
+        .store
+        .heard("a".into(), Word { at: now, body, state: JobState::Finished })
+        .await
+        .unwrap();
+    let json = text(office.admin.jobs().await.unwrap()).await;
+    let newest = r#"{"jobs":[{"request_id":"b","owner":"192.0.2.1","model":"video-a-2","toll":"3.000000","toll_micros":3000000,"state":"open","ordered_at":""#;
+    assert!(json.starts_with(newest), "{json}");
+    let next = r#""heard_at":null},{"request_id":"a","owner":"member:ann","#;
+    assert!(json.contains(next) && json.contains(r#""state":"finished""#), "{json}");
+    let age: u64 =
+        json.split("\"age_seconds\":").nth(2).unwrap().split(',').next().unwrap().parse().unwrap();
+    assert!((90..600).contains(&age), "{age}");
+    assert!(!json.contains("hunter2"), "{json}");
+}
+
+#[tokio::test]
+async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
+    let listing = format!(
+        r#"{{"keys":[{{"name":"web","keyPrefix":"svc_sk_ab12...","createdAt":"2025-01-01T00:00:00Z","lastUsedAt":null,"usageCount":7,"key":"{CANARY}"}},{{"name":"old","keyPrefix":"{CANARY}","createdAt":null,"revokedAt":"2025-02-01T00:00:00Z"}}],"billing":{{"balanceCents":4210,"rateLimit":{{"requests":60,"windowSeconds":60}},"usage":{{"chat":{{"count":3,"costCents":1}},"totalSpentCents":790}}}}}}"#
+    );
+    let office = office(Some(listing));
+    let check = |at, balance_cents, spent_cents| Snapshot {
+        at: Duration::from_secs(at),
+        balance_cents,
+        chats: 2,
+        chat_cents: 1,
+        spent_cents,
+    };
+    office.store.check(check(1_763_640_000, 5_000, 0)).await.unwrap();
+    office.store.check(check(1_763_643_600, 4_500, 500)).await.unwrap();
+    office.buy("member:ann", "alpha", Usd::mills(3), Some(Ending::Unknown)).await;
+    office.buy("member:ann", "alpha", Usd::mills(6), posted(Usd::mills(6))).await;
+    let json = text(office.admin.billing().await.unwrap()).await;
+    for says in [
+        r#""balance":"42.100000","balance_micros":42100000,"spent":"7.900000","spent_micros":7900000,"chats":3,"limit":{"requests":60,"seconds":60},"keys":[{"name":"web","prefix":"svc_sk_ab12","state":"active","created":"2025-01-01T00:00:00Z","last_used":null,"revoked":null,"uses":7},{"name":"old","prefix":"svc_sk_CANARY_0123456789","state":"revoked""#,
+        r#""stale":false,"checkpoints":[{"at":"2025-11-20T13:00:00.000Z","balance":"45.000000","balance_micros":45000000,"spent":"5.000000","spent_micros":5000000,"chats":2},{"at":"2025-11-20T12:00:00.000Z","balance":"50.000000","#,
+        r#""unknown":{"count":1,"more":false,"tolls":"0.003000","tolls_micros":3000,"purchases":[{"id":""#,
+        r#""caller":"member:ann","service":"chat","model":"alpha","toll":"0.003000","toll_micros":3000}]}"#,
+    ] {
+        assert!(json.contains(says), "{says}: {json}");
+    }
+    assert!(!json.contains(&CANARY[24..]), "{json}");
+}
+
+#[tokio::test]
+async fn a_gateway_that_says_nothing_is_no_reason_to_tell_nothing() {
+    let office = office(None);
+    let json = text(office.admin.billing().await.unwrap()).await;
+    let unknown = r#"{"count":0,"more":false,"tolls":"0.000000","tolls_micros":0,"purchases":[]}"#;
+    let told = format!(r#"{{"account":null,"stale":true,"checkpoints":[],"unknown":{unknown}}}"#);
+    assert_eq!(json, told);
+}

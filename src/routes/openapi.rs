@@ -1,0 +1,247 @@
+//! `GET /bff/openapi.json` and `tollgate openapi`: the API as an OpenAPI 3.1 document, made from the rows
+//! that the gate itself reads: routes, models, problems.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use utoipa::openapi::header::HeaderBuilder;
+use utoipa::openapi::path::{OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::response::ResponseBuilder;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{
+    ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, OpenApi, OpenApiBuilder, Paths,
+    Ref, Required, SecurityRequirement,
+};
+
+use super::endpoints::{self, ENDPOINTS, Endpoint, Operation, Query, Reply, may, schemas};
+use crate::contract::catalog::Catalog;
+use crate::downstream::route::Class;
+use crate::problem::Kind;
+
+const ABOUT: &str = "A proxy that holds the key of a prepaid AI gateway and never buys twice. Amounts are US dollars: \
+     decimal strings of six places, and integers of micro-dollars. A request without an Idempotency-Key is told from \
+     others by its payload alone; send one key per purchase and the same key with every repeat. Every problem says \
+     whether money moved (`charged`).";
+
+/// The headers that a purchase may have.
+const ASKED_OF_PURCHASES: &[Query] = &[
+    may(
+        "Idempotency-Key",
+        "Names the purchase: the same key is bought once, and answered alike.",
+        schemas::key,
+    ),
+    may(
+        "Tollgate-Ledger",
+        "The ledger that the purchase relies on, as an earlier answer or the catalog named it. Another one is a \
+         412 `ledger_changed`, and nothing is sent.",
+        schemas::ledger,
+    ),
+];
+
+/// What a reply to a purchase carries.
+const TOLD_OF_PURCHASES: &[(&str, &str)] = &[
+    (
+        "Tollgate-Toll",
+        "What it cost, in dollars: 0.006000. A replay repeats it and is not charged again.",
+    ),
+    ("Idempotent-Replayed", "`true` where it is the reply of an earlier or running purchase."),
+    (
+        "Tollgate-Ignored",
+        "What was asked for and is not done, by name, where there is any: what the gateway has no word for, and an \
+         `aspect_ratio` (or `size`) that the model ignores.",
+    ),
+    ("Tollgate-Ledger", "The name of the ledger that knows the purchase."),
+    ("X-Request-Id", "The request's name in logs."),
+];
+
+pub fn document(catalog: &Catalog) -> Bytes {
+    // Plain data: this cannot fail.
+    whole(catalog).to_pretty_json().unwrap_or_default().into()
+}
+
+fn whole(catalog: &Catalog) -> OpenApi {
+    let mut paths = Paths::new();
+    for endpoint in ENDPOINTS {
+        let method = match endpoint.route.method == Method::POST {
+            true => HttpMethod::Post,
+            false => HttpMethod::Get,
+        };
+        for (operation, path) in endpoint.operations.iter().zip(endpoint.paths()) {
+            let built = built(endpoint, operation, &path);
+            paths.add_path_operation(path, vec![method.clone()], built);
+        }
+    }
+    let info = InfoBuilder::new()
+        .title("tollgate")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(ABOUT))
+        .build();
+    let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    let components = schemas::all(catalog)
+        .into_iter()
+        .fold(ComponentsBuilder::new(), |components, (name, schema)| {
+            components.schema(name, schema)
+        })
+        .security_scheme("token", token);
+    OpenApiBuilder::new()
+        .info(info)
+        .paths(paths)
+        .components(Some(components.build()))
+        // Open access asks for none.
+        .security(Some([
+            SecurityRequirement::default(),
+            SecurityRequirement::new("token", [] as [&str; 0]),
+        ]))
+        .build()
+}
+
+fn built(
+    endpoint: &Endpoint,
+    operation: &Operation,
+    path: &str,
+) -> utoipa::openapi::path::Operation {
+    let is_paid = endpoint.route.class == Class::Paid;
+    let mut builder = OperationBuilder::new()
+        .operation_id(Some(operation.id))
+        .summary(Some(operation.summary))
+        .tag(operation.tag);
+    if !operation.about.is_empty() {
+        builder = builder.description(Some(operation.about));
+    }
+    for name in variables(path) {
+        let schema = Some(schemas::word());
+        builder = builder.parameter(parameter(name, ParameterIn::Path, true).schema(schema));
+    }
+    let headers = if is_paid { ASKED_OF_PURCHASES } else { &[] };
+    let queries = operation.query.iter().map(|query| (query, ParameterIn::Query));
+    for (one, place) in queries.chain(headers.iter().map(|header| (header, ParameterIn::Header))) {
+        let built = parameter(one.name, place, one.is_required)
+            .description(Some(one.about))
+            .schema(Some((one.schema)()));
+        builder = builder.parameter(built);
+    }
+    if !operation.takes.is_empty() {
+        let body = operation.takes.iter().fold(
+            RequestBodyBuilder::new().required(Some(Required::True)),
+            |body, (media_type, name)| body.content(*media_type, content(name)),
+        );
+        builder = builder.request_body(Some(body.build()));
+    }
+    for reply in operation.replies {
+        builder = builder.response(reply.status.as_str(), success(reply, is_paid));
+    }
+    for (status, kinds) in by_status(endpoint, operation) {
+        builder = builder.response(status.to_string(), refusal(endpoint, &kinds));
+    }
+    builder.build()
+}
+
+fn parameter(name: &str, place: ParameterIn, is_required: bool) -> ParameterBuilder {
+    let required = if is_required { Required::True } else { Required::False };
+    ParameterBuilder::new().name(name).parameter_in(place).required(required)
+}
+
+/// The names between braces.
+fn variables(path: &str) -> impl Iterator<Item = &str> {
+    path.split('{').skip(1).filter_map(|rest| rest.split('}').next())
+}
+
+fn by_status(endpoint: &Endpoint, operation: &Operation) -> BTreeMap<u16, Vec<&'static Kind>> {
+    let mut by_status = BTreeMap::<_, Vec<_>>::new();
+    let own = operation.problems.iter().copied();
+    for kind in own.chain(endpoints::problems(&endpoint.route)) {
+        let kinds = by_status.entry(kind.status.as_u16()).or_default();
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    by_status
+}
+
+fn content(schema: &str) -> utoipa::openapi::Content {
+    ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build()
+}
+
+fn success(reply: &Reply, is_paid: bool) -> utoipa::openapi::Response {
+    let mut builder = ResponseBuilder::new().description(reply.about);
+    for (media_type, schema) in reply.bodies {
+        builder = builder.content(*media_type, content(schema));
+    }
+    if is_paid {
+        for (name, about) in TOLD_OF_PURCHASES {
+            let header =
+                HeaderBuilder::new().description(Some(*about)).schema(Some(schemas::word()));
+            builder = builder.header(*name, header.build());
+        }
+    }
+    builder.build()
+}
+
+fn refusal(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
+    let words: Vec<_> =
+        kinds.iter().map(|kind| format!("`{}`: {}.", kind.code, kind.title)).collect();
+    let mut builder = ResponseBuilder::new().description(words.join(" "));
+    let (media_type, schema) = match endpoint.route.path.template().starts_with("/v1/") {
+        true => ("application/json", "OpenAiError"),
+        false => ("application/problem+json", "Problem"),
+    };
+    builder = builder.content(media_type, content(schema));
+    let returns = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
+    if kinds.iter().any(|kind| returns.contains(&kind.status)) {
+        let about = Some("Whole seconds, at least 1.");
+        let header = HeaderBuilder::new().description(about).schema(Some(schemas::seconds()));
+        builder = builder.header("Retry-After", header.build());
+    }
+    builder.build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_endpoint_is_described_and_nothing_else_is() {
+        let json = whole(&Catalog::published());
+        let described: usize = json
+            .paths
+            .paths
+            .values()
+            .map(|item| [&item.get, &item.post].into_iter().flatten().count())
+            .sum();
+        let rows = ENDPOINTS.iter().flat_map(Endpoint::paths).count();
+        assert_eq!(described, rows, "two rows have one method and path");
+        for endpoint in ENDPOINTS {
+            assert!(!endpoint.operations.is_empty(), "{:?}", endpoint.route);
+        }
+    }
+
+    #[test]
+    fn a_chat_in_the_dialect_is_answered_whole_or_as_events() {
+        let document = document(&Catalog::published());
+        let json: serde_json::Value = serde_json::from_slice(&document).unwrap();
+        let chat = &json["paths"]["/v1/chat/completions"]["post"];
+        let content = chat["responses"]["200"]["content"].as_object().unwrap();
+        let kinds: Vec<_> = content.keys().collect();
+        assert_eq!(kinds, ["application/json", "text/event-stream"]);
+        let asked = &json["components"]["schemas"]["OpenAiChatRequest"]["properties"]["stream"];
+        assert_eq!(asked["type"], serde_json::json!(["boolean", "null"]));
+    }
+
+    #[test]
+    fn whatever_is_named_in_the_document_is_in_it() {
+        let document = document(&Catalog::published());
+        let text = std::str::from_utf8(&document).unwrap();
+        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!(json["openapi"], "3.1.0");
+        let schemas = json["components"]["schemas"].as_object().unwrap();
+        let named =
+            text.split("\"#/components/schemas/").skip(1).map(|rest| rest.split('"').next());
+        for name in named {
+            assert!(schemas.contains_key(name.unwrap()), "{name:?}");
+        }
+        let videos = json["components"]["schemas"]["VideoRequest"]["oneOf"].as_array().unwrap();
+        assert_eq!(videos.len(), Catalog::published().video.len());
+    }
+}

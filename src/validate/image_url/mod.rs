@@ -1,0 +1,147 @@
+//! Whether an address of a picture can be public, by its text alone (contract 2.5).
+//!
+//! The gateway fetches it, and a bad one is charged like a good one. Names are never resolved here: an
+//! answer would be stale by the time the gateway asks, and asking would tell others what runs where.
+//! A public name that points to a private address is therefore not caught.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use url::{Host, Url};
+
+/// The longest address, in bytes, as given and in its canonical form.
+///
+/// Guess: the contract names no limit; this is what common servers and browsers agree on.
+const MAX_LENGTH: usize = 2_048;
+
+/// The canonical form of a public http or https address, which is what is sent; or why `raw` is none.
+///
+/// Guess: "public" (2.5) is every name with a dot that is not reserved for private networks, and every
+/// address that is routed globally, on any port.
+pub fn image_url(raw: &str) -> Result<String, String> {
+    if raw.len() > MAX_LENGTH {
+        return Err(format!("expected at most {MAX_LENGTH} bytes, not {}", raw.len()));
+    }
+    // The parser drops tabs and line ends and turns `\` into `/`: what it reads is not what was given.
+    if raw.chars().any(|letter| letter <= ' ' || letter == '\u{7F}' || letter == '\\') {
+        return Err("expected an address without blanks, control characters and `\\`".to_owned());
+    }
+    let rest =
+        after_scheme(raw).ok_or("expected an address that starts with http:// or https://")?;
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.is_empty() {
+        return Err("expected a host after the scheme".to_owned());
+    }
+    if authority.contains('@') {
+        return Err("expected an address without a user name".to_owned());
+    }
+    let url = Url::parse(raw).map_err(|error| format!("expected an address: {error}"))?;
+    let host = url.host().ok_or("expected a host after the scheme")?;
+    public(&host)?;
+    if url.as_str().len() > MAX_LENGTH {
+        return Err(format!("expected at most {MAX_LENGTH} bytes once it is percent-encoded"));
+    }
+    Ok(url.into())
+}
+
+fn after_scheme(raw: &str) -> Option<&str> {
+    let (scheme, rest) = raw.split_once("://")?;
+    ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)).then_some(rest)
+}
+
+/// A network that is not public: its address, how many leading bits count, and what it is.
+type Row<A> = (A, u32, &'static str);
+
+#[rustfmt::skip]
+const CLOSED_V4: &[Row<Ipv4Addr>] = &[
+    (Ipv4Addr::new(0, 0, 0, 0),         8, "this network"),
+    (Ipv4Addr::new(10, 0, 0, 0),        8, "private"),
+    (Ipv4Addr::new(100, 64, 0, 0),     10, "carrier-grade NAT"),
+    (Ipv4Addr::new(127, 0, 0, 0),       8, "loopback"),
+    (Ipv4Addr::new(168, 63, 129, 16),  32, "a cloud's own services"),
+    (Ipv4Addr::new(169, 254, 0, 0),    16, "link-local"),
+    (Ipv4Addr::new(172, 16, 0, 0),     12, "private"),
+    (Ipv4Addr::new(192, 0, 0, 0),      24, "protocol assignments"),
+    (Ipv4Addr::new(192, 0, 2, 0),      24, "documentation"),
+    (Ipv4Addr::new(192, 88, 99, 0),    24, "6to4 relays"),
+    (Ipv4Addr::new(192, 168, 0, 0),    16, "private"),
+    (Ipv4Addr::new(198, 18, 0, 0),     15, "benchmarks"),
+    (Ipv4Addr::new(198, 51, 100, 0),   24, "documentation"),
+    (Ipv4Addr::new(203, 0, 113, 0),    24, "documentation"),
+    (Ipv4Addr::new(224, 0, 0, 0),       4, "multicast"),
+    (Ipv4Addr::new(240, 0, 0, 0),       4, "reserved"),
+];
+
+/// The first row that matches names the address; the last rows catch what lies outside of 2000::/3,
+/// where alone global addresses are given out.
+#[rustfmt::skip]
+const CLOSED_V6: &[Row<Ipv6Addr>] = &[
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0),           128, "unspecified"),
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 1),           128, "loopback"),
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xFFFF, 0, 0),       96, "IPv4 in disguise"),
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0),            96, "IPv4 in disguise"),
+    (Ipv6Addr::new(0x64, 0xFF9B, 0, 0, 0, 0, 0, 0),    96, "NAT64"),
+    (Ipv6Addr::new(0x64, 0xFF9B, 1, 0, 0, 0, 0, 0),    48, "NAT64"),
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0),       32, "Teredo"),
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0),       23, "protocol assignments"),
+    (Ipv6Addr::new(0x2001, 0xDB8, 0, 0, 0, 0, 0, 0),   32, "documentation"),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0),       16, "6to4"),
+    (Ipv6Addr::new(0x3FFF, 0, 0, 0, 0, 0, 0, 0),       20, "documentation"),
+    (Ipv6Addr::new(0xFC00, 0, 0, 0, 0, 0, 0, 0),        7, "private"),
+    (Ipv6Addr::new(0xFE80, 0, 0, 0, 0, 0, 0, 0),       10, "link-local"),
+    (Ipv6Addr::new(0xFEC0, 0, 0, 0, 0, 0, 0, 0),       10, "site-local"),
+    (Ipv6Addr::new(0xFF00, 0, 0, 0, 0, 0, 0, 0),        8, "multicast"),
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0),             3, "reserved"),
+    (Ipv6Addr::new(0x4000, 0, 0, 0, 0, 0, 0, 0),        2, "reserved"),
+    (Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0),        1, "reserved"),
+];
+
+/// Names that only mean something within some machine or network, and all names below them.
+#[rustfmt::skip]
+const CLOSED_NAMES: &[&str] = &[
+    "localhost", "localdomain", "local", "internal", "intranet", "intra", "private", "corp", "home", "lan", "svc", "consul",
+    "onion", "alt", "test", "invalid", "arpa", "metadata.tencentyun.com",
+];
+
+/// Whether the public internet can reach `host`; otherwise what is expected instead.
+fn public(host: &Host<&str>) -> Result<(), String> {
+    match host {
+        Host::Domain(name) => public_name(name),
+        Host::Ipv4(address) => {
+            not_in(CLOSED_V4, *address, |address| u128::from(address.to_bits()) << 96)
+        }
+        Host::Ipv6(address) => not_in(CLOSED_V6, *address, Ipv6Addr::to_bits),
+    }
+}
+
+/// `name` is lower-case ASCII: the parser made it so.
+fn public_name(name: &str) -> Result<(), String> {
+    let bare = name.strip_suffix('.').unwrap_or(name);
+    if !bare.contains('.') {
+        return Err("expected a public host: a name with a dot in it".to_owned());
+    }
+    if bare.len() > 253 || bare.split('.').any(|label| label.is_empty() || label.len() > 63) {
+        return Err("expected a host name of labels of 1 to 63 characters, 253 in all".to_owned());
+    }
+    let below = |closed: &&&str| {
+        bare.strip_suffix(**closed).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    match CLOSED_NAMES.iter().find(below) {
+        Some(closed) => {
+            Err(format!("expected a public host: names in `{closed}` are known in private only"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn not_in<A: Copy>(closed: &[Row<A>], address: A, bits: fn(A) -> u128) -> Result<(), String> {
+    let within = |(network, prefix, _): &&Row<A>| {
+        (bits(address) ^ bits(*network)).leading_zeros() >= *prefix
+    };
+    match closed.iter().find(within) {
+        Some((_, _, what)) => Err(format!("expected a public host: this address is {what}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,368 @@
+/** Turns Markdown into DOM nodes. Never markup strings: what a model wrote cannot become code here. */
+
+import { button, copy, element, fill } from '../core/dom.js';
+
+const LONGEST = 200 * 1024;
+const DEEPEST = 12;
+const WIDEST = 64;
+const LONGEST_ADDRESS = 2048;
+const LOOK_BACK = 16;
+
+/** A fragment with the rendered text. Past 200 KB the rest is shown as it is. */
+export function render(text) {
+  const fragment = document.createDocumentFragment();
+  const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
+  fill(fragment, blocks(lines, 0));
+  fragment.normalize();
+  if (text.length > LONGEST) fragment.append(element('pre', { text: text.slice(LONGEST) }));
+  return fragment;
+}
+
+// Each of these reads a line in linear time: no two neighbouring parts can match the same characters.
+const FENCE = /^ {0,3}(`{3,64}|~{3,64})([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?: (.*)|)$/;
+const RULE = /^ {0,3}(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +(.*)|)$/;
+const TASK = /^\[([ xX])\] +/;
+const DIVIDER = /^\|?(?: *:?-+:? *\|)* *:?-+:?(?: *\|)?$/;
+
+/** Each reader looks at the line `at` and returns `[nodes, next line]`, or null when it is not its kind. */
+const READERS = [fence, heading, rule, quote, list, table];
+
+function blocks(lines, depth) {
+  const nodes = [];
+  for (let at = 0; at < lines.length;) {
+    if (!lines[at].trim()) {
+      at += 1;
+      continue;
+    }
+    const read = depth < DEEPEST ? firstOf(lines, at, depth) : null;
+    const [made, next] = read ?? paragraph(lines, at, depth);
+    for (const node of made) nodes.push(node);
+    at = next;
+  }
+  return nodes;
+}
+
+function firstOf(lines, at, depth) {
+  for (const reader of READERS) {
+    const read = reader(lines, at, depth);
+    if (read) return read;
+  }
+  return null;
+}
+
+function paragraph(lines, at, depth) {
+  let next = at + 1;
+  while (next < lines.length && lines[next].trim() && !(depth < DEEPEST && interrupts(lines, next))) next += 1;
+  return [[element('p', {}, inline(lines.slice(at, next).map((line) => line.trimStart()).join('\n')))], next];
+}
+
+function interrupts(lines, at) {
+  const line = lines[at];
+  return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || isTable(lines, at)
+    || /^ {0,3}(?:[-*+]|1[.)]) +\S/.test(line);
+}
+
+function fence(lines, at) {
+  const open = FENCE.exec(lines[at]);
+  if (!open) return null;
+  const [, marks, told] = open;
+  const indent = /^ */.exec(lines[at])[0].length;
+  const closes = new RegExp(`^ {0,3}${marks[0]}{${marks.length},} *$`);
+  let next = at + 1;
+  while (next < lines.length && !closes.test(lines[next])) next += 1;
+  const code = lines.slice(at + 1, next).map((line) => line.slice(Math.min(indent, /^ */.exec(line)[0].length))).join('\n');
+  // Without its end mark, which a cut-off answer lacks, a fence runs to the end.
+  return [[codeBlock(code, told.trim().split(' ', 1)[0])], next + 1];
+}
+
+function codeBlock(text, language) {
+  const shown = element('code', { text });
+  // Colours are loaded with the first code; without them, it is plain.
+  if (language) void import('./highlight.js').then(({ highlight }) => highlight(shown, language)).catch(() => null);
+  return element('div', { class: 'code' },
+    element('div', { class: 'code-head' }, element('span', { text: language || 'code' }), button('Copy', () => copy(text), 'link small')),
+    element('pre', { tabindex: '0', role: 'group', 'aria-label': 'Code' }, shown));
+}
+
+function heading(lines, at) {
+  const match = HEADING.exec(lines[at]);
+  if (!match) return null;
+  // The page has an h1 and the view an h2.
+  const level = Math.min(6, match[1].length + 2);
+  const title = (match[2] ?? '').trim().replace(/(^| )#{1,6}$/, '');
+  return [[element(`h${level}`, {}, inline(title))], at + 1];
+}
+
+function rule(lines, at) {
+  return RULE.test(lines[at]) ? [[element('hr')], at + 1] : null;
+}
+
+function quote(lines, at, depth) {
+  if (!QUOTE.test(lines[at])) return null;
+  let next = at;
+  while (next < lines.length && (QUOTE.test(lines[next]) || (lines[next].trim() && !interrupts(lines, next)))) next += 1;
+  const inner = lines.slice(at, next).map((line) => line.replace(QUOTE, ''));
+  return [[element('blockquote', {}, blocks(inner, depth + 1))], next];
+}
+
+function list(lines, at, depth) {
+  const first = ITEM.exec(lines[at]);
+  if (!first || first[1].length > 3) return null;
+  const kind = kindOf(first[2]);
+  const items = [];
+  let next = at, loose = false;
+  while (next < lines.length) {
+    const start = ITEM.exec(lines[next]);
+    if (!start || start[1].length > first[1].length + 1 || kindOf(start[2]) !== kind || RULE.test(lines[next])) break;
+    const [inner, after] = itemLines(lines, next, start);
+    if (inner.some((line, place) => !line.trim() && place < inner.length - 1)) loose = true;
+    items.push(inner);
+    const gap = skipBlank(lines, after);
+    const goesOn = gap < lines.length && ITEM.exec(lines[gap]);
+    if (gap > after && goesOn && kindOf(goesOn[2]) === kind) loose = true;
+    next = goesOn ? gap : after;
+  }
+  const number = Number.parseInt(first[2], 10);
+  const made = element(Number.isNaN(number) ? 'ul' : 'ol', { start: number > 1 && number });
+  return [[fill(made, items.map((inner) => item(inner, depth, loose)))], next];
+}
+
+/** The lines of one item without their indent, and the line after it. */
+function itemLines(lines, at, start) {
+  const width = start[1].length + start[2].length + 1;
+  const inner = [start[3] ?? ''];
+  let next = at + 1;
+  for (; next < lines.length; next += 1) {
+    const line = lines[next];
+    const indent = /^ */.exec(line)[0].length;
+    if (!line.trim()) {
+      const after = skipBlank(lines, next);
+      // Models often indent by two where the mark is three wide.
+      if (after >= lines.length || /^ */.exec(lines[after])[0].length < start[1].length + 2) break;
+      for (; next < after; next += 1) inner.push('');
+      next -= 1;
+    } else if (indent >= start[1].length + 2) {
+      inner.push(line.slice(Math.min(indent, width)));
+    } else if (inner.at(-1).trim() && !ITEM.test(line) && !interrupts(lines, next)) {
+      inner.push(line.trimStart());
+    } else {
+      break;
+    }
+  }
+  return [inner, next];
+}
+
+function item(inner, depth, loose) {
+  const task = TASK.exec(inner[0]);
+  if (task) inner[0] = inner[0].slice(task[0].length);
+  const nodes = blocks(inner, depth + 1)
+    .flatMap((node) => (!loose && node.tagName === 'P' ? [...node.childNodes] : [node]));
+  if (!task) return element('li', {}, nodes);
+  const done = task[1] !== ' ';
+  const box = element('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? 'done' : 'to do' });
+  return element('li', { class: 'task' }, box, ' ', nodes);
+}
+
+const kindOf = (mark) => (/\d/.test(mark) ? mark.at(-1) : mark);
+
+function skipBlank(lines, at) {
+  while (at < lines.length && !lines[at].trim()) at += 1;
+  return at;
+}
+
+function isTable(lines, at) {
+  return lines[at].includes('|') && at + 1 < lines.length && lines[at + 1].includes('-') && DIVIDER.test(lines[at + 1].trim())
+    && cells(lines[at]).length === cells(lines[at + 1]).length;
+}
+
+function table(lines, at) {
+  if (!isTable(lines, at)) return null;
+  const aligned = cells(lines[at + 1]).map((mark) =>
+    (mark.endsWith(':') ? (mark.startsWith(':') ? 'center' : 'right') : null));
+  let next = at + 2;
+  while (next < lines.length && lines[next].trim() && !interrupts(lines, next)) next += 1;
+  // A row of thousands of columns takes a browser seconds to lay out.
+  if (aligned.length > WIDEST) return [[element('pre', { text: lines.slice(at, next).join('\n') })], next];
+  const row = (line, tag, texts = cells(line)) => element('tr', {}, ...aligned.map((align, place) =>
+    element(tag, { class: align, scope: tag === 'th' && 'col' }, inline(texts[place] ?? ''))));
+  const head = element('thead', {}, row(lines[at], 'th'));
+  const body = element('tbody', {}, lines.slice(at + 2, next).map((line) => row(line, 'td')));
+  return [[element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': 'Table' },
+    element('table', {}, head, body))], next];
+}
+
+function cells(line) {
+  const found = [''];
+  for (const [piece] of line.trim().replace(/^\|/, '').matchAll(/\\\||`[^`]*`|[^|\\`]+|[\s\S]/g)) {
+    if (piece === '|') found.push('');
+    else found[found.length - 1] += piece === '\\|' ? '|' : piece;
+  }
+  if (found.length > 1 && !found.at(-1).trim()) found.pop();
+  return found.map((cell) => cell.trim());
+}
+
+const PIECE = /\\[!-/:-@[-`{-~]|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/[^\s<>]+|\\?\n| +\n?|[^\\`*_~![\]<hH \n]+|[\s\S]/gy;
+
+/**
+ * The nodes of a run of text. One pass from left to right: `out` holds what is done, and an end mark wraps
+ * what follows its start mark. Whatever has no partner stays text. Nothing here is searched twice, because
+ * an answer of nothing but start marks must not hang the page.
+ */
+function inline(text) {
+  const run = { text, out: [], brackets: [], marks: { '*': [], '_': [], '~': [] }, ticks: runsOfTicks(text) };
+  for (let at = 0; at < text.length;) {
+    PIECE.lastIndex = at;
+    const [piece] = PIECE.exec(text);
+    at = take(run, piece, at) ?? at + piece.length;
+  }
+  return run.out.map((part) => part.node ?? part.text);
+}
+
+/** Takes one piece in; returns the place to go on from where that is not the piece's end. */
+function take(run, piece, at) {
+  const { out, brackets } = run;
+  const first = piece[0];
+  if (first === '`') return code(run, piece, at);
+  if (first === '*' || first === '_' || piece === '~~') return emphasis(run, piece, at);
+  if (piece === '[' || piece === '![') return void brackets.push(out.push(words(piece)) - 1);
+  if (piece === ']') return closeBracket(run, at);
+  if (piece.length > 7 && /^<?(?:https?:|mailto:)/i.test(piece)) return autolink(run, piece, at);
+  if (piece === '\\\n' || /^ {2,}\n$/.test(piece)) return void out.push({ node: element('br'), depth: 1 });
+  return void out.push(words(first === '\\' && piece.length === 2 ? piece[1] : piece));
+}
+
+const words = (text) => ({ text, depth: 0 });
+
+/** Where runs of backticks of each length stand, so that a missing partner costs no second search. */
+function runsOfTicks(text) {
+  const runs = new Map();
+  for (const { 0: run, index } of text.matchAll(/`+/g)) {
+    if (!runs.has(run.length)) runs.set(run.length, { places: [], seen: 0 });
+    runs.get(run.length).places.push(index);
+  }
+  return runs;
+}
+
+function code({ text, out, ticks }, marks, at) {
+  const same = ticks.get(marks.length) ?? { places: [], seen: 0 };
+  while (same.places[same.seen] <= at) same.seen += 1;
+  const end = same.places[same.seen];
+  if (end === undefined) return void out.push(words(marks));
+  let inner = text.slice(at + marks.length, end).replaceAll('\n', ' ');
+  if (inner.startsWith(' ') && inner.endsWith(' ') && inner.trim()) inner = inner.slice(1, -1);
+  out.push({ node: element('code', { text: inner }), depth: 1 });
+  return end + marks.length;
+}
+
+function emphasis(run, piece, at) {
+  const { text, out } = run;
+  const mark = piece[0], places = run.marks[mark];
+  const [opens, closes] = sides(mark, text[at - 1] ?? ' ', text[at + piece.length] ?? ' ');
+  let left = piece.length;
+  while (closes && left > 0) {
+    const from = partner(places, out, left, opens);
+    if (from < 0) break;
+    const start = out[from];
+    const used = Math.min(2, left, start.left);
+    const tag = mark === '~' ? 's' : used === 2 ? 'strong' : 'em';
+    if (!wrap(run, from + 1, element(tag))) break;
+    start.left -= used;
+    start.text = mark.repeat(start.left);
+    if (!start.left) places.pop();
+    left -= used;
+  }
+  if (!left) return;
+  const place = out.push({ text: mark.repeat(left), depth: 0, left, both: opens && closes }) - 1;
+  if (opens) places.push(place);
+}
+
+/** Whether a mark between these two characters may start, and may end, emphasis. */
+function sides(mark, before, after) {
+  const [blankBefore, blankAfter] = [/\s/.test(before), /\s/.test(after)];
+  const [pointBefore, pointAfter] = [/[\p{P}\p{S}]/u.test(before), /[\p{P}\p{S}]/u.test(after)];
+  const opens = !blankAfter && (!pointAfter || blankBefore || pointBefore);
+  const closes = !blankBefore && (!pointBefore || blankAfter || pointAfter);
+  // snake_case is a name, not emphasis.
+  return mark === '_' ? [opens && (!closes || pointBefore), closes && (!opens || pointAfter)] : [opens, closes];
+}
+
+/** The nearest start mark that may pair with an end mark of this length (CommonMark's rule of three). */
+function partner(places, out, left, both) {
+  for (let back = places.length - 1; back >= Math.max(0, places.length - LOOK_BACK); back -= 1) {
+    const start = out[places[back]];
+    const odd = (both || start.both) && (start.left + left) % 3 === 0 && (start.left % 3 || left % 3);
+    if (!odd) {
+      places.length = back + 1;
+      return places[back];
+    }
+  }
+  return -1;
+}
+
+/** Puts everything from `from` on into `node`; refuses to nest deeper than the cap. */
+function wrap({ out, brackets, marks }, from, node) {
+  const depth = out.slice(from).reduce((most, part) => Math.max(most, part.depth), 0) + 1;
+  if (depth > DEEPEST) return false;
+  fill(node, out.splice(from).map((part) => part.node ?? part.text));
+  out.push({ node, depth });
+  for (const places of [brackets, ...Object.values(marks)]) {
+    while (places.length && places.at(-1) >= from) places.pop();
+  }
+  return true;
+}
+
+function closeBracket(run, at) {
+  const { text, out, brackets } = run;
+  const from = brackets.pop();
+  const target = from !== undefined && text[at + 1] === '(' ? destination(text, at + 2) : null;
+  const link = target && anchor(target.address);
+  if (!link) return void out.push(words(']'));
+  // An image becomes a link to it: nothing in an answer may make this page fetch. Inside a link it is its text.
+  const holder = out[from].text === '![' && brackets.length ? element('span') : link;
+  if (out.length === from + 1) out.push(words(target.address));
+  if (!wrap(run, from + 1, holder)) return void out.push(words(']'));
+  out.splice(from, 1);
+  // No link stands in a link, so what was open around this one cannot become one.
+  if (holder === link) brackets.length = 0;
+  return target.next;
+}
+
+/** `address "title")` from here, with balanced parentheses; null when it is not that. */
+function destination(text, from) {
+  const rest = text.slice(from, from + LONGEST_ADDRESS);
+  const match = /^ *(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\([^\s()]*\))*))(?: +(?:"[^"]*"|'[^']*'))? *\)/.exec(rest);
+  return match && { address: match[1] ?? match[2], next: from + match[0].length };
+}
+
+function autolink({ out, brackets }, piece, at) {
+  // What stands in brackets is the text of a link already.
+  if (brackets.length && piece[0] !== '<') piece = piece.split(']', 1)[0];
+  const bracketed = piece[0] === '<';
+  let address = bracketed ? piece.slice(1, -1) : piece;
+  if (address.length <= LONGEST_ADDRESS && !bracketed) {
+    address = address.replace(/[?!.,:;*_~'"\]]+$/, '');
+    if (!address.includes('(')) address = address.replace(/\).*$/, '');
+  }
+  const link = address.length <= LONGEST_ADDRESS && !brackets.length ? anchor(address) : null;
+  if (!link) {
+    out.push(words(piece));
+    return at + piece.length;
+  }
+  link.append(address);
+  out.push({ node: link, depth: 1 });
+  return at + (bracketed ? piece.length : address.length);
+}
+
+const SCHEMES = ['http:', 'https:', 'mailto:'];
+
+/** A link that leaves this page and tells nobody where from; null for anything but web and mail. */
+function anchor(address) {
+  // Browsers drop tabs, newlines and other controls inside an address, which is how schemes are hidden.
+  if (/[\u0000-\u0020\u007f-\u009f]/.test(address) || !URL.canParse(address)) return null;
+  const { protocol, href } = new URL(address);
+  if (!SCHEMES.includes(protocol)) return null;
+  return element('a', { href, target: '_blank', rel: 'noopener noreferrer nofollow' });
+}

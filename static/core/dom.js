@@ -1,0 +1,96 @@
+/** Makes elements without markup strings, and tells assistive technology what happened. The page and the widgets use it. */
+
+/**
+ * Makes an element. `text` sets its text, functions become listeners, `true` an empty attribute,
+ * `false`, `null` and `undefined` nothing; anything else is an attribute.
+ * @param {string} tag
+ * @param {Record<string, any>} [properties]
+ * @param {...any} children nodes, texts, lists of them, or nothing
+ */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === 'text') made.textContent = value;
+    else if (typeof value === 'function') made.addEventListener(name, value);
+    else made.setAttribute(name, value === true ? '' : String(value));
+  }
+  return fill(made, children.flat());
+}
+
+/** Appends one by one: an answer can have more parts than a call may have arguments. */
+export function fill(parent, children) {
+  for (const child of children) if (child !== null && child !== undefined) parent.append(child);
+  return parent;
+}
+
+/** A button that does `act`. */
+export function button(text, act, kind = 'quiet') {
+  return element('button', { type: 'button', class: kind, text, click: act });
+}
+
+/**
+ * A button that does `act` at its second press only, such as one that spends. In between it is named `sure`, which `say` tells
+ * assistive technology.
+ */
+export function twice(label, sure, act, { kind, say: tell = announce } = {}) {
+  const made = button(label, () => {
+    if (made.textContent === sure) return act();
+    made.textContent = sure;
+    tell(sure);
+  }, kind);
+  made.addEventListener('blur', () => { made.textContent = label; });
+  unrepeated(made);
+  return made;
+}
+
+/** A key that is held down repeats its click. Only a fresh press of this button may spend. */
+export function unrepeated(made) {
+  made.addEventListener('keydown', (event) => event.repeat && event.preventDefault());
+  return made;
+}
+
+/** The element with this id; the page's markup has it. */
+export const byId = (id) => document.getElementById(id);
+
+/** Says it in this place; saying the same again would be read out again. */
+export function say(id, text) {
+  if (byId(id).textContent !== text) byId(id).textContent = text;
+}
+
+/** Says it once to a screen reader: sent, waiting, received with its cost. */
+export function announce(text) {
+  byId('status').textContent = text;
+}
+
+/** Reads a finished answer out, once; only the latest is kept. */
+export function readOut(text) {
+  byId('heard').replaceChildren(element('p', { text }));
+}
+
+/**
+ * Shows a notice above the view until it is dismissed, and returns it. The same notice is shown once, and
+ * one of a `group` takes the place of the one before.
+ */
+export function notice(text, action = null, group = null) {
+  const all = byId('notices');
+  for (const shown of [...all.children]) {
+    if (shown.dataset.text === text && !group) return shown;
+    if (group && shown.dataset.group === group) shown.remove();
+  }
+  const shown = element('div', { class: 'notice', role: 'alert', 'data-text': text, 'data-group': group },
+    element('p', { text }), action, button('Dismiss', () => shown.remove()));
+  all.append(shown);
+  return shown;
+}
+
+/** Copies text and says so; where the browser offers no clipboard, it says that. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    announce('Copied');
+  } catch {
+    announce('This browser does not let the page copy. Select the text and copy it.');
+  }
+}
+

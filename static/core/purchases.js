@@ -1,0 +1,173 @@
+/**
+ * Carries a purchase from the click to its end, and across reloads, without ever buying it twice. The page and the widgets buy through
+ * this; they differ in the store that they pass.
+ *
+ * draft → intent → sent → done | refused | charged (without a result) | unknown | forgotten (dismissed)
+ *
+ * A record: `{key, kind: 'chat' | 'video', payload, tollMicros, at, state, reply, problem}`, what the transport noted when it was sent
+ * (`caller`, `ledger`, `at`, `seconds`, `anew`: `Known` in client.d.ts), and whatever else its owner keeps with it.
+ */
+
+import { micros } from './format.js';
+
+/** How long a purchase is asked for without a click: until then a person still wants it. */
+const FRESH = 60 * 60 * 1000;
+/** The same for one that, as far as is known, was never sent. */
+const FRESH_UNSENT = 60 * 1000;
+/** How much of the time for which the server keeps a key is relied upon; the transport checks it again. */
+const SAFE_SHARE = 0.9;
+
+const UNKEPT = Object.assign(new Error('This browser does not keep what is bought'), { code: 'unkept', charged: 'no' });
+const FORGOTTEN = Object.assign(new Error('The service may no longer know this purchase'), { code: 'forgotten', charged: 'unknown' });
+
+const BUY = {
+  chat: (transport, ...how) => transport.chat(...how),
+  video: (transport, ...how) => transport.video.create(...how),
+};
+
+/** Whether the outcome is not known yet. */
+export const isOpen = ({ state }) => ['intent', 'sent', 'unknown'].includes(state);
+
+/** A clock that was set back says nothing about an age. */
+export const isWithin = (at, span) => Date.now() >= at && Date.now() - at < span;
+
+/** A purchase with its own key, not yet kept and not yet sent. */
+export const draft = (facts) => ({ at: Date.now(), state: 'draft', reply: null, problem: null, caller: null, ledger: null, anew: false, ...facts });
+
+export class Purchases {
+  #store;
+  #transport;
+  #locks;
+  #ended;
+  #memory = null;
+
+  /**
+   * @param {object} options
+   *   store: `put(record)`, which resolves to `false` if the record is not kept. transport: a client of transport.js.
+   *   locks: `navigator.locks`, if the browser has them. ended: is awaited before a purchase counts as ended, so that a crash in between
+   *   asks again and loses no answer; it may see a record twice.
+   */
+  constructor({ store, transport, locks = null, ended = null }) {
+    [this.#store, this.#transport, this.#locks, this.#ended] = [store, transport, locks, ended];
+  }
+
+  /**
+   * Takes in what the server remembers: the catalog's `replay`. Until then, nothing is sent a second time by itself. What a purchase
+   * learns later is newer, so a second call changes nothing.
+   */
+  remember(replay) {
+    this.#memory ??= replay ? { ...replay } : null;
+  }
+
+  /** Whether asking again with the same key can only bring the first purchase's answer. */
+  canAskAgain(record) {
+    return record.problem?.code !== 'forgotten' && this.#isKnown(record);
+  }
+
+  #isKnown({ kind, ledger, at, seconds }) {
+    if (!ledger || ledger !== this.#memory?.ledger) return false;
+    const kept = this.#memory[`${kind}_seconds`];
+    return isWithin(at, Math.min(seconds ?? kept, kept) * 1000 * SAFE_SHARE);
+  }
+
+  /** Whether it is asked for without a click: that is safe, and a person still wants it. */
+  isWanted(record) {
+    if (!this.#isKnown(record)) return false;
+    if (record.state === 'intent') return record.kind === 'chat' && isWithin(record.at, FRESH_UNSENT);
+    return record.problem?.code !== 'unsent' && isWithin(record.at, FRESH);
+  }
+
+  /**
+   * Sends a purchase, or asks for the answer to one that was sent. Resolves with the record in its new state; it does not throw.
+   * `atRisk`: a person was told that it could be bought a second time, and wants it sent.
+   */
+  async send(record, { atRisk = false, onRetry } = {}) {
+    const sentBefore = record.state !== 'draft';
+    const { caller, ledger, at, seconds, anew } = record;
+    const known = sentBefore ? { caller, ledger: atRisk ? null : ledger, at, seconds, anew } : null;
+    record.problem = null;
+    const onSend = async (noted) => {
+      Object.assign(record, noted);
+      if (this.#memory) this.#memory.ledger = noted.ledger;
+      if (!(await this.#move(record, 'sent')) && !sentBefore) throw UNKEPT;
+    };
+    try {
+      if (!sentBefore) {
+        record.ledger = this.#memory?.ledger ?? null;
+        // What this browser could forget in the middle is not begun.
+        if (!(await this.#move(record, 'intent'))) throw UNKEPT;
+      } else if (!ledger && !atRisk) {
+        throw FORGOTTEN;
+      } else {
+        await this.#move(record, 'sent');
+      }
+      const how = { idempotencyKey: record.key, sentBefore, known, onSend, onRetry };
+      record.reply = await BUY[record.kind](this.#transport, record.payload, how);
+      record.tollMicros = micros(record.reply.toll) ?? record.tollMicros;
+      await this.#end(record, 'done');
+    } catch (error) {
+      record.problem = lasting(error.cause === UNKEPT ? UNKEPT : error);
+      await this.#end(record, { no: 'refused', yes: 'charged' }[record.problem.charged] ?? 'unknown');
+    }
+    return record;
+  }
+
+  /** Leaves a purchase to the person: it is not sent by itself. */
+  async leave(record) {
+    const code = record.state === 'intent' ? 'unsent' : 'connection_lost';
+    record.problem ??= { code, charged: 'unknown', message: 'The page was closed before an answer came' };
+    await this.#end(record, 'unknown');
+    return record;
+  }
+
+  /** The person does not want to see it any more, whatever its outcome. */
+  async forget(record) {
+    await this.#move(record, 'forgotten');
+  }
+
+  /**
+   * Resolves with a function that releases the purchase, once nobody else in this browser holds it; with `null`, if it is held now and
+   * `ifFree` is set.
+   */
+  async hold(key, ifFree = false) {
+    try {
+      return await new Promise((resolve, reject) => {
+        const locked = (lock) => lock && new Promise((release) => resolve(release));
+        this.#locks.request(`tollgate ${key}`, { ifAvailable: ifFree }, locked).then(() => resolve(null), reject);
+      });
+    } catch { /* No locks over plain http beyond loopback, or in a sandboxed frame. */ }
+    while (heldHere.has(key)) {
+      if (ifFree) return null;
+      await heldHere.get(key);
+    }
+    let release;
+    heldHere.set(key, new Promise((done) => { release = done; }));
+    return () => {
+      heldHere.delete(key);
+      release();
+    };
+  }
+
+  async #end(record, state) {
+    record.state = state;
+    await this.#ended?.(record);
+    await this.#move(record, state);
+  }
+
+  /** Resolves to whether the record is kept beyond this tab's life. */
+  async #move(record, state) {
+    record.state = state;
+    return (await this.#store.put(record)) !== false;
+  }
+}
+
+/** The purchases that are held in this document, if the browser has no locks. */
+const heldHere = new Map();
+
+/** What of an error outlives a reload. What is no refusal may be anything, so its outcome is unknown. */
+function lasting({ code, status, title, detail, charged = 'unknown', errors, retryAfter, requestId, message }) {
+  return {
+    code: typeof code === 'string' ? code : 'connection_lost',
+    status, title, detail, charged, errors, retryAfter, requestId, message, at: Date.now(),
+  };
+}

@@ -1,0 +1,188 @@
+/** Keeps conversations, purchases and jobs in IndexedDB; where that fails, in memory, and says so. */
+
+import { notice } from './dom.js';
+
+const NAME = 'tollgate';
+const VERSION = 1;
+/** What holds for whoever is at this browser. */
+const SHARED = ['theme', 'owner'];
+const KEPT = ['conversations', 'purchases', 'jobs'];
+
+/** Conversations: `{id, title, at, turns, aside}`, as in chat.js. */
+export const conversations = shelf('conversations');
+/** Purchases by their Idempotency-Key, as in purchases.js. */
+export const purchases = shelf('purchases');
+/** Video jobs, as in jobs.js. */
+export const jobs = shelf('jobs');
+
+let owner = '', channel = null;
+
+/**
+ * From now on, what is kept is that of `whose` (`member:ann`), and nobody else's is seen: each has a database, drafts
+ * and choices of its own. Where nobody signs in, it is ''. Called once, before anything is kept.
+ */
+export function keepFor(whose) {
+  owner = whose;
+  // Tells this person's other tabs that something of a shelf has changed.
+  channel = new BroadcastChannel(own(NAME));
+}
+
+/** Whether callers are told apart by address here: what an address has ordered is not one person's own. */
+export const isNobody = () => !owner;
+
+/** A name that is this person's own. */
+export const own = (name) => (owner ? `${name} ${owner}` : name);
+
+/** The key under which this tab's purchases count as one session; it survives a reload. */
+export function session() {
+  try {
+    const kept = sessionStorage.getItem('session') ?? String(Date.now()) + Math.random();
+    sessionStorage.setItem('session', kept);
+    return kept;
+  } catch {
+    return 'this page';
+  }
+}
+
+/** What was picked last, such as a model; forgotten where the browser keeps nothing. */
+export const choice = {
+  get(name) {
+    try { return localStorage.getItem(placeOf(name)); } catch { return null; }
+  },
+  set(name, value) {
+    try { localStorage.setItem(placeOf(name), value); } catch { /* a default does as well */ }
+  },
+};
+const placeOf = (name) => `choice:${SHARED.includes(name) ? name : own(name)}`;
+
+const listeners = [];
+
+/** Calls `changed(shelf)` whenever this tab has written something; not when it has deleted something. */
+export function whenChanged(changed) {
+  listeners.push(changed);
+}
+
+/** Calls `changed(shelf)` whenever another tab has changed something. */
+export function whenChangedElsewhere(changed) {
+  channel.addEventListener('message', ({ data }) => changed(data));
+}
+
+function tell(shelf, isKept) {
+  if (isKept) channel.postMessage(shelf);
+  for (const changed of listeners) changed(shelf);
+}
+
+/**
+ * `put` resolves once the record is kept (`true`: beyond this tab's life). `change` reads, edits and writes
+ * in one step, so that no tab undoes what another one wrote; `edit` may be called twice. Everything is also
+ * held in memory, so that a full disk or a private window costs history, never an answer that was paid for.
+ */
+function shelf(name) {
+  const held = new Map();
+  // Held only here, and newer than what is on disk.
+  const unsaved = new Set();
+  const keyOf = (record) => record.id ?? record.key;
+  return {
+    async put(record) {
+      held.set(keyOf(record), record);
+      try {
+        await transact(name, 'readwrite', (rows) => rows.put(record));
+        unsaved.delete(keyOf(record));
+        tell(name, true);
+        return true;
+      } catch {
+        held.set(keyOf(record), record);
+        unsaved.add(keyOf(record));
+        unkept();
+        tell(name, false);
+        return false;
+      }
+    },
+    async change(key, edit, start) {
+      let record;
+      const edited = (before) => {
+        record = structuredClone(unsaved.has(key) ? held.get(key) : before);
+        edit(record);
+        return record;
+      };
+      try {
+        await transact(name, 'readwrite', (rows) => {
+          const row = rows.get(key);
+          row.onsuccess = () => rows.put(edited(row.result ?? start));
+          return row;
+        });
+        unsaved.delete(key);
+        tell(name, true);
+      } catch {
+        record = edited(held.get(key) ?? start);
+        unsaved.add(key);
+        unkept();
+        tell(name, false);
+      }
+      held.set(key, record);
+      return record;
+    },
+    async delete(key) {
+      held.delete(key);
+      unsaved.delete(key);
+      await transact(name, 'readwrite', (rows) => rows.delete(key)).catch(unkept);
+      channel.postMessage(name);
+    },
+    async all() {
+      const kept = await transact(name, 'readonly', (rows) => rows.getAll()).catch(() => null);
+      if (!kept) return [...held.values()];
+      for (const key of held.keys()) if (!unsaved.has(key)) held.delete(key);
+      for (const record of kept) if (!unsaved.has(keyOf(record))) held.set(keyOf(record), record);
+      return [...held.values()];
+    },
+    async one(key) {
+      if (unsaved.has(key)) return held.get(key);
+      try {
+        const kept = await transact(name, 'readonly', (rows) => rows.get(key));
+        if (kept) held.set(key, kept);
+        else held.delete(key);
+        return kept ?? null;
+      } catch {
+        return held.get(key) ?? null;
+      }
+    },
+    /** Whether there is any; much cheaper than reading all of them. */
+    async some() {
+      return held.size > 0 || (await transact(name, 'readonly', (rows) => rows.count()).catch(() => 0)) > 0;
+    },
+  };
+}
+
+function unkept() {
+  notice('This browser does not keep anything right now (private window or full disk). '
+    + 'Leave this tab open until your answers have arrived.');
+}
+
+let opened = null;
+
+function database() {
+  opened ??= new Promise((resolve, reject) => {
+    const request = indexedDB.open(own(NAME), VERSION);
+    request.onupgradeneeded = () => {
+      for (const name of KEPT) request.result.createObjectStore(name, { keyPath: name === 'purchases' ? 'key' : 'id' });
+    };
+    request.onsuccess = () => {
+      // A newer page in another tab must be able to upgrade.
+      request.result.onversionchange = () => request.result.close();
+      resolve(request.result);
+    };
+    request.onerror = () => reject(request.error);
+    request.onblocked = () => reject(new Error('blocked'));
+  });
+  return opened;
+}
+
+async function transact(name, mode, work) {
+  const base = await database();
+  return new Promise((resolve, reject) => {
+    const transaction = base.transaction(name, mode, { durability: 'strict' });
+    const request = work(transaction.objectStore(name));
+    transaction.oncomplete = () => resolve(request.result);
+    transaction.onerror = transaction.onabort = () => reject(transaction.error);
+  });
+}

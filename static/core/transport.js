@@ -1,0 +1,426 @@
+/**
+ * A client for tollgate, served at `/bff/client.js`: `const tollgate = createClient()`.
+ *
+ * Every purchase has one Idempotency-Key. It is made before the first attempt and sent with each retry, so a lost reply is asked for
+ * again and never bought again. A key stands for its purchase only with one caller and in one ledger of the server. The client checks
+ * both before each attempt, names the ledger in the request (`Tollgate-Ledger`), and does not send a key that another caller or another
+ * ledger would take for a new purchase. What a retry cannot settle is thrown, and the error says whether money moved.
+ *
+ * This file has no imports, so that any page can load it. The built-in page buys through it as well.
+ */
+
+/** Where this file came from: the default address of the API. */
+const HOME = new URL('/', import.meta.url).href;
+const ATTEMPTS = 5;
+/** The longest wait that a server may ask for before its refusal is thrown instead, in seconds. */
+const PATIENCE = 60;
+/** The longest wait between two attempts after a lost connection, in seconds. */
+const MAX_BACKOFF = 60;
+/** Refusals that cost nothing, or that the same key answers later. They are retried if they say when. */
+const RETRYABLE = [409, 429, 503];
+/** Decided only after the key was looked up: these speak of every attempt with it. So does the gateway's own refusal. */
+const AFTER_LOOKUP = ['gateway_unreachable', 'gateway_key_rejected', 'window_exhausted', 'budget_exhausted', 'insufficient_credit'];
+/** How much of the time for which the server keeps a key is relied upon. */
+const SAFE_SHARE = 0.9;
+/** How many ended purchases a client remembers. */
+const MAX_ENDED = 1000;
+const FORGOTTEN = 'The answer was lost, and the service no longer knows this purchase. Sent again, it may be bought a second time';
+const STRANGER = 'Somebody else is signed in now. Its answer is only for who bought it';
+
+/** A refusal, or a call whose outcome is not known. */
+export class TollgateError extends Error {
+  /**
+   * `code`: the problem's, or `connection_lost`, `unreadable`, `refused`, `forgotten`, `stranger`, or `token_failed`, `retry_failed` if
+   * a function of the page threw (`cause`). `charged`: `no`, `yes` or `unknown`. `errors`: faults of the payload. `retryAfter`: seconds.
+   * `ledger`: the server's ledger, if the answer names it. `idempotencyKey`: calling again with it settles what is unknown.
+   */
+  constructor(facts) {
+    super(facts.detail || facts.title || facts.code);
+    this.name = 'TollgateError';
+    const nothing = { status: 0, title: '', detail: '', errors: [], retryAfter: null, requestId: null, ledger: null, idempotencyKey: null };
+    Object.assign(this, nothing, facts);
+  }
+}
+
+/**
+ * @param {object} options
+ *   baseUrl: tollgate's address; by default, where this file came from. token: a member's token or a JWT, or a function that returns one
+ *   (it may be async). attempts: how often a call is tried at most. patience: the longest wait in seconds that a server may ask for.
+ *   fetch: another one; a `TollgateError` that it throws is thrown as it is, and any other error is a lost connection.
+ */
+export function createClient({
+  baseUrl = HOME, token = null, attempts = ATTEMPTS, patience = PATIENCE, fetch = globalThis.fetch.bind(globalThis),
+} = {}) {
+  const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, met: null, sent: new SentKeys() };
+  const ask = async (path, { body, signal } = {}) => {
+    const request = body === undefined ? { signal } : { signal, method: 'POST', headers: JSON_BODY, body: JSON.stringify(body) };
+    return (await call(wire, path, request, asReply)).body;
+  };
+  return Object.freeze({
+    chat: async (request, options = {}) => {
+      const { body, ...paid } = await buy(wire, '/api/v1/chat', request, options);
+      return { message: body?.message, ...paid, raw: body };
+    },
+    video: Object.freeze({
+      create: async (request, options = {}) => {
+        const { body, ...paid } = await buy(wire, '/api/v1/video', request, options);
+        return { requestId: body?.request_id, ...paid, raw: body };
+      },
+      status: (requestId, options) => ask(`/api/v1/video/status?${named([requestId])}`, options),
+      watch: (requestId, options = {}) => watch(wire, requestId, options),
+      content: async (requestId, { signal } = {}) => {
+        const path = `/bff/video/content?${named([requestId])}`;
+        return (await call(wire, path, { signal }, (response) => response.blob())).body;
+      },
+    }),
+    ask,
+    catalog: (options) => ask('/bff/catalog', options),
+    me: (options) => ask('/bff/me', options),
+    jobs: (options) => ask('/bff/jobs', options),
+    usage: (since = '7d', options = {}) => ask(`/bff/usage?since=${encodeURIComponent(since)}`, options),
+  });
+}
+
+/** A new Idempotency-Key: a name that no other purchase has. */
+export function newKey() {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  // Plain http beyond loopback has no randomUUID.
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+/** A caller's name in one word. */
+export const callerName = ({ kind, name }) => `${kind} ${name ?? ''}`;
+
+const JSON_BODY = { 'content-type': 'application/json' };
+const named = (ids) => ids.map((id) => `request_id=${encodeURIComponent(id)}`).join('&');
+
+/** What was sent with each key. Of the purchases that have ended, only the last `MAX_ENDED` are remembered. */
+class SentKeys {
+  #open = new Map();
+  #ended = new Map();
+
+  get = (key) => this.#open.get(key) ?? this.#ended.get(key);
+
+  set(key, note) {
+    this.delete(key);
+    this.#open.set(key, note);
+  }
+
+  end(key, note) {
+    if (this.#open.get(key) !== note) return;
+    this.#open.delete(key);
+    this.#ended.set(key, note);
+    if (this.#ended.size > MAX_ENDED) this.#ended.delete(this.#ended.keys().next().value);
+  }
+
+  delete = (key) => this.#open.delete(key) || this.#ended.delete(key);
+}
+
+/**
+ * `sentBefore`: whether an earlier call may have sent this key; assumed of a key that the caller brings. `known`: what `onSend` said of it
+ * then.
+ */
+async function buy(wire, path, request, { idempotencyKey: brought, sentBefore = brought != null, known = null, signal, onRetry, onSend } = {}) {
+  const idempotencyKey = brought ?? newKey();
+  const headers = { ...JSON_BODY, 'idempotency-key': idempotencyKey };
+  const checks = preflight(wire, idempotencyKey, `${path.split('/').pop()}_seconds`, { known, signal, onSend });
+  try {
+    const { body, response } = await call(wire, path, { method: 'POST', headers, body: JSON.stringify(request), signal, onRetry, sentBefore, checks });
+    checks.end();
+    return {
+      body,
+      toll: response.headers.get('tollgate-toll'),
+      replayed: response.headers.get('idempotent-replayed') === 'true',
+      idempotencyKey,
+    };
+  } catch (error) {
+    if (!isOurs(error, signal)) throw error;
+    if (error.charged === 'no') checks.forget();
+    else if (error.charged === 'yes') checks.end();
+    throw Object.assign(error, { idempotencyKey });
+  }
+}
+
+/** Whether the error is this call's own. The reason of an abort belongs to the page, even if it is an error of another call. */
+const isOurs = (error, signal) => error instanceof TollgateError && !(signal?.aborted && error === signal.reason);
+
+/** Sends until there is an answer that another attempt would not change. `take` reads the body of a success. */
+async function call(wire, path, { onRetry, checks, sentBefore = false, ...request } = {}, take = asJson) {
+  // A POST that is no purchase has no key, so it is sent once.
+  const attempts = checks || !request.method ? wire.attempts : 1;
+  let doubt = sentBefore;
+  let isRenamed = false;
+  const before = checks && (async (headers) => { doubt = await checks.run(headers, doubt); });
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      const response = await send(wire, path, request, before);
+      return { body: await whole(response, request, take), response };
+    } catch (error) {
+      if (!isOurs(error, request.signal)) throw error;
+      if (checks && error.code === 'ledger_changed') {
+        if (doubt || checks.isSentElsewhere()) throw stopped('forgotten', FORGOTTEN);
+        // The key was never sent: it belongs to the ledger that there is now.
+        if (isRenamed) throw error;
+        isRenamed = true;
+        checks.follow(error.ledger);
+        attempt -= 1;
+        continue;
+      }
+      // A refusal of a retry says nothing of an earlier attempt that was lost.
+      const isInDoubt = doubt || checks?.isSentElsewhere();
+      if (isInDoubt && error.charged === 'no' && !(speaksOfTheKey(error) && !checks?.isAnew())) error.charged = 'unknown';
+      const isLost = error.code === 'connection_lost';
+      const wait = isLost ? Math.min(2 ** (attempt - 1), MAX_BACKOFF) : error.retryAfter;
+      const isRetried = isLost || (RETRYABLE.includes(error.status) && wait !== null && wait <= wire.patience);
+      if (!isRetried || attempt >= attempts) throw error;
+      doubt ||= error.charged !== 'no';
+      await tell(onRetry, doubt, error, wait);
+      await pause(wait, request.signal);
+    }
+  }
+}
+
+const speaksOfTheKey = ({ code }) => code === 'refused' || AFTER_LOOKUP.includes(code);
+
+/**
+ * Checks a purchase before each attempt: a retry needs the caller and the ledger of the first attempt, and a key that is still kept
+ * there. What was sent, and by whom, is noted for all calls of this client with the key.
+ */
+function preflight(wire, key, kept, { known, signal, onSend }) {
+  let own = null;
+  let isFirst = true;
+  let renamed = null;
+  const isSentElsewhere = () => (wire.sent.get(key) ?? own) !== own;
+  const judge = (first, now) => {
+    // The page says that the purchase may be bought a second time.
+    if (first.ledger == null) return { ...now, anew: true };
+    const age = now.at - first.at;
+    const seconds = Math.min(first.seconds ?? now.seconds, now.seconds);
+    // A clock that was set back says nothing about an age.
+    if (first.ledger !== now.ledger || !(age >= 0 && age < seconds * 1000 * SAFE_SHARE)) throw stopped('forgotten', FORGOTTEN);
+    return { ...now, at: first.at, seconds, anew: Boolean(first.anew) };
+  };
+  const check = async (headers, doubt) => {
+    const catalog = await glance(wire, '/bff/catalog', { signal });
+    const ledger = renamed ?? catalog?.replay?.ledger;
+    if (typeof ledger !== 'string') throw unreadable('GET', '/bff/catalog names no ledger');
+    renamed = null;
+    const caller = catalog.access === 'open' ? ANYONE : await callerOf(wire, headers.authorization, doubt, signal);
+    // Nothing is awaited until the key is noted, since another call may send it too.
+    const isRepeat = doubt || isSentElsewhere();
+    const now = { caller, ledger, at: Date.now(), seconds: catalog.replay?.[kept], anew: false };
+    const first = own ?? (isRepeat ? known ?? wire.sent.get(key) : null);
+    if (first && (first.caller ?? caller) !== caller) throw stopped('stranger', STRANGER, isRepeat);
+    own = isRepeat && first ? judge(first, now) : now;
+    isFirst = !isRepeat;
+    wire.sent.set(key, own);
+    headers['tollgate-ledger'] = own.ledger;
+    await tell(onSend, isRepeat, { ...own });
+    return isRepeat;
+  };
+  return {
+    run: (headers, doubt) => check(headers, doubt).catch((error) => {
+      // The check has cost nothing; what was sent before may have.
+      if ((doubt || isSentElsewhere()) && isOurs(error, signal)) error.charged = 'unknown';
+      throw error;
+    }),
+    isSentElsewhere,
+    /** Whether the key went to a ledger that may not be the first one's: then no refusal speaks of the first attempt. */
+    isAnew: () => Boolean(own?.anew),
+    /** The server has another ledger by now; `null` if it did not say which. */
+    follow: (ledger) => { renamed = ledger; },
+    /** Nothing was charged: the next call with this key is a first one. */
+    forget: () => isFirst && !isSentElsewhere() && wire.sent.delete(key),
+    /** The outcome is known. */
+    end: () => wire.sent.end(key, own),
+  };
+}
+
+/** In open mode callers are told apart by address only, so everybody is the same caller. */
+const ANYONE = callerName({ kind: 'address' });
+
+/** Whose token this is, as the server says. It is asked once for each token and before each retry: a server may be set up anew. */
+async function callerOf(wire, authorization, isRepeat, signal) {
+  if (isRepeat || !wire.met || wire.met.authorization !== authorization) {
+    const caller = (await glance(wire, '/bff/me', { headers: authorization && { authorization }, signal }))?.caller;
+    if (typeof caller?.kind !== 'string') throw unreadable('GET', '/bff/me names no caller');
+    wire.met = { authorization, name: callerName(caller) };
+  }
+  return wire.met.name;
+}
+
+const glance = async (wire, path, request) => whole(await send({ ...wire, token: null }, path, request), request, asJson);
+
+/** Calls a function of the page. If it throws, nothing more is sent, and the error carries the key. */
+async function tell(listener, doubt, ...words) {
+  try {
+    await listener?.(...words);
+  } catch (cause) {
+    throw failed('retry_failed', cause, doubt ? 'unknown' : 'no');
+  }
+}
+
+const failed = (code, cause, charged) => new TollgateError({ code, charged, cause, detail: String(cause?.message ?? cause) });
+const stopped = (code, detail, isRepeat = true) => new TollgateError({ code, detail, charged: isRepeat ? 'unknown' : 'no' });
+const unreadable = (method, detail, status = 200) => new TollgateError({ code: 'unreadable', status, charged: method === 'POST' ? 'unknown' : 'no', detail });
+
+async function send(wire, path, { headers = {}, ...request } = {}, before = null) {
+  const all = await signed(wire, headers, request);
+  // Last of all: a token may take its time.
+  await before?.(all);
+  try {
+    return await wire.fetch(new URL(path, wire.base).href, {
+      ...request, headers: all, credentials: 'omit', redirect: 'error', cache: 'no-store', referrerPolicy: 'no-referrer',
+    });
+  } catch (error) {
+    // An abort is thrown as its own reason, unchanged: other calls may have the same one.
+    if (request.signal?.aborted) throw request.signal.reason;
+    throw error instanceof TollgateError ? error : lost(request);
+  }
+}
+
+/** The headers with the caller's token. Without it nothing is sent, so this attempt has cost nothing. */
+async function signed({ token }, headers, { signal }) {
+  try {
+    const word = typeof token === 'function' ? await unlessStopped(token(), signal) : token;
+    return Object.fromEntries(new Headers({ ...headers, ...(word && { authorization: `Bearer ${word}` }) }));
+  } catch (cause) {
+    if (signal?.aborted) throw signal.reason;
+    throw failed('token_failed', cause, 'no');
+  }
+}
+
+const lost = ({ method = 'GET' }) => new TollgateError({
+  code: 'connection_lost', charged: method === 'POST' ? 'unknown' : 'no', detail: 'The connection was lost before an answer came',
+});
+
+/** The body of a success, as `take` reads it; a refusal is thrown. */
+async function whole(response, request, take) {
+  try {
+    if (response.ok) return await take(response, request);
+    throw refusal(response, await response.text(), request);
+  } catch (error) {
+    if (isOurs(error, request.signal)) throw error;
+    if (request.signal?.aborted) throw request.signal.reason;
+    throw lost(request);
+  }
+}
+
+async function asJson(response, { method }) {
+  const text = await response.text();
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw unreadable(method, 'The answer is not JSON', response.status);
+  }
+}
+
+/** The same, of what may be answered without a body. */
+const asReply = async (response, request) => (response.status === 204 ? null : asJson(response, request));
+
+function refusal(response, text, { method } = {}) {
+  let problem = null;
+  try {
+    problem = JSON.parse(text);
+  } catch { /* The answer is not tollgate's. */ }
+  const isProblem = typeof problem?.code === 'string' && typeof problem?.charged === 'string';
+  // Reading costs nothing. The gateway's own refusal comes unchanged, with its toll beside it: nothing.
+  const isFree = method !== 'POST' || (response.status < 500 && response.headers.has('tollgate-toll'));
+  const after = response.headers.get('retry-after') ?? '';
+  return new TollgateError({
+    status: response.status,
+    code: isProblem ? problem.code : 'refused',
+    title: isProblem ? problem.title : `It was refused (${response.status})`,
+    detail: isProblem ? problem.detail : text.slice(0, 500),
+    charged: isProblem ? problem.charged : isFree ? 'no' : 'unknown',
+    errors: isProblem && Array.isArray(problem.errors) ? problem.errors : [],
+    retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,
+    requestId: response.headers.get('x-request-id'),
+    ledger: response.headers.get('tollgate-ledger'),
+  });
+}
+
+async function pause(seconds, signal) {
+  signal?.throwIfAborted();
+  let timer;
+  try {
+    await unlessStopped(new Promise((done) => { timer = setTimeout(done, seconds * 1000); }), signal);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** What comes of `work`, or the abort. */
+async function unlessStopped(work, signal) {
+  if (!signal) return work;
+  let stop;
+  const stopping = new Promise((_, fail) => { stop = () => fail(signal.reason); });
+  signal.addEventListener('abort', stop);
+  if (signal.aborted) stop();
+  try {
+    return await Promise.race([work, stopping]);
+  } finally {
+    signal.removeEventListener('abort', stop);
+  }
+}
+
+/**
+ * Yields `{requestId, state, status, at}` with each change of a job, the last one with `finished` or `failed`.
+ * The stream is opened again after it ends or is lost, and goes on where it was.
+ */
+async function* watch(wire, requestId, { signal } = {}) {
+  const path = `/bff/events?${named([requestId])}`;
+  for (let lastId = '', failures = 0; ;) {
+    let wait = 3;
+    try {
+      const headers = { accept: 'text/event-stream', ...(lastId && { 'last-event-id': lastId }) };
+      const response = await send(wire, path, { headers, signal });
+      if (response.status === 204) return;
+      if (!response.ok) throw refusal(response, await response.text().catch(() => ''));
+      for await (const { id, event, data } of events(response.body)) {
+        lastId = id || lastId;
+        failures = 0;
+        const word = JSON.parse(data);
+        if (event === 'problem' && word.request_id) throw problemOfEvent(word);
+        if (event !== 'job') continue;
+        yield { requestId: word.request_id, state: word.state, status: word.status, at: word.at };
+        if (word.state !== 'open') return;
+      }
+    } catch (error) {
+      if (signal?.aborted) throw signal.reason;
+      if (!(error instanceof TollgateError)) throw error;
+      const isFinal = error.status && !RETRYABLE.includes(error.status) && error.status < 500;
+      failures += 1;
+      if (isFinal || failures >= wire.attempts) throw error;
+      wait = error.retryAfter ?? Math.min(30, 2 ** failures);
+    }
+    await pause(wait, signal);
+  }
+}
+
+const problemOfEvent = ({ code, status, title, detail = '', charged }) => new TollgateError({ code, status, title, detail, charged });
+
+/** Server-sent events of a body, as the standard reads them. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  let event = { id: '', event: 'message', data: [] };
+  try {
+    for (;;) {
+      const { value, done } = await reader.read().catch(() => { throw lost({}); });
+      if (done) return;
+      const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
+      rest = lines.pop();
+      for (const line of lines) {
+        const [, field, text] = /^([^:]*):? ?(.*)$/s.exec(line);
+        if (line === '') {
+          if (event.data.length) yield { ...event, data: event.data.join('\n') };
+          event = { id: event.id, event: 'message', data: [] };
+        } else if (field === 'data') event.data.push(text);
+        else if (field === 'event' || field === 'id') event[field] = text;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,184 @@
+/** The form of a video: it shows what the picked model takes, says what is missing, and survives a reload. */
+
+import { byId, element } from '../core/dom.js';
+import { offerVideoModels, price } from '../core/format.js';
+import { choice } from '../core/store.js';
+
+/** A draft beyond this many characters is not kept; the service takes far fewer. */
+const LONGEST_DRAFT = 20_000;
+
+let catalog, whenChanged;
+
+/** Fills the form in. `changed()` is called whenever it asks for something else. */
+export function startForm(prices, { changed }) {
+  [catalog, whenChanged] = [prices, changed];
+  offerVideoModels(byId('video-model'), catalog.video);
+  const form = byId('video-form');
+  // Enter in a field would submit: it must never buy.
+  form.addEventListener('submit', (event) => event.preventDefault());
+  byId('video-model').addEventListener('change', () => followModel(asked()));
+  form.addEventListener('input', () => {
+    showCount();
+    complain([]);
+    keepDraft();
+    whenChanged();
+  });
+  refuseFiles(form);
+  fillIn(draft());
+}
+
+/** The picked model's row of the price list. */
+export const picked = () => catalog.video.find((model) => model.id === byId('video-model').value);
+
+/** What the form asks for, as the service takes it. */
+export function payload() {
+  const { model, prompt, duration, aspect_ratio, image_url } = asked();
+  return {
+    prompt, model, duration,
+    ...(picked().aspect_ratio !== 'ignored' && { aspect_ratio }),
+    ...(image_url && { image_url }),
+  };
+}
+
+/** Puts wishes into the form; what is not said is as the price list has it. */
+export function fillIn(wishes) {
+  const wanted = wishes.model ?? catalog.defaults.video_model;
+  byId('video-model').value = catalog.video.some((model) => model.id === wanted) ? wanted : catalog.video[0].id;
+  byId('video-prompt').value = wishes.prompt ?? '';
+  byId('video-image').value = wishes.image_url ?? '';
+  followModel(wishes);
+  showCount();
+  keepDraft();
+}
+
+/** Shows what is missing and leads there; whether nothing is. */
+export function isComplete() {
+  const faults = ['prompt', 'image'].map((name) => [name, MISSING[name](byId(`video-${name}`).value.trim())]).filter(([, text]) => text);
+  complain(faults);
+  if (faults.length) byId(`video-${faults[0][0]}`).focus();
+  return faults.length === 0;
+}
+
+const checked = (name) => byId('video-form').querySelector(`input[name="${name}"]:checked`)?.value;
+
+/** Everything that the form holds, also what this model does not take: another one may. */
+function asked() {
+  return {
+    model: picked().id,
+    prompt: byId('video-prompt').value,
+    duration: Number(checked('duration') ?? byId('video-seconds')?.value ?? catalog.defaults.duration),
+    aspect_ratio: checked('aspect') ?? catalog.defaults.aspect_ratio,
+    image_url: byId('video-image').value.trim(),
+  };
+}
+
+function draft() {
+  try {
+    return JSON.parse(choice.get('video-draft')) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function keepDraft() {
+  const text = JSON.stringify(asked());
+  if (text.length <= LONGEST_DRAFT) choice.set('video-draft', text);
+}
+
+/** Shows what this model takes, and only that. */
+function followModel({ duration, aspect_ratio: aspect }) {
+  const model = picked();
+  const required = model.image === 'required';
+  byId('video-generate').textContent = `Generate · ${price(model.toll_micros)}`;
+  byId('video-model-hint').textContent = model.remarks;
+  byId('video-image-label').textContent = `Picture to start from (${required ? 'required' : 'optional'})`;
+  byId('video-image').required = required;
+  showDurations(model, duration ?? catalog.defaults.duration);
+  showAspect(model, aspect ?? catalog.defaults.aspect_ratio);
+  whenChanged();
+}
+
+function showDurations({ durations }, wanted) {
+  const legend = element('legend', { text: 'Length' });
+  if (durations.kind === 'one_of') {
+    const preset = durations.values.includes(wanted) ? wanted : nearest(durations.values, wanted);
+    return byId('video-duration').replaceChildren(legend, element('div', { class: 'choices' }, ...durations.values.map((value) =>
+      radio('duration', value, `${value} s`, value === preset))));
+  }
+  const { min, max } = durations;
+  const value = Math.min(max, Math.max(min, wanted));
+  const shown = element('output', { for: 'video-seconds', text: `${value} s` });
+  const range = element('input', {
+    id: 'video-seconds', type: 'range', min, max, step: 1, value, 'aria-label': 'Length in seconds', 'aria-describedby': 'video-seconds-hint',
+    input: () => { shown.textContent = `${range.value} s`; },
+  });
+  byId('video-duration').replaceChildren(legend, element('div', { class: 'range' }, range, shown), element('p', {
+    id: 'video-seconds-hint', class: 'hint',
+    text: durations.kind === 'unstated'
+      ? `The price list does not say which lengths this model makes; ${min} to ${max} s is what the service takes overall.`
+      : `${min} to ${max} seconds, at the same price`,
+  }));
+}
+
+const nearest = (values, wanted) => values.reduce((best, value) =>
+  (Math.abs(value - wanted) < Math.abs(best - wanted) ? value : best));
+
+function showAspect({ aspect_ratio: rule }, wanted) {
+  const names = { '16:9': 'Landscape 16:9', '9:16': 'Portrait 9:16' };
+  byId('video-aspect').hidden = rule === 'ignored';
+  byId('video-aspect').replaceChildren(element('legend', { text: 'Shape' }), element('div', { class: 'choices' },
+    ...catalog.aspect_ratios.map((ratio) => radio('aspect', ratio, names[ratio] ?? ratio, ratio === wanted))));
+}
+
+function radio(name, value, text, on) {
+  return element('label', { class: 'choice' }, element('input', { type: 'radio', name, value, checked: on }), ` ${text}`);
+}
+
+/** Code points, the unit in which the service counts. */
+const lengthOf = (text) => [...text].length;
+
+function showCount() {
+  const used = lengthOf(byId('video-prompt').value);
+  const most = catalog.limits.prompt_characters;
+  byId('video-count').textContent = `${used} of ${most} characters`;
+  byId('video-count').classList.toggle('over', used > most);
+}
+
+/** The commonest hosts that are not public: bare names, private ones, addresses of private networks. The server knows all. */
+const CLOSED = /^[^.:]+\.?$|\.(local|localhost|internal|lan|home|corp)\.?$|^(0|10|127|169\.254|192\.168)\.[\d.]+$|^\[(::|f)/;
+
+const MISSING = {
+  prompt: (text) => {
+    if (!text) return 'Say what the video should show.';
+    const over = lengthOf(byId('video-prompt').value) - catalog.limits.prompt_characters;
+    return over > 0 ? `Shorten it by ${over} characters.` : '';
+  },
+  image: (text) => {
+    if (!text) return picked().image === 'required' ? `${picked().id} needs the web address of a picture.` : '';
+    if (!/^https?:\/\//i.test(text) || !URL.canParse(text)) return 'A public web address, please: it begins with https:// or http://';
+    const { hostname } = new URL(text);
+    return CLOSED.test(hostname) ? `A public web address, please: ${hostname} is not public.` : '';
+  },
+};
+
+/** Shows these faults, `[field, text]`, and no others. */
+function complain(faults) {
+  for (const name of Object.keys(MISSING)) {
+    const text = faults.find(([wrong]) => wrong === name)?.[1] ?? '';
+    byId(`video-${name}-fault`).textContent = text;
+    byId(`video-${name}`).ariaInvalid = text ? 'true' : null;
+  }
+}
+
+/** A dropped or pasted file would make the browser leave the page, or vanish without a word. */
+function refuseFiles(form) {
+  const refuse = (event, { files } = {}) => {
+    if (!files?.length) return;
+    event.preventDefault();
+    complain([['image', 'A public URL, please: files cannot be uploaded here.']]);
+    byId('video-image').focus();
+  };
+  form.addEventListener('dragover', (event) => event.dataTransfer?.types.includes('Files') && event.preventDefault());
+  form.addEventListener('drop', (event) => refuse(event, event.dataTransfer ?? {}));
+  form.addEventListener('paste', (event) => refuse(event, event.clipboardData ?? {}));
+}

@@ -1,0 +1,274 @@
+/** The types of `core/transport.js`, which is served at `/bff/client.js`; this file at `/bff/client.d.ts`. */
+
+/** Whether money moved. */
+export type Charged = 'no' | 'yes' | 'unknown';
+
+/** A fault of a payload: a JSON pointer, a stable name, what was expected. */
+export interface Fault {
+  pointer: string;
+  code: string;
+  detail: string;
+}
+
+/** A refusal, or a call whose outcome nobody here knows. */
+export class TollgateError extends Error {
+  constructor(facts: Pick<TollgateError, 'code' | 'charged'> & Partial<TollgateError>);
+  name: 'TollgateError';
+  /**
+   * The problem's code, or `connection_lost`, `unreadable`, `refused`; `forgotten` where the answer was lost and the server does not
+   * keep the key any more or has another ledger by now (412), and `stranger` where another caller's token is given by now, so that a repeat would be a second purchase and
+   * was not sent; `token_failed` where no token could be had, so that this attempt was not sent, and `retry_failed` where `onRetry` or
+   * `onSend` threw, so that there was no other: `cause` is what was thrown.
+   */
+  code: string;
+  /** HTTP status; 0 where no answer came. */
+  status: number;
+  title: string;
+  detail: string;
+  charged: Charged;
+  errors: Fault[];
+  /** Seconds until another try makes sense. */
+  retryAfter: number | null;
+  /** The request's name in tollgate's log. */
+  requestId: string | null;
+  /** The ledger that the server has now, if its answer names it: of `ledger_changed`, not the one that the purchase named. */
+  ledger: string | null;
+  /**
+   * Of a purchase: calling again with it, as the same caller, settles what is unknown, and does not buy twice while tollgate keeps the
+   * key (`Catalog.replay`).
+   */
+  idempotencyKey: string | null;
+  cause?: unknown;
+}
+
+export interface ClientOptions {
+  /** Where tollgate is; where the module came from by default. */
+  baseUrl?: string | URL;
+  /** A member's token or a JWT, or what gives one: it is asked before each attempt. */
+  token?: string | null | (() => string | null | Promise<string | null>);
+  /** How often a call is tried at most; 5 when nothing is said. */
+  attempts?: number;
+  /** The longest wait, in seconds, that a refusal may ask for and still be retried; 60 when nothing is said. */
+  patience?: number;
+  /** Another `fetch` than the platform's. If it throws a `TollgateError`, the call ends with it; any other error is a lost connection. */
+  fetch?: typeof globalThis.fetch;
+}
+
+export interface AskOptions extends ReadOptions {
+  /** Sent as JSON by `POST`, once. */
+  body?: unknown;
+}
+
+export interface ReadOptions {
+  /** Rejects with its reason, unchanged. Of a purchase, that does not say whether it was charged: only its key can settle that. */
+  signal?: AbortSignal | undefined;
+}
+
+/** To whom and to what a key means its purchase: a repeat by or to another would buy anew, and is not sent. */
+export interface Known {
+  caller: string;
+  ledger: string | null;
+  /** When it was first sent, in milliseconds since 1970. */
+  at: number;
+  /** For how long the server said that it keeps the key. */
+  seconds: number;
+  /** Whether it was bought anew: of an earlier one with this key, no refusal speaks. */
+  anew: boolean;
+}
+
+export interface BuyOptions extends ReadOptions {
+  /** Names the purchase; made anew for each call when nothing is said. It means this purchase to one caller alone. */
+  idempotencyKey?: string | undefined;
+  /**
+   * Whether this key may have been sent by an earlier call: then a refusal that does not speak of the key leaves the purchase `unknown`.
+   * `true` when nothing is said of an `idempotencyKey`; say `false` of one that was never sent.
+   */
+  sentBefore?: boolean | undefined;
+  /** What `onSend` told of this key, kept over a reload. With `ledger: null` the same caller may buy anew. */
+  known?: Known | null | undefined;
+  /** Called before each attempt is sent, and awaited: keep it beside the key. If it throws, nothing is sent (`retry_failed`). */
+  onSend?: (known: Known) => void | Promise<void>;
+  /** Told before each repeat: why, and after how many seconds it comes. Where it throws, nothing is sent again (`retry_failed`). */
+  onRetry?: (reason: TollgateError, seconds: number) => void | Promise<void>;
+}
+
+export interface Message {
+  role: 'user' | 'assistant' | 'system';
+  content: string;
+}
+
+export interface ChatRequest {
+  model: string;
+  messages: Message[];
+}
+
+export interface VideoRequest {
+  prompt: string;
+  model?: string;
+  /** Seconds. */
+  duration?: number;
+  aspect_ratio?: '16:9' | '9:16';
+  image_url?: string;
+}
+
+/** What every purchase is answered with, besides its own. */
+export interface Paid {
+  /** US dollars with six places; a replay repeats it and is not charged again. */
+  toll: string | null;
+  /** Whether it is the reply of an earlier or running purchase. */
+  replayed: boolean;
+  idempotencyKey: string;
+  /** The gateway's body, unchanged. */
+  raw: unknown;
+}
+
+export interface ChatReply extends Paid {
+  message: { content: string; [field: string]: unknown };
+}
+
+export interface VideoAccepted extends Paid {
+  requestId: string;
+}
+
+export interface JobNews {
+  requestId: string;
+  state: 'open' | 'finished' | 'failed';
+  /** The gateway's status body, unchanged; `null` before it said anything. */
+  status: unknown;
+  at: string | null;
+}
+
+/** US dollars with six places (`0.006000`), and the same in micro-dollars. */
+export interface Priced {
+  toll: string;
+  toll_micros: number;
+}
+
+export interface ChatModel extends Priced {
+  id: string;
+  tier: string;
+  best_for: string;
+}
+
+export interface VideoModel extends Priced {
+  id: string;
+  /** Which lengths it makes, in seconds. `unstated`: the gateway does not say; these are the bounds of all. */
+  durations: { kind: 'one_of'; values: number[] } | { kind: 'range' | 'unstated'; min: number; max: number };
+  image: 'required' | 'optional';
+  aspect_ratio: 'ignored' | 'unstated';
+  remarks: string;
+}
+
+export interface Catalog {
+  mode: 'sandbox' | 'live';
+  /** Who may call: anyone, members with a token, or users of the app's own login. */
+  access: 'open' | 'members' | 'jwt';
+  chat: ChatModel[];
+  video: VideoModel[];
+  defaults: { video_model: string; duration: number; aspect_ratio: string };
+  limits: { prompt_characters: number; chat_body_bytes: number; video_body_bytes: number };
+  aspect_ratios: string[];
+  roles: string[];
+  /** Which words of a status body mean what, and where finished videos may be played from. */
+  jobs: { finished: string[]; failed: string[]; result: string[]; media_origins: string[] };
+  /** Words in a prompt that make the sandbox misbehave; none where the gateway is live. */
+  sandbox_moods: { word: string; does: string }[];
+  /** For how long a key is known, and the name of the memory that knows it. */
+  replay: { chat_seconds: number; video_seconds: number; ledger: string };
+}
+
+export interface Budget {
+  scope: 'total' | 'caller';
+  period: 'day' | 'month';
+  limit: string;
+  limit_micros: number;
+  spent: string;
+  spent_micros: number;
+  left: string;
+  left_micros: number;
+  /** When it begins anew (ISO 8601). */
+  renews: string;
+}
+
+export interface Me {
+  caller: { kind: 'address' | 'member' | 'subject'; name?: string; role?: 'member' | 'admin' };
+  mode: 'sandbox' | 'live';
+  access: 'open' | 'members' | 'jwt';
+  limits: { requests: number; seconds: number; burst: number; left: number; reset_seconds: number };
+  budgets: Budget[];
+  /** The account's, for who may see it. */
+  balance?: { amount: string; amount_micros: number; as_of: string; stale: boolean };
+  /** How long a purchase would queue for the account's rate limit now. */
+  window: { wait_seconds: number };
+}
+
+export interface Job extends Priced {
+  request_id: string;
+  model: string;
+  state: 'open' | 'finished' | 'failed';
+  ordered_at: string;
+  /** When the gateway last said something. */
+  at: string | null;
+  /** The gateway's status body, unchanged; `null` before it said anything. */
+  status: unknown;
+}
+
+export interface Jobs {
+  jobs: Job[];
+}
+
+export interface Usage {
+  since: string;
+  total: string;
+  total_micros: number;
+  rows: { day: string; service: 'chat' | 'video'; model: string; count: number; spent: string; spent_micros: number }[];
+}
+
+export interface Client {
+  /** Buys one reply. */
+  chat(request: ChatRequest, options?: BuyOptions): Promise<ChatReply>;
+  readonly video: {
+    /** Orders one video. */
+    create(request: VideoRequest, options?: BuyOptions): Promise<VideoAccepted>;
+    /** The gateway's latest status body. */
+    status(requestId: string, options?: ReadOptions): Promise<unknown>;
+    /** Each change until it has finished or failed. */
+    watch(requestId: string, options?: ReadOptions): AsyncGenerator<JobNews, void, void>;
+    /** The finished video. */
+    content(requestId: string, options?: ReadOptions): Promise<Blob>;
+  };
+  /** Any other JSON document, such as `/bff/admin/usage`; `null` for an answer without a body. Purchases go through `chat` and `video`. */
+  ask(path: string, options?: AskOptions): Promise<unknown>;
+  /** The price list (`GET /bff/catalog`). */
+  catalog(options?: ReadOptions): Promise<Catalog>;
+  /** Who is calling, and what is left to it (`GET /bff/me`). */
+  me(options?: ReadOptions): Promise<Me>;
+  /** The caller's videos, the latest first (`GET /bff/jobs`). */
+  jobs(options?: ReadOptions): Promise<Jobs>;
+  /** What was spent, such as since `24h`; `7d` when nothing is said (`GET /bff/usage`). */
+  usage(since?: string, options?: ReadOptions): Promise<Usage>;
+}
+
+/** What the elements of `/bff/elements.js` have besides their attributes. */
+export interface TollgateElement extends HTMLElement {
+  token: ClientOptions['token'];
+}
+
+declare global {
+  interface HTMLElementTagNameMap {
+    'tollgate-chat': TollgateElement;
+    'tollgate-video': TollgateElement;
+  }
+  interface HTMLElementEventMap {
+    'tollgate-reply': CustomEvent<ChatReply>;
+    'tollgate-video': CustomEvent<VideoAccepted & { status: unknown }>;
+  }
+}
+
+/** A name that no other purchase has: an Idempotency-Key. */
+export function newKey(): string;
+
+/** Who a caller is, in a word: as in `Known`. */
+export function callerName(caller: Me['caller']): string;
+
+export function createClient(options?: ClientOptions): Client;

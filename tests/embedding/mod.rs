@@ -1,0 +1,163 @@
+//! The library inside servers of others, as its examples show it.
+
+#[path = "../../examples/axum.rs"]
+#[expect(dead_code, reason = "an example's `main` is not run here")]
+mod axum_server;
+#[path = "../../examples/hyper.rs"]
+#[expect(dead_code, reason = "an example's `main` is not run here")]
+mod hyper_server;
+
+mod starting;
+mod wire;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+use tollgate::{Config, Peer, StartError, Tollgate};
+use tower::ServiceExt;
+
+use wire::exchange;
+
+const CHAT: &str =
+    r#"{"model":"alpha-sonnet-4.5","messages":[{"role":"user","content":"Good morning"}]}"#;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn chat(host: SocketAddr) -> String {
+    format!(
+        "POST /api/v1/chat HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{CHAT}",
+        CHAT.len()
+    )
+}
+
+fn get(host: SocketAddr, path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")
+}
+
+#[tokio::test]
+async fn an_axum_application_keeps_its_routes_and_sells_through_the_gate() {
+    let gate = Tollgate::new(Config::default()).unwrap();
+    let background = tokio::spawn(gate.background());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let app = axum_server::app(gate.clone());
+    let served = app.into_make_service_with_connect_info::<SocketAddr>();
+    let server = tokio::spawn(async move { axum::serve(listener, served).await });
+    assert!(exchange(at, &get(at, "/hello")).await.ends_with("hello\n"));
+    let answer = exchange(at, &chat(at)).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains("tollgate-toll: 0.00"), "{answer}");
+    assert!(exchange(at, &get(at, "/")).await.contains("<!doctype html>"));
+    server.abort();
+    gate.shutdown().await;
+    timeout(PATIENCE, background).await.expect("it ends with the gate").unwrap();
+}
+
+#[tokio::test]
+async fn a_bare_hyper_server_sells_through_the_gate() {
+    let gate = Tollgate::new(Config::default()).unwrap();
+    tokio::spawn(gate.background());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let server = tokio::spawn(hyper_server::serve(listener, gate.clone()));
+    let answer = exchange(at, &chat(at)).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.abort();
+    gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_gate_that_was_shut_down_sells_nothing_and_says_so() {
+    let gate = Tollgate::new(Config::default()).unwrap();
+    gate.shutdown().await;
+    let answer = gate.clone().oneshot(request()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(answer.headers().contains_key("retry-after"));
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&body).contains("\"code\":\"draining\""));
+}
+
+#[tokio::test]
+async fn a_request_whose_peer_nobody_names_is_refused_in_words() {
+    let gate = Tollgate::new(Config::default()).unwrap();
+    let mut request = request();
+    request.extensions_mut().remove::<Peer>();
+    let answer = gate.clone().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    let body = String::from_utf8_lossy(&body);
+    assert!(body.contains("tollgate::Peer") && body.contains("\"charged\":\"no\""), "{body}");
+    gate.shutdown().await;
+}
+
+#[tokio::test]
+async fn mistakes_in_the_settings_are_all_named_and_no_value_is_repeated() {
+    let variables = [("GATEWAY_API_KEY".to_owned(), "not-a-key".to_owned())];
+    let toml = "[server]\nlisten = \"nowhere\"\n[purchase]\ndedup_window = \"30s\"\n";
+    let Err(StartError::Settings(faults)) = Config::read(toml, Path::new(""), variables) else {
+        panic!("settings that cannot be right are refused");
+    };
+    let text = faults.join("\n");
+    for part in ["proxy.toml:2:", "proxy.toml:4:", "dedupe_window", "GATEWAY_API_KEY"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    assert!(!text.contains("not-a-key"));
+}
+
+#[tokio::test]
+async fn settings_are_set_one_by_one_over_those_of_the_text() {
+    let toml = "[page]\ntitle = \"Text\"\n[limits]\nburst = 5\n";
+    let config = Config::read(toml, Path::new(""), []).unwrap().set("page.title", "One by one");
+    let gate = Tollgate::new(config).unwrap();
+    let page = Request::get("/").header("host", "127.0.0.1").header("accept", "text/html");
+    let page = page.extension(Peer(([127, 0, 0, 1], 9).into())).body(Empty::new()).unwrap();
+    let answer = gate.clone().oneshot(page).await.unwrap();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&body).contains("<title>One by one</title>"));
+    gate.shutdown().await;
+    let wrong = Config::default().set("limits.brust", 5).set("page.title", "");
+    let Err(StartError::Settings(faults)) = wrong.clone().checked() else { panic!("two faults") };
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert!(matches!(Tollgate::new(wrong), Err(StartError::Settings(same)) if same == faults));
+    let keyed = Config::default().gateway("https://gateway.example.com", "svc_sk_CANARY");
+    assert!(!format!("{keyed:?}").contains("CANARY"));
+}
+
+#[test]
+fn outside_of_a_runtime_there_is_no_gate() {
+    assert!(matches!(Tollgate::new(Config::default()), Err(StartError::NoRuntime)));
+}
+
+#[test]
+fn the_gate_is_a_service_that_any_server_can_share() {
+    fn shared<T: Clone + Send + Sync + 'static>() {}
+    shared::<Tollgate>();
+    shared::<Config>();
+}
+
+fn request() -> Request<Full<bytes::Bytes>> {
+    Request::post("/api/v1/chat")
+        .header("host", "127.0.0.1")
+        .header("content-type", "application/json")
+        .extension(Peer(([127, 0, 0, 1], 9).into()))
+        .body(Full::from(CHAT))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn the_price_list_is_there_for_a_request_without_a_body() {
+    let gate = Tollgate::new(Config::default()).unwrap();
+    let request = Request::get("/bff/catalog")
+        .header("host", "localhost")
+        .extension(Peer(([127, 0, 0, 1], 9).into()))
+        .body(Empty::<bytes::Bytes>::new())
+        .unwrap();
+    let answer = gate.clone().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    gate.shutdown().await;
+}

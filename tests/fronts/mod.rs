@@ -1,0 +1,8 @@
+//! The promises behind nginx, HAProxy and Caddy: each runs as docs/recipes.md sets it up, before a real gate.
+
+mod front;
+mod gateway;
+mod hidden;
+mod passing;
+mod smuggling;
+mod snippets;

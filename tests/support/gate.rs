@@ -1,0 +1,394 @@
+//! A running tollgate before a scripted gateway; when it ends, the invariants are checked.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, thread};
+
+use tempfile::TempDir;
+use tollgate::access::Access;
+use tollgate::config::Environment;
+use tollgate::store::Store;
+use zeroize::Zeroizing;
+
+use super::client::{Answer, Client, Record};
+use super::in_process::{InProcess, Wrap};
+use super::lock;
+use super::members::Secrets;
+use super::process::{Process, Signal};
+use super::settings::{environment, whole};
+use super::upstream::Upstream;
+
+const SETTINGS: &str = "proxy.toml";
+/// The same for the account's window.
+const NO_WINDOW: &str = "{ requests = 100000, seconds = 1 }";
+
+/// A gate that ends with the value.
+pub(crate) struct Gate {
+    upstream: Upstream,
+    record: Arc<Record>,
+    running: Running,
+    page: SocketAddr,
+    admin: SocketAddr,
+    folder: TempDir,
+    /// How many charges the gateway had made before.
+    earlier: usize,
+    home: Home,
+    environment: Vec<(String, String)>,
+    /// What it printed before it was started again.
+    before: String,
+    /// What is nowhere but with whom it was given to.
+    pub(super) secrets: Secrets,
+}
+
+/// Where and how a gate runs.
+#[derive(Clone, Copy)]
+enum Home {
+    Here(Option<Wrap>),
+    Apart,
+    ApartUnharmed,
+}
+
+impl Home {
+    fn start(self, folder: &Path, environment: &[(String, String)]) -> Running {
+        let lent: Vec<_> =
+            environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        match self {
+            Self::Here(wrap) => {
+                let own: Environment = environment
+                    .iter()
+                    .map(|(name, value)| (name.clone(), Zeroizing::new(value.clone())))
+                    .collect();
+                let settings = fs::read_to_string(folder.join(SETTINGS)).unwrap();
+                Running::Here(InProcess::start(&settings, &own, folder, wrap))
+            }
+            Self::Apart => Running::Apart(Process::start(folder, &lent)),
+            Self::ApartUnharmed => Running::Apart(Process::start_unharmed(folder, &lent)),
+        }
+    }
+}
+
+enum Running {
+    Here(InProcess),
+    Apart(Process),
+}
+
+impl Running {
+    /// Where callers call, and where operators look.
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        match self {
+            Self::Here(here) => (here.page, here.admin),
+            Self::Apart(process) => (process.address("page"), process.address("admin")),
+        }
+    }
+}
+
+impl Gate {
+    /// In this process. `settings` is the text of a `proxy.toml`, where addresses and keys are set
+    /// already: `gateway.chat_timeout = "300ms"`.
+    pub(crate) fn start(upstream: &Upstream, settings: &str) -> Self {
+        Self::here(upstream, settings, None)
+    }
+
+    /// The same on a store in memory that `wrap` has wrapped.
+    pub(crate) fn on(upstream: &Upstream, settings: &str, wrap: Wrap) -> Self {
+        Self::here(upstream, settings, Some(wrap))
+    }
+
+    fn here(upstream: &Upstream, settings: &str, wrap: Option<Wrap>) -> Self {
+        let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+        let has_store = settings.contains("store.url");
+        let store = if has_store { "" } else { "store.url = \"memory\"\n" };
+        let settings = format!("{store}{}", whole(settings));
+        fs::write(folder.path().join(SETTINGS), settings).unwrap();
+        Self::begin(upstream, folder, Home::Here(wrap), &[])
+    }
+
+    /// The real binary, in an empty folder with this `proxy.toml` and, besides addresses and keys,
+    /// this environment alone.
+    pub(crate) fn binary(upstream: &Upstream, settings: &str, more: &[(&str, &str)]) -> Self {
+        let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+        fs::write(folder.path().join(SETTINGS), whole(settings)).unwrap();
+        Self::begin(upstream, folder, Home::Apart, more)
+    }
+
+    /// The same in a folder that `prepare` has been in, and where files may stop to grow.
+    pub(crate) fn binary_in(
+        upstream: &Upstream,
+        settings: &str,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
+        let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
+        fs::write(folder.path().join(SETTINGS), whole(settings)).unwrap();
+        prepare(folder.path());
+        Self::begin(upstream, folder, Home::ApartUnharmed, &[])
+    }
+
+    fn begin(upstream: &Upstream, folder: TempDir, home: Home, more: &[(&str, &str)]) -> Self {
+        let mut environment = environment(upstream);
+        let settings = fs::read_to_string(folder.path().join(SETTINGS)).unwrap();
+        if !settings.contains("gateway.window") {
+            environment.push(("TOLLGATE_GATEWAY__WINDOW".to_owned(), NO_WINDOW.to_owned()));
+        }
+        let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        environment.extend(more);
+        let running = home.start(folder.path(), &environment);
+        let (page, admin) = running.addresses();
+        let (upstream, record) = (upstream.clone(), Arc::default());
+        let earlier = upstream.charges().len();
+        Self {
+            upstream,
+            record,
+            running,
+            page,
+            admin,
+            folder,
+            earlier,
+            home,
+            environment,
+            before: String::new(),
+            secrets: Secrets::default(),
+        }
+    }
+
+    /// Ends it as a power cut would, but for the disk.
+    pub(crate) fn kill(&mut self) {
+        match &mut self.running {
+            Running::Here(_) => panic!("not a process: Gate::binary starts one"),
+            Running::Apart(process) => process.kill(),
+        }
+    }
+
+    /// Starts one that is killed while it starts, in the place of one that has ended.
+    pub(crate) fn start_and_kill(&mut self, after: Duration) {
+        let Running::Apart(mut process) = self.home.start(self.folder.path(), &self.environment)
+        else {
+            panic!("not a process: Gate::binary starts one");
+        };
+        thread::sleep(after);
+        process.kill();
+        self.before.push_str(&process.printed());
+    }
+
+    /// Ends it, in an orderly way where it still runs, and starts it again: the same folder, new
+    /// addresses.
+    pub(crate) fn restart(&mut self) {
+        match &mut self.running {
+            Running::Here(here) => here.stop(),
+            Running::Apart(process) => {
+                if process.is_running() {
+                    process.signal(Signal::SIGTERM);
+                }
+                process.wait();
+                self.before.push_str(&process.printed());
+            }
+        }
+        self.running = self.home.start(self.folder.path(), &self.environment);
+        (self.page, self.admin) = self.running.addresses();
+    }
+
+    /// Where callers call.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.page
+    }
+
+    /// Where operators look.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Where its settings are, and its store.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Who may call, in the store and as the gate sees it.
+    pub(super) fn members(&self) -> (Store, Arc<Access>) {
+        match &self.running {
+            Running::Here(here) => here.known.clone().expect("it runs"),
+            Running::Apart(_) => panic!("a process has its own: tollgate member add"),
+        }
+    }
+
+    /// A new connection.
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.page, &self.record)
+    }
+
+    /// A new connection, where somebody still listens.
+    pub(crate) fn try_client(&self) -> Option<Client> {
+        Client::try_connect(self.page, &self.record)
+    }
+
+    /// A new connection whose client takes little at a time.
+    pub(crate) fn narrow_client(&self) -> Client {
+        Client::narrow(self.page, &self.record)
+    }
+
+    /// Programs that are no clients of the test were told that they were charged so much, or may have
+    /// been.
+    pub(crate) fn told_elsewhere(&self, micros: u64) {
+        self.record.books.told_elsewhere(micros);
+    }
+
+    /// Keys may be used for another purchase from now on.
+    pub(crate) fn forget_keys(&self) {
+        self.record.books.forget_keys();
+    }
+
+    /// A new connection to another of its listeners.
+    pub(crate) fn client_of(&self, address: SocketAddr) -> Client {
+        Client::connect(address, &self.record)
+    }
+
+    /// A new connection from this address to the gate, or to whatever stands before it.
+    pub(crate) fn client_from(&self, source: Ipv4Addr, address: SocketAddr) -> Client {
+        Client::from(source, address, &self.record)
+    }
+
+    /// A new connection to the admin listener.
+    pub(crate) fn admin_client(&self) -> Client {
+        Client::connect(self.admin, &self.record)
+    }
+
+    /// An answer, on a connection of its own.
+    pub(crate) fn get(&self, target: &str) -> Answer {
+        self.ask("GET", target, &[], "")
+    }
+
+    /// An answer, on a connection of its own.
+    pub(crate) fn post(&self, target: &str, body: &str) -> Answer {
+        self.ask("POST", target, &[], body)
+    }
+
+    /// The answer of a chat like no other: it has a key of its own.
+    pub(crate) fn chat(&self) -> Answer {
+        self.buy("/api/v1/chat", super::CHAT)
+    }
+
+    /// The answer of a video like no other.
+    pub(crate) fn video(&self) -> Answer {
+        self.buy("/api/v1/video", super::VIDEO)
+    }
+
+    fn buy(&self, target: &str, body: &str) -> Answer {
+        let key = uuid::Uuid::now_v7().to_string();
+        self.ask("POST", target, &[("idempotency-key", &key)], body)
+    }
+
+    /// An answer, on a connection of its own.
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let mut client = self.client();
+        client.send(method, target, headers, body);
+        client.answer()
+    }
+
+    /// What a scraper reads.
+    pub(crate) fn metrics(&self) -> String {
+        let mut client = self.admin_client();
+        client.send("GET", "/metrics", &[], "");
+        client.answer().text()
+    }
+
+    /// What it printed and logged so far. In this process, that is what all gates logged since its gateway began.
+    pub(crate) fn printed(&self) -> String {
+        match &self.running {
+            Running::Here(_) => String::from_utf8_lossy(&self.upstream.logged()).into_owned(),
+            Running::Apart(process) => format!("{}{}", self.before, process.printed()),
+        }
+    }
+
+    /// The process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process().id()
+    }
+
+    /// Sends the process a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process().signal(signal);
+    }
+
+    /// Waits for the process's end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        match &mut self.running {
+            Running::Here(_) => panic!("not a process: Gate::binary starts one"),
+            Running::Apart(process) => process.wait(),
+        }
+    }
+
+    fn process(&self) -> &Process {
+        match &self.running {
+            Running::Here(_) => panic!("not a process: Gate::binary starts one"),
+            Running::Apart(process) => process,
+        }
+    }
+
+    /// Ends it, and says what `/metrics` showed last, where there was still somebody to ask.
+    fn end(&mut self) -> String {
+        match &mut self.running {
+            Running::Here(_) => {
+                let metrics = self.metrics();
+                if let Running::Here(here) = &mut self.running {
+                    here.stop();
+                }
+                metrics
+            }
+            Running::Apart(_) => {
+                let asked = std::net::TcpStream::connect(self.admin).is_ok();
+                let metrics = if asked { self.metrics() } else { String::new() };
+                if let Running::Apart(process) = &mut self.running {
+                    process.kill();
+                }
+                metrics
+            }
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            if let Running::Apart(process) = &mut self.running {
+                process.kill();
+                eprintln!("tollgate printed:\n{}", process.printed());
+            }
+            return;
+        }
+        // What still waits for a gateway that hangs need not wait for its timeout.
+        self.upstream.hang_up();
+        let metrics = self.end();
+        self.upstream.assert_keys_in_their_place();
+        let mut places = vec![
+            ("what clients were sent".to_owned(), lock(&self.record.received).clone()),
+            ("what was printed or logged".to_owned(), self.printed().into_bytes()),
+            ("/metrics".to_owned(), metrics.into_bytes()),
+        ];
+        places.extend(files_in(self.folder.path()));
+        for (place, text) in &places {
+            self.upstream.canaries().iter().for_each(|key| key.assert_absent(place, text));
+            self.secrets.assert_absent(place, text);
+        }
+        self.record.books.assert_balanced(&self.upstream.charged()[self.earlier..]);
+    }
+}
+
+fn files_in(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(files_in(&path));
+        } else if let Ok(bytes) = fs::read(&path) {
+            files.push((path.display().to_string(), bytes));
+        }
+    }
+    files
+}

@@ -1,0 +1,127 @@
+//! The real stack on a thread of this process: what `tollgate serve` runs, without signals.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tollgate::access::Access;
+use tollgate::access::token::Secret;
+use tollgate::app::{App, Ends, Lasting};
+use tollgate::config::{Config, Environment, Source};
+use tollgate::downstream::caller::{Introduced, Peer};
+use tollgate::jobs::Jobs;
+use tollgate::routes::ops::Ops;
+use tollgate::server;
+use tollgate::store::Store;
+
+use super::log;
+
+/// Makes a store that does what another does, and more.
+pub(crate) type Wrap = fn(Store) -> Store;
+
+/// A gate on a thread of its own.
+pub(super) struct InProcess {
+    pub(super) page: SocketAddr,
+    pub(super) admin: SocketAddr,
+    /// The list in the store and as the gate sees it; they hold the store open, until `stop`.
+    pub(super) known: Option<(Store, Arc<Access>)>,
+    shutdown: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl InProcess {
+    /// Starts it with settings that must be right; `wrap` takes the store's place.
+    pub(super) fn start(
+        settings: &str,
+        environment: &Environment,
+        folder: &Path,
+        wrap: Option<Wrap>,
+    ) -> Self {
+        log::start();
+        let source = Source {
+            file: Some(("proxy.toml", settings)),
+            folder,
+            environment,
+            asks_gateway: true,
+            key_file: &|path| panic!("no key file is read here: {}", path.display()),
+        };
+        let config = Config::read(&source).expect("the test's settings are right");
+        let page = server::bind(config.server.listen[0]).unwrap();
+        let admin = server::bind(config.admin.listen).unwrap();
+        let (page_at, admin_at) = (page.local_addr().unwrap(), admin.local_addr().unwrap());
+        let shutdown = CancellationToken::new();
+        let ends = Ends { shutdown: shutdown.clone(), ..Ends::default() };
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let text = config.secret.clone();
+        let secret = || Ok(Secret::new(text.expect("it is set").expose().as_bytes()));
+        let beginning = tollgate::app::begin(&config, None, runtime.handle(), &ends, secret);
+        let mut lasting = runtime.block_on(beginning).expect("a store that can be used");
+        if let Some(wrap) = wrap {
+            let store = wrap(lasting.store.clone());
+            lasting.store = store.clone();
+            lasting.jobs = Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone());
+            let window = tollgate::app::window(store, &config, shutdown.clone());
+            lasting.window = runtime.block_on(window);
+        }
+        let known = (lasting.store.clone(), Arc::clone(&lasting.access));
+        let ends = shutdown.clone();
+        let serve = move || {
+            runtime.block_on(async {
+                let page = TcpListener::from_std(page).unwrap();
+                let admin = TcpListener::from_std(admin).unwrap();
+                serve(config, lasting, page, admin, ends).await;
+            });
+        };
+        let thread = thread::Builder::new().name("gate".to_owned()).spawn(serve).unwrap();
+        Self { page: page_at, admin: admin_at, known: Some(known), shutdown, thread: Some(thread) }
+    }
+
+    /// Stops accepting, and waits for what is under way.
+    pub(super) fn stop(&mut self) {
+        self.shutdown.cancel();
+        self.known = None;
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            assert!(thread::panicking(), "the gate's thread panicked");
+        }
+    }
+}
+
+async fn serve(
+    config: Config,
+    lasting: Lasting,
+    page: TcpListener,
+    admin: TcpListener,
+    shutdown: CancellationToken,
+) {
+    let own = vec![page.local_addr().unwrap().ip()];
+    let (access, metrics) = (Arc::clone(&lasting.access), Arc::clone(&lasting.metrics));
+    let app = App::new(config, own, &lasting).expect("the gate starts");
+    if app.config().gateway.window == tollgate::config::Window::Auto {
+        tokio::spawn(app.follow_books());
+    } else {
+        // Nobody asks for the account's keys, so no purchase is to wait for them.
+        lasting.binding.is_not_told();
+    }
+    tokio::spawn(async move { access.follow().await });
+    let tasks = TaskTracker::new();
+    let stack = app.core(tasks.clone()).expect("a core starts");
+    let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
+    let admin_service = Ops::new(metrics, || true);
+    let end = CancellationToken::new();
+    let settings = server::Settings { crowd: Arc::default(), ..app.server() };
+    tokio::spawn(server::run(
+        admin,
+        move |peer: SocketAddr| admin_service.asked_from(peer.ip()),
+        settings,
+        end.clone(),
+    ));
+    server::run(page, introduce, app.server(), shutdown).await;
+    tasks.close();
+    tasks.wait().await;
+    end.cancel();
+}

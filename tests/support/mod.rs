@@ -1,0 +1,79 @@
+//! What every promise is tested with: a gate, a scripted gateway behind it, a raw client before it.
+//!
+//! Whenever a [`Gate`] ends, two invariants hold or the test fails: no key is anywhere ([`canary`]),
+//! and the money adds up ([`books`]).
+
+pub(crate) mod books;
+pub(crate) mod canary;
+pub(crate) mod client;
+#[path = "../corpus/targets/decode.rs"]
+pub(crate) mod decode;
+pub(crate) mod gate;
+pub(crate) mod heard;
+pub(crate) mod in_process;
+pub(crate) mod log;
+pub(crate) mod login;
+pub(crate) mod members;
+pub(crate) mod process;
+pub(crate) mod reply;
+pub(crate) mod server;
+mod settings;
+pub(crate) mod upstream;
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub(crate) use gate::Gate;
+pub(crate) use reply::{Ending, Reply};
+pub(crate) use server::Server;
+pub(crate) use upstream::Upstream;
+
+/// Nothing in a test takes longer than this; whatever does has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A chat that is right.
+pub(crate) const CHAT: &str =
+    r#"{"model":"alpha-sonnet-4.5","messages":[{"role":"user","content":"hello"}]}"#;
+/// A video that is right.
+pub(crate) const VIDEO: &str = r#"{"prompt":"a lighthouse","model":"video-a-2","duration":8}"#;
+
+/// One ledger in memory, one in a file: a setting of each.
+pub(crate) const STORES: [&str; 2] = ["store.url = \"memory\"", "store.url = \"sqlite:ledger.db\""];
+
+/// The value of a lock, also after another thread's panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks again and again until it is so, at most [`PATIENCE`].
+pub(crate) fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, is_so);
+}
+
+/// The same, for what may take another time than most.
+pub(crate) fn until_within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    const PAUSE: Duration = Duration::from_millis(5);
+    for _ in 0..patience.as_millis() / PAUSE.as_millis() {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    panic!("not within {patience:?}: {what}");
+}
+
+/// Reads again when a signal came between (a socket with a timeout is not restarted by the kernel),
+/// and leaves a trace of how a connection ended that a failed test shows.
+fn patiently(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                println!("a connection of this test: {error}");
+                return Err(error);
+            }
+            Ok(read) => return Ok(read),
+        }
+    }
+}

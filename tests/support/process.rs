@@ -1,0 +1,193 @@
+//! The real binary, for what only a process has: signals, an environment, standard error, an exit.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::signal;
+use nix::unistd::Pid;
+
+use super::{lock, until, until_within};
+
+pub(crate) use nix::sys::signal::Signal;
+
+/// A machine that does much else starts it within this time.
+const START: Duration = Duration::from_secs(60);
+
+/// A running tollgate.
+pub(crate) struct Process {
+    child: Child,
+    printed: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// A tollgate that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs a command to its end in this folder, with this environment alone.
+pub(crate) fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
+    ended(command(folder, arguments, environment))
+}
+
+fn ended(mut command: Command) -> Ended {
+    let output = command.output().expect("the binary starts");
+    Ended {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// [`run`], by a shell that has run these commands.
+pub(crate) fn run_after(folder: &Path, arguments: &[&str], shell: &str) -> Ended {
+    ended(command_after(folder, arguments, &[], shell))
+}
+
+fn command_after(
+    folder: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    shell: &str,
+) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{shell}; exec \"$0\" \"$@\"")]);
+    command.arg(env!("CARGO_BIN_EXE_tollgate")).args(arguments);
+    command.env_clear().envs(environment.iter().copied());
+    command.current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+fn command(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).env_clear().envs(environment.iter().copied());
+    command.current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+impl Process {
+    /// Starts `tollgate serve` in this folder, with this environment alone.
+    pub(crate) fn start(folder: &Path, environment: &[(&str, &str)]) -> Self {
+        Self::start_with(folder, &[], environment)
+    }
+
+    /// The same with arguments.
+    pub(crate) fn start_with(
+        folder: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        Self::spawn(command(folder, arguments, environment))
+    }
+
+    /// The same, where a file that may not grow is an error to whoever writes, not the end of it.
+    pub(crate) fn start_unharmed(folder: &Path, environment: &[(&str, &str)]) -> Self {
+        Self::start_after(folder, environment, "trap '' XFSZ")
+    }
+
+    /// The same, started by a shell that has run these commands: `ulimit -n 256`.
+    pub(crate) fn start_after(folder: &Path, environment: &[(&str, &str)], shell: &str) -> Self {
+        Self::spawn(command_after(folder, &[], environment, shell))
+    }
+
+    /// Starts this command, which becomes a tollgate.
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let printed = Arc::new(Mutex::new(String::new()));
+        let stdout = follow(child.stdout.take().expect("piped"), &printed);
+        let stderr = follow(child.stderr.take().expect("piped"), &printed);
+        Self { child, printed, readers: vec![stdout, stderr] }
+    }
+
+    /// The address in the first line that begins with this word.
+    pub(crate) fn address(&self, word: &str) -> SocketAddr {
+        let mut found = None;
+        until_within(START, "tollgate says where it listens", || {
+            let printed = self.printed();
+            assert!(!self.has_closed_its_output(), "it ended: {printed}");
+            // A line is whole when the next one has begun.
+            let lines = printed.rsplit_once('\n').map_or("", |(lines, _)| lines);
+            found = lines.lines().find_map(|line| address_in(line, word));
+            found.is_some()
+        });
+        found.expect("until it was found")
+    }
+
+    /// Standard output and standard error so far.
+    pub(crate) fn printed(&self) -> String {
+        lock(&self.printed).clone()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        signal::kill(pid, signal).expect("it runs");
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is ours").is_none()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("tollgate ends", || {
+            status = self.child.try_wait().expect("it is ours");
+            status.is_some()
+        });
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+        status.expect("until it was there")
+    }
+
+    /// Ends it, if it has not ended.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+    }
+
+    fn has_closed_its_output(&self) -> bool {
+        self.readers.iter().all(JoinHandle::is_finished)
+    }
+}
+
+/// Also where a test fails.
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn follow(pipe: impl Read + Send + 'static, printed: &Arc<Mutex<String>>) -> JoinHandle<()> {
+    let printed = Arc::clone(printed);
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            let mut printed = lock(&printed);
+            printed.push_str(&String::from_utf8_lossy(&line));
+            printed.push('\n');
+        }
+    })
+}
+
+fn address_in(line: &str, word: &str) -> Option<SocketAddr> {
+    line.strip_prefix(word)?.trim().strip_prefix("http://")?.parse().ok()
+}
+
+#[test]
+fn the_address_is_read_from_the_line_that_names_it() {
+    let address = address_in("page      http://127.0.0.1:4711", "page");
+    assert_eq!(address, Some(SocketAddr::from(([127, 0, 0, 1], 4711))));
+    assert_eq!(address_in("tollgate 0.1.0 starts", "page"), None);
+}

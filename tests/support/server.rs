@@ -1,0 +1,80 @@
+//! The real binary where it listens, and the make-believe gateway of this process.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tollgate::sandbox::Sandbox;
+
+use super::client::Client;
+use super::process::Process;
+
+/// Free ports, for pages and for operators.
+const PORTS: [(&str, &str); 2] =
+    [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"), ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")];
+
+/// A running tollgate that listens. It is killed with the value.
+pub(crate) struct Server {
+    pub(crate) process: Process,
+    /// Where callers call.
+    pub(crate) address: SocketAddr,
+    /// Where operators look.
+    pub(crate) admin: SocketAddr,
+    /// Where it runs, if nobody else needs to know.
+    _folder: Option<TempDir>,
+}
+
+impl Server {
+    /// One with its own sandbox, in an empty folder, with this environment alone besides free ports.
+    pub(crate) fn sandboxed(environment: &[(&str, &str)]) -> Self {
+        let folder = TempDir::with_prefix("tollgate-server-").expect("a folder");
+        let server = Self::start(folder.path(), &[], environment);
+        Self { _folder: Some(folder), ..server }
+    }
+
+    /// `tollgate` with these arguments in this folder, with this environment alone besides free ports.
+    pub(crate) fn start(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let environment = [&PORTS, environment].concat();
+        let process = Process::start_with(folder, arguments, &environment);
+        let (address, admin) = (process.address("page"), process.address("admin"));
+        Self { process, address, admin, _folder: None }
+    }
+
+    /// Where a browser finds it: `http://127.0.0.1:1234`.
+    pub(crate) fn origin(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+/// Serves this sandbox on a free port of this machine, until the runtime ends.
+pub(crate) fn serve(sandbox: &Sandbox, runtime: &Runtime) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = sandbox.clone();
+    runtime.spawn(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        served.serve(listener, std::future::pending()).await;
+    });
+    address
+}
+
+/// One request, and all that comes until the connection ends, head and body.
+pub(crate) fn exchange(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> String {
+    let closing = [&[("Connection", "close")], headers].concat();
+    let mut client = Client::connect(address, &Default::default());
+    client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    client.send(method, target, &closing, body);
+    let mut answer = Vec::new();
+    client.stream().read_to_end(&mut answer).expect("an answer, and its end");
+    String::from_utf8_lossy(&answer).into_owned()
+}
