@@ -265,7 +265,8 @@ impl Store {
         lock: Option<Lock>,
     ) -> Result<Self, OpenError> {
         let admission = Admission::opened();
-        let writer = Writer::new(books, Access::Write, lock, Arc::clone(&admission.is_full))
+        let access = if lock.is_some() { Access::Write } else { Access::Memory };
+        let writer = Writer::new(books, access, lock, Arc::clone(&admission.is_full))
             .map_err(|error| OpenError::unusable(path, error))?;
         let steps = Steps::Inline(Box::new(Mutex::new(writer)));
         Ok(Self::over(Shared::new(path, clock, steps, admission)))

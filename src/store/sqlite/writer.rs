@@ -41,6 +41,8 @@ pub(super) type Queue = mpsc::Receiver<Box<dyn Step>>;
 pub(super) enum Access {
     Write,
     Read,
+    /// There is no file, and so no disk to wait for.
+    Memory,
 }
 
 pub(super) struct Writer {
@@ -201,7 +203,7 @@ impl Writer {
         }
         self.wait_for_the_disk(batch)?;
         let connection = &self.books.connection;
-        run(connection, if self.access == Access::Write { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
+        run(connection, if self.access == Access::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })?;
         let done = match batch {
             // With nothing beside it, the whole transaction is undone.
             [step] => step.run(&self.books),
@@ -243,6 +245,9 @@ impl Writer {
 
     /// Sets whether the commit waits until the disk has it; that cannot change within a transaction.
     fn wait_for_the_disk(&mut self, batch: &[Box<dyn Step>]) -> Result<(), Fault> {
+        if self.access == Access::Memory {
+            return Ok(());
+        }
         let mut is_full = false;
         for step in batch {
             is_full |= match step.weight() {

@@ -90,7 +90,11 @@ fn step(verb: Verb<'_>) -> Option<(Step, Option<PurchaseId>)> {
         Verb::Sent(id) => Some((Step::Sent, Some(id))),
         Verb::Settle(id, _) => Some((Step::Settle, Some(id))),
         Verb::Took(_) => Some((Step::Took, None)),
-        _ => None,
+        Verb::SettleLater(..)
+        | Verb::Delivered(_)
+        | Verb::Replied(_)
+        | Verb::Unsent(_)
+        | Verb::Other(_) => None,
     }
 }
 
@@ -138,7 +142,11 @@ impl Tap for Disk {
             }
             Verb::Delivered(id) => self.world().lock().books.delivered(id),
             Verb::Replied(place) | Verb::Unsent(place) => self.closes(place),
-            _ => {}
+            Verb::Reserve(_)
+            | Verb::Sent(_)
+            | Verb::Settle(..)
+            | Verb::Took(_)
+            | Verb::Other(_) => {}
         }
         true
     }
