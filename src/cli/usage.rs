@@ -12,7 +12,7 @@ use crate::clock::{self, Date};
 use crate::config::Config;
 use crate::reports::text::{csv, table};
 use crate::reports::usage::{Sum, Usage, day};
-use crate::store::{CallerSpending, Store};
+use crate::store::{Spending, Store};
 
 /// `--by`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -90,7 +90,7 @@ impl By {
         }
     }
 
-    fn key(self, row: &CallerSpending) -> String {
+    fn key(self, row: &Spending) -> String {
         match self {
             Self::Member => row.caller.clone(),
             Self::Model => row.model.clone(),
@@ -130,11 +130,11 @@ pub async fn usage(
     Ok(Exit::Done)
 }
 
-async fn rows(config: &Config, since: Since) -> Result<Vec<CallerSpending>, String> {
+async fn rows(config: &Config, since: Since) -> Result<Vec<Spending>, String> {
     let path = ledger::file(config)?;
     let ledger =
         Store::open_read_only(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
-    let rows = ledger.spending_of_all(since.moment(clock::wall()), usize::MAX).await;
+    let rows = ledger.spending(None, since.moment(clock::wall()), usize::MAX).await;
     rows.map_err(|error| error.to_string())
 }
 

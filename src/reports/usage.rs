@@ -13,7 +13,7 @@ use crate::answer::{self, Answer};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
-use crate::store::{Caller, CallerSpending, Spending};
+use crate::store::{Caller, Spending};
 use crate::validate::{Checked, EverybodyQuery, Shape, SinceQuery, too_many_rows};
 
 /// More are no answer for a page, and memory that one caller can have us fill.
@@ -43,7 +43,7 @@ pub struct Usage {
 
 impl Usage {
     /// Adds up `rows` by `key`.
-    pub fn of(rows: &[CallerSpending], key: impl Fn(&CallerSpending) -> String) -> Self {
+    pub fn of(rows: &[Spending], key: impl Fn(&Spending) -> String) -> Self {
         let mut usage = Self::default();
         for row in rows {
             usage.groups.entry(key(row)).or_default().add(row);
@@ -54,15 +54,15 @@ impl Usage {
 }
 
 impl Sum {
-    fn add(&mut self, row: &CallerSpending) {
-        // The ledger itself counts no further than this.
-        let add = |sum: &mut Usd, more: Usd| {
-            *sum = sum.checked_add(more).unwrap_or(Usd::micros(u64::MAX));
-        };
+    fn add(&mut self, row: &Spending) {
         self.count += row.count;
-        add(&mut self.settled, row.settled);
-        add(&mut self.unknown, row.unknown);
-        add(&mut self.held, row.held);
+        self.settled = plus(self.settled, row.settled);
+        self.unknown = plus(self.unknown, row.unknown);
+        self.held = plus(self.held, row.held);
+    }
+
+    fn spent(&self) -> Usd {
+        plus(plus(self.settled, self.unknown), self.held)
     }
 
     /// The names of its [columns](Self::columns).
@@ -75,12 +75,17 @@ impl Sum {
     }
 }
 
-impl From<&CallerSpending> for Sum {
-    fn from(row: &CallerSpending) -> Self {
+impl From<&Spending> for Sum {
+    fn from(row: &Spending) -> Self {
         let mut sum = Self::default();
         sum.add(row);
         sum
     }
+}
+
+/// The ledger itself counts no further than the largest amount.
+fn plus(sum: Usd, more: Usd) -> Usd {
+    sum.checked_add(more).unwrap_or(Usd::micros(u64::MAX))
 }
 
 /// Returns a UTC day as `2026-11-22`.
@@ -90,18 +95,18 @@ pub fn day(days: u64) -> String {
 }
 
 #[derive(Serialize)]
-struct Own {
+struct Own<'a> {
     since: String,
     total: String,
     total_micros: u64,
-    rows: Vec<OwnRow>,
+    rows: Vec<OwnRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct OwnRow {
+struct OwnRow<'a> {
     day: String,
     service: &'static str,
-    model: String,
+    model: &'a str,
     count: u64,
     spent: String,
     spent_micros: u64,
@@ -152,9 +157,9 @@ impl Reports {
             ));
         }
         let since = beginning(query.get().days);
-        let rows = self.store.spending(caller.to_string(), since).await;
+        let rows = self.store.spending(Some(caller.to_string()), since, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
-        Ok(answer::json(StatusCode::OK, &own(since, rows)))
+        Ok(answer::json(StatusCode::OK, &own(since, &rows)))
     }
 
     /// What everybody spent, by caller, UTC day, service and model.
@@ -165,7 +170,7 @@ impl Reports {
     pub async fn usage_of_all(&self, query: Checked<EverybodyQuery>) -> Result<Answer, Problem> {
         let EverybodyQuery { days, shape } = query.into_inner();
         let since = beginning(days);
-        let rows = self.store.spending_of_all(since, MAX_ROWS + 1).await.map_err(unavailable)?;
+        let rows = self.store.spending(None, since, MAX_ROWS + 1).await.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
             return Err(too_many_rows(MAX_ROWS));
         }
@@ -182,26 +187,30 @@ fn beginning(days: u64) -> Duration {
     Date::on((today + 1).saturating_sub(days)).begins()
 }
 
-fn own(since: Duration, rows: Vec<Spending>) -> Own {
-    let sum = |sum: Usd, row: &Spending| sum.checked_add(row.spent);
-    let total = rows.iter().try_fold(Usd::ZERO, sum).unwrap_or(Usd::micros(u64::MAX));
-    let row = |Spending { day: on, service, model, count, spent }| OwnRow {
-        day: day(on),
-        service: service.name(),
-        model,
-        count,
-        spent: spent.to_string(),
-        spent_micros: spent.as_micros(),
-    };
+fn own(since: Duration, rows: &[Spending]) -> Own<'_> {
+    let mut total = Sum::default();
+    rows.iter().for_each(|row| total.add(row));
     Own {
         since: clock::iso8601(since),
-        total: total.to_string(),
-        total_micros: total.as_micros(),
-        rows: rows.into_iter().map(row).collect(),
+        total: total.spent().to_string(),
+        total_micros: total.spent().as_micros(),
+        rows: rows.iter().map(own_row).collect(),
     }
 }
 
-fn of_all(since: Duration, rows: &[CallerSpending]) -> OfAll<'_> {
+fn own_row(of: &Spending) -> OwnRow<'_> {
+    let spent = Sum::from(of).spent();
+    OwnRow {
+        day: day(of.day),
+        service: of.service.name(),
+        model: &of.model,
+        count: of.count,
+        spent: spent.to_string(),
+        spent_micros: spent.as_micros(),
+    }
+}
+
+fn of_all(since: Duration, rows: &[Spending]) -> OfAll<'_> {
     let mut total = Sum::default();
     rows.iter().for_each(|row| total.add(row));
     OfAll {
@@ -211,7 +220,7 @@ fn of_all(since: Duration, rows: &[CallerSpending]) -> OfAll<'_> {
     }
 }
 
-fn row(of: &CallerSpending) -> Row<'_> {
+fn row(of: &Spending) -> Row<'_> {
     Row {
         caller: &of.caller,
         day: day(of.day),
@@ -235,7 +244,7 @@ impl Figures {
     }
 }
 
-fn download(rows: &[CallerSpending]) -> Answer {
+fn download(rows: &[Spending]) -> Answer {
     let head = ["caller", "day", "service", "model", "count", "settled", "unknown", "held"];
     let rows = rows.iter().map(|row| {
         let [count, settled, unknown, held] = Sum::from(row).columns();
@@ -257,8 +266,8 @@ mod tests {
     use super::*;
     use crate::store::Service;
 
-    fn row(caller: &str, model: &str, day: u64, sum: Sum) -> CallerSpending {
-        CallerSpending {
+    fn row(caller: &str, model: &str, day: u64, sum: Sum) -> Spending {
+        Spending {
             caller: caller.to_owned(),
             day,
             service: Service::Chat,
@@ -287,7 +296,7 @@ mod tests {
             row("b", "m", 1, sum(1, 0, 3_000, 0)),
             row("b", "n", 1, sum(2, 0, 0, 30)),
         ];
-        let by: [fn(&CallerSpending) -> String; 3] =
+        let by: [fn(&Spending) -> String; 3] =
             [|row| row.caller.clone(), |row| row.model.clone(), |row| day(row.day)];
         for (by, groups) in by.into_iter().zip([
             [("a", sum(2, 9, 0, 0)), ("b", sum(3, 0, 3_000, 30))],

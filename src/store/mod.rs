@@ -34,9 +34,8 @@ pub use member::{
     LOOK_EVERY, Member, MemberChange, MemberFault, Own, Role, Session, is_member_name,
 };
 pub use model::{
-    CallerSpending, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, Money,
-    OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State,
-    Twin,
+    Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, Money, OverBudget,
+    PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State, Twin,
 };
 pub use refusals::{Refusals, RefusedAs};
 pub use room::Room;

@@ -349,24 +349,9 @@ pub struct Row {
     pub state: State,
 }
 
-/// What a caller spent on one day on one model.
+/// What a caller spent on one day on one model, by what is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spending {
-    /// The UTC day in which it counts: days since 1970-01-01.
-    pub day: u64,
-    /// What was bought.
-    pub service: Service,
-    /// Of which model.
-    pub model: String,
-    /// How many purchases.
-    pub count: u64,
-    /// Posted, set aside and unknown.
-    pub spent: Usd,
-}
-
-/// What one of all callers spent on one day on one model, by what is known of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallerSpending {
     /// Who, as [`super::Caller`] is written.
     pub caller: String,
     /// The UTC day in which it counts: days since 1970-01-01.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, Limit, Limits, OverBudget, Refused, Reservation, Service};
+use tollgate::store::{Ending, Limit, Limits, OverBudget, Refused, Reservation, Service, Spending};
 
 use crate::desk::*;
 
@@ -205,9 +205,15 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     desk.settle(unknown, Ending::Unknown).await;
     desk.reserve(&of("ann", Service::Chat, "alpha", TOLL)).await.unwrap();
 
-    let rows = bounded(desk.store.spending("ann".to_owned(), since)).await.unwrap();
+    let rows =
+        bounded(desk.store.spending(Some("ann".to_owned()), since, usize::MAX)).await.unwrap();
+    let spent = |row: &Spending| {
+        let sum = row.settled.checked_add(row.unknown).and_then(|sum| sum.checked_add(row.held));
+        sum.expect("small amounts")
+    };
+    assert!(rows.iter().all(|row| row.caller == "ann"));
     let short: Vec<_> =
-        rows.iter().map(|row| (row.service, &*row.model, row.count, row.spent)).collect();
+        rows.iter().map(|row| (row.service, &*row.model, row.count, spent(row))).collect();
     assert_eq!(
         short,
         [
@@ -219,5 +225,7 @@ async fn spending_is_summed_by_day_service_and_model_for_one_caller(desk: Desk) 
     );
     let day = START.as_secs() / DAY.as_secs();
     assert_eq!(rows.iter().map(|row| row.day - day).collect::<Vec<_>>(), [1, 1, 2, 2]);
-    assert!(bounded(desk.store.spending("eve".to_owned(), since)).await.unwrap().is_empty());
+    assert!(
+        bounded(desk.store.spending(Some("eve".to_owned()), since, 9)).await.unwrap().is_empty()
+    );
 }

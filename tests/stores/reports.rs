@@ -1,7 +1,7 @@
 //! What reports of everybody read, alike on every backend.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{CallerSpending, Ending, Job, Reservation, Service};
+use tollgate::store::{Ending, Job, Reservation, Service, Spending};
 
 use crate::desk::*;
 
@@ -11,15 +11,15 @@ fn of(caller: &str, model: &str, toll: u64) -> Reservation {
     Reservation { model: model.into(), ..asked(caller, Usd::mills(toll)) }
 }
 
-fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> CallerSpending {
+fn row(caller: &str, day: u64, model: &str, count: u64, mills: [u64; 3]) -> Spending {
     let [settled, unknown, held] = mills.map(Usd::mills);
     let (caller, model) = (caller.to_owned(), model.to_owned());
-    CallerSpending { caller, day, service: Service::Chat, model, count, settled, unknown, held }
+    Spending { caller, day, service: Service::Chat, model, count, settled, unknown, held }
 }
 
 impl Desk {
-    async fn spending_of_all(&self, since: std::time::Duration) -> Vec<CallerSpending> {
-        bounded(self.store.spending_of_all(since, usize::MAX)).await.expect("added up")
+    async fn spending_of_all(&self, since: std::time::Duration) -> Vec<Spending> {
+        bounded(self.store.spending(None, since, usize::MAX)).await.expect("added up")
     }
 
     async fn end(&self, asked: Reservation, ending: Ending) {
@@ -46,7 +46,7 @@ async fn everybodys_spend_is_grouped_by_caller_day_and_model(desk: Desk) {
         [row("ann", TODAY, "beta", 1, [5, 0, 0]), row("bob", TODAY, "alpha", 1, [4, 0, 0])];
     let [beta, bob] = others;
     assert_eq!(
-        bounded(desk.store.spending_of_all(START, 2)).await.expect("added up"),
+        bounded(desk.store.spending(None, START, 2)).await.expect("added up"),
         [first.clone(), beta.clone()]
     );
     assert_eq!(desk.spending_of_all(START).await, [first, beta, next.clone(), bob]);

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::column;
 use super::handle::Store;
-use crate::store::{CallerSpending, PurchaseId, Row, Spending, Unavailable};
+use crate::store::{PurchaseId, Row, Spending, Unavailable};
 
 /// Reports. They group within the file: a month of chats is read, but not held.
 impl Store {
@@ -42,72 +42,39 @@ impl Store {
         self.report("purchase", read).await
     }
 
-    /// What a caller has spent by UTC day, service and model since a wall-clock time, in this order;
-    /// what was voided counts nothing.
+    /// What `caller`, or everybody, has spent by caller, UTC day, service and model since a wall-clock time,
+    /// in this order, at most `most` rows; what was voided counts nothing.
     ///
     /// # Errors
     /// The store cannot be read.
     pub async fn spending(
         &self,
-        caller: String,
-        since: Duration,
-    ) -> Result<Vec<Spending>, Unavailable> {
-        self.report("spending", move |file| grouped(file, &caller, since)).await
-    }
-
-    /// What everybody has spent by caller, UTC day, service and model since a wall-clock time, in this
-    /// order, at most `most` rows; what was voided counts nothing.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub async fn spending_of_all(
-        &self,
+        caller: Option<String>,
         since: Duration,
         most: usize,
-    ) -> Result<Vec<CallerSpending>, Unavailable> {
-        self.report("spending_of_all", move |file| grouped_by_caller(file, since, most)).await
+    ) -> Result<Vec<Spending>, Unavailable> {
+        self.report("spending", move |file| grouped(file, caller.as_deref(), since, most)).await
     }
 }
 
 fn grouped(
     connection: &Connection,
-    caller: &str,
-    since: Duration,
-) -> rusqlite::Result<Vec<Spending>> {
-    let mut find = connection.prepare(
-        "SELECT day, service, model, count(*), sum(coalesce(cost_micros, toll_micros))
-         FROM purchases WHERE at >= ? AND caller = ? AND state <> 'voided'
-         GROUP BY day, service, model ORDER BY day, service, model",
-    )?;
-    let groups = find.query_map(params![column::nanos(since), caller], |row| {
-        Ok(Spending {
-            day: row.get(0)?,
-            service: column::service(row, 1)?,
-            model: model(row, 2)?,
-            count: row.get(3)?,
-            spent: column::money(row, 4)?,
-        })
-    })?;
-    groups.collect()
-}
-
-fn grouped_by_caller(
-    connection: &Connection,
+    caller: Option<&str>,
     since: Duration,
     most: usize,
-) -> rusqlite::Result<Vec<CallerSpending>> {
+) -> rusqlite::Result<Vec<Spending>> {
     let mut find = connection.prepare(
         "SELECT caller, day, service, model, count(*),
                 coalesce(sum(cost_micros), 0),
                 sum(iif(state = 'unknown', toll_micros, 0)),
                 sum(iif(state IN ('reserved', 'sent'), toll_micros, 0))
-         FROM purchases WHERE at >= ? AND state <> 'voided'
+         FROM purchases WHERE at >= ?1 AND state <> 'voided' AND (?2 IS NULL OR caller = ?2)
          GROUP BY caller, day, service, model ORDER BY caller, day, service, model
-         LIMIT ?",
+         LIMIT ?3",
     )?;
     let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let groups = find.query_map(params![column::nanos(since), most], |row| {
-        Ok(CallerSpending {
+    let groups = find.query_map(params![column::nanos(since), caller, most], |row| {
+        Ok(Spending {
             caller: row.get(0)?,
             day: row.get(1)?,
             service: column::service(row, 2)?,
