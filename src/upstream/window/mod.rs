@@ -101,8 +101,11 @@ impl Window {
         });
         let noted = noted.and_then(usable);
         let told = self.change(|state, now| {
-            let noted = noted.filter(|_| !state.is_of_another);
-            state.told = state.told.or(noted);
+            if state.is_of_another {
+                noted.into_iter().for_each(|former| state.queue.held_before(former));
+            } else {
+                state.told = state.told.or(noted);
+            }
             if state.told.is_none() && !state.is_fixed {
                 // The ledger may have taken longer to open than the first hold.
                 hold(&mut state.queue, now);

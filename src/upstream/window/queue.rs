@@ -138,6 +138,13 @@ impl Queue {
         self.replied.make_contiguous().sort_unstable();
     }
 
+    /// Notes the limit that held before the start, for another account.
+    pub(super) fn held_before(&mut self, limit: Limit) {
+        if !self.is_known {
+            self.former = Some(limit);
+        }
+    }
+
     /// Polls and purchases wait until then, or until the limit is [`set`](Self::set_limit).
     pub(super) fn hold(&mut self, polls: Instant, purchases: Instant) {
         self.held_until = Some((polls, purchases));

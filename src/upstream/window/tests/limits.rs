@@ -188,6 +188,26 @@ async fn limit_question_leaves_at_once_when_keys_change_under_load() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn limit_question_leaves_at_once_when_a_start_under_load_is_for_a_new_account() {
+    let gateway = Gateway::new(|_| Ok(reply()));
+    let log = memory();
+    let begin = || Window::new(log.clone(), config::Window::Auto, CancellationToken::new());
+    let earlier = begin();
+    earlier.set_limit(billing(1_000, 60));
+    for _ in 0..100 {
+        gateway.ask(&earlier, chat("a")).await.unwrap();
+    }
+    let window = begin();
+    window.forget_limit();
+    window.restore().await;
+    assert_eq!(window.free(), 0);
+    let start = clock::now();
+    let question = Attempt { ask: Ask::free(What::Billing).patient(), ..chat("") };
+    gateway.ask(&window, question).await.unwrap();
+    assert_eq!(clock::now(), start);
+}
+
+#[tokio::test(start_paused = true)]
 async fn start_for_new_account_passes_over_stored_limit() {
     let log = memory();
     let begin = || Window::new(log.clone(), config::Window::Auto, CancellationToken::new());
