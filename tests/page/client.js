@@ -71,7 +71,7 @@ async (modules) => {
     let answer = null;
     let error = null;
     try {
-      const late = new Promise((_, fail) => { setTimeout(() => fail(new Error('it takes too long')), 8_000); });
+      const late = new Promise((_, fail) => { setTimeout(() => fail(new Error('it takes too long')), 30_000); });
       answer = await Promise.race([errand(wrap(createClient({ fetch, ...options }))), late]);
     } catch (thrown) {
       error = thrown;
