@@ -78,6 +78,10 @@ impl Admission {
         self.state.get().cloned().unwrap_or_else(starting)
     }
 
+    pub(super) fn is_starting(&self) -> bool {
+        self.state.get().is_none()
+    }
+
     pub(super) fn admit(&self) {
         // Where it could not be opened, that stays so.
         let _ = self.state.set(Ok(()));
