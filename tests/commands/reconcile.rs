@@ -307,6 +307,32 @@ fn a_start_holds_no_copy_of_the_ledger_however_much_was_sold() {
 }
 
 #[test]
+fn drift_of_a_restored_backup_is_shown_after_the_next_start() {
+    let desk = Desk::open();
+    let server = desk.serve();
+    until("it notes a checkpoint", || desk.checked().is_some());
+    let backup = desk.folder.path().join("backup.db");
+    let copied = format!("VACUUM INTO '{}'", backup.display());
+    Connection::open(desk.path()).unwrap().execute_batch(&copied).unwrap();
+    let body = r#"{"model":"video-a-2","prompt":"a lighthouse","duration":8}"#;
+    let answer = post(server.address, "/api/v1/video", "X-Of: test", body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(server);
+    for ending in ["", "-wal", "-shm"] {
+        fs::remove_file(desk.folder.path().join(format!("tollgate.db{ending}"))).unwrap();
+    }
+    fs::copy(&backup, desk.path()).unwrap();
+    let server = desk.serve();
+    until("it has heard from the gateway", || {
+        server.process.printed().contains("purchases may be missing since the last checkpoint")
+    });
+    let out = desk.done(&["reconcile"]);
+    assert!(out.contains("drift      the gateway took $3.00 more than is booked here"), "{out}");
+    let out = desk.done(&["reconcile"]);
+    assert!(out.contains("drift      none"), "it was said once: {out}");
+}
+
+#[test]
 fn a_gateway_that_does_not_answer_changes_nothing() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);

@@ -147,6 +147,11 @@ impl Store {
         Arc::clone(&self.shared.name)
     }
 
+    /// Whether it may lack purchases, as a backup does: found when it was opened.
+    pub fn may_lack_purchases(&self) -> bool {
+        self.shared.identity.as_ref().is_some_and(|(identity, _)| identity.forgets)
+    }
+
     /// Where the server that has this store now is asked by operators, whichever process it is.
     pub fn served_by(&self) -> Option<Holder> {
         lock::served_by(&self.shared.path)
