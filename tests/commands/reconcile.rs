@@ -119,6 +119,26 @@ fn reconcile_tells_while_purchases_are_under_way() {
 }
 
 #[test]
+fn a_report_does_not_contradict_itself() {
+    let desk = Desk::with_ledger();
+    let out = desk.done(&["reconcile", "--dry-run"]);
+    assert!(!out.contains("this is the first checkpoint"), "a dry run notes none: {out}");
+    desk.checkpoint(60 * MINUTE);
+    for _ in 0..4 {
+        desk.enter(CHAT, "192.0.2.1", None, MINUTE);
+        desk.charge_chat();
+    }
+    let out = desk.done(&["reconcile"]);
+    for line in [
+        "unknown    none",
+        "here       $0.00 charged since then, $0.012 unknown or under way",
+        "drift      none beyond what is unknown or under way here",
+    ] {
+        assert!(out.lines().any(|found| found == line), "{line}: {out}");
+    }
+}
+
+#[test]
 fn refunded_video_hides_no_charge() {
     let desk = Desk::with_ledger();
     // The first was charged $3 before the checkpoint, or after it. Its job failed, and it was refunded.
