@@ -154,6 +154,30 @@ fn a_live_gateway_whose_videos_nobody_could_fetch_here_is_warned_of() {
 }
 
 #[test]
+fn a_mistake_of_spelling_is_answered_with_the_spelling_that_is_right() {
+    let key = SECRET.to_owned();
+    for (file, variables, says) in [
+        ("limits.concurrent = 1.5\n", None, "a whole number, not a number with a point\n"),
+        ("budget.total = 1.5\n", None, "a number with a point"),
+        ("", Some(("GATEWAY_API_KEY", format!("\"{key}\""))), "leave out the quotes"),
+        ("", Some(("GATEWAY_API_KEY", format!("{key} # mine"))), "and the comment after it"),
+        ("", Some(("TOLLGATE_SERVER__HOSTS", "[a.example]".to_owned())), "in .env, single quotes"),
+    ] {
+        let folder = folder(file);
+        let variables: Vec<_> =
+            variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let ended = run(folder.path(), &["check"], &variables);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(says) && !ended.stderr.contains(SECRET), "{ended:?}");
+        assert!(!ended.stderr.contains("whole number, not a number with a point (quote it)"));
+    }
+    let folder = folder("");
+    fs::write(folder.path().join(".env"), "TOLLGATE_PAGE__TITLE=my title\n").unwrap();
+    let ended = run(folder.path(), &["check"], &[]);
+    assert!(ended.stderr.contains(".env:1: expected NAME=value, or NAME='value'"), "{ended:?}");
+}
+
+#[test]
 fn check_says_that_the_ledger_is_damaged_and_what_helps() {
     let folder = folder("store.url = \"sqlite:ledger.db\"\n");
     let path = folder.path().join("ledger.db");
