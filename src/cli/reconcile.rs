@@ -154,7 +154,10 @@ fn by_id(evidence: &[Evidence]) -> HashMap<PurchaseId, &Row> {
 }
 
 fn first(evidence: &[Evidence], out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "nothing to compare with yet: outcomes can be told from the first checkpoint on")?;
+    writeln!(
+        out,
+        "nothing to compare with yet: outcomes can be told from the first checkpoint on"
+    )?;
     match evidence.len() {
         0 => Ok(()),
         unknown => writeln!(
