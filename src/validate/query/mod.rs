@@ -1,0 +1,324 @@
+//! The gate that every query passes, the twin of [`super::json`]: names and values are decoded once, a
+//! name that is not asked for is a fault, and so is one that is there twice. Every query is given without
+//! its `?`; its refusals are 422 `invalid_request` with every fault, and their pointers name the parameters.
+
+use url::form_urlencoded;
+
+use super::Checked;
+use super::rule::{Faults, shown};
+use crate::problem::{Fault, Problem};
+
+/// A value at fault: the fault's stable name, and what was expected.
+struct Wrong {
+    code: &'static str,
+    detail: String,
+}
+
+impl Wrong {
+    fn new(code: &'static str, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+}
+
+struct Params<'q> {
+    /// Name and value as they were sent.
+    pairs: Vec<(&'q str, &'q str)>,
+    known: Vec<&'static str>,
+    faults: Faults,
+}
+
+impl<'q> Params<'q> {
+    fn read(query: Option<&'q str>) -> Self {
+        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
+        Self { pairs, known: Vec::new(), faults: Faults::default() }
+    }
+
+    /// Returns the values of a parameter as they were sent.
+    fn all(&mut self, name: &'static str) -> Vec<&'q str> {
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
+        let named = |pair: &&(&str, _)| decoded(pair.0).as_deref() == Some(name.as_bytes());
+        self.pairs.iter().filter(named).map(|(_, value)| *value).collect()
+    }
+
+    /// Returns the one value of a parameter, as `judge` reads it.
+    fn one<T>(
+        &mut self,
+        name: &'static str,
+        judge: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        match self.all(name)[..] {
+            [] => None,
+            [value] => self.accept(name, judge(value)),
+            ref several => {
+                let detail = format!("expected one {name}, not {}", several.len());
+                self.accept(name, Err(Wrong::new("duplicate", detail)))
+            }
+        }
+    }
+
+    /// Returns what was read of a parameter, or lists the fault.
+    fn accept<T>(&mut self, name: &str, read: Result<T, Wrong>) -> Option<T> {
+        let fault =
+            |Wrong { code, detail }| self.faults.push(format_args!("/{name}"), code, detail);
+        read.map_err(fault).ok()
+    }
+
+    /// Lists every parameter that was not asked for, and ends the reading.
+    fn finish(mut self) -> Result<(), Problem> {
+        for (name, _) in &self.pairs {
+            if decoded(name).is_some_and(|name| self.known.iter().any(|it| it.as_bytes() == name)) {
+                continue;
+            }
+            let name = shown(name);
+            let expected = if self.known.is_empty() {
+                "this endpoint takes no query".to_owned()
+            } else {
+                format!("there is no parameter `{name}`; known: {}", self.known.join(", "))
+            };
+            let place = name.replace('~', "~0").replace('/', "~1");
+            self.faults.push(format_args!("/{place}"), "unknown_parameter", expected);
+        }
+        self.finish_leniently()
+    }
+
+    /// Ends the reading; parameters that were not asked for are passed over.
+    fn finish_leniently(self) -> Result<(), Problem> {
+        if self.faults.is_empty() { Ok(()) } else { Err(self.faults.into_problem()) }
+    }
+}
+
+/// Sees that there is no query: none would be passed on.
+pub fn no_query(query: Option<&str>) -> Result<(), Problem> {
+    Params::read(query).finish()
+}
+
+/// `text` with its percent-encoding and its `+` undone as forms write them; `None` where a `%` is not
+/// followed by two hexadecimal digits, which readers make different things of.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    let digit = |bytes: &mut std::str::Bytes<'_>| {
+        let digit = char::from(bytes.next()?).to_digit(16)?;
+        u8::try_from(digit).ok()
+    };
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => digit(&mut bytes)? << 4 | digit(&mut bytes)?,
+            b'+' => b' ',
+            _ => byte,
+        });
+    }
+    Some(decoded)
+}
+
+/// The longest identifier, in bytes.
+///
+/// Guess: the contract does not show the identifiers' form (2.5). Whatever is visible ASCII and not
+/// longer than this is taken, as an identifier that we refuse is a paid video that nobody can fetch.
+const MAX_REQUEST_ID: usize = 128;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusQuery {
+    /// Percent-decoded: 1 to 128 characters of visible ASCII.
+    pub request_id: Box<str>,
+}
+
+impl StatusQuery {
+    /// The query as it is sent: `request_id=…`, encoded anew, so that nothing in the identifier can
+    /// add a parameter or end the query.
+    pub fn encoded(&self) -> String {
+        form_urlencoded::Serializer::new(String::new())
+            .append_pair("request_id", &self.request_id)
+            .finish()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobIds {
+    /// Their identifiers, each as in [`StatusQuery`], each once; none where none is named.
+    pub request_ids: Vec<Box<str>>,
+}
+
+/// The most jobs that one question may be about.
+pub const MOST_JOBS: usize = 50;
+
+const NAME: &str = "request_id";
+
+pub fn status(query: Option<&str>) -> Result<Checked<StatusQuery>, Problem> {
+    let mut params = Params::read(query);
+    if params.all(NAME).is_empty() {
+        let detail = "required: the request_id that the video request was answered with";
+        params.accept(NAME, Err::<(), _>(Wrong::new("required", detail)));
+    }
+    let request_id = params.one(NAME, identifier);
+    params.finish()?;
+    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
+}
+
+/// An identifier that is one segment of a path.
+pub fn request_id(segment: &str) -> Result<Checked<StatusQuery>, Problem> {
+    let mut params = Params::read(None);
+    // In a path, a plus is a plus.
+    let request_id = params.accept(NAME, identifier(&segment.replace('+', "%2B")));
+    params.finish()?;
+    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
+}
+
+/// A query that names any number of jobs, up to [`MOST_JOBS`].
+pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
+    let mut params = Params::read(query);
+    let mut request_ids: Vec<Box<str>> = Vec::new();
+    for value in params.all(NAME) {
+        match params.accept(NAME, identifier(value)) {
+            Some(id) if !request_ids.contains(&id) => request_ids.push(id),
+            Some(_) | None => {}
+        }
+        if request_ids.len() > MOST_JOBS {
+            let detail = format!("expected at most {MOST_JOBS} jobs");
+            params.accept(NAME, Err::<(), _>(Wrong::new("too_many", detail)));
+            break;
+        }
+    }
+    params.finish()?;
+    Ok(Checked(JobIds { request_ids }))
+}
+
+fn identifier(value: &str) -> Result<Box<str>, Wrong> {
+    let id = decoded(value).ok_or_else(|| {
+        Wrong::new("bad_encoding", "expected two hexadecimal digits after each %")
+    })?;
+    match id.len() {
+        0 => Err(Wrong::new(
+            "empty",
+            format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty"),
+        )),
+        1..=MAX_REQUEST_ID => {
+            let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
+            let id = visible.flatten().map(String::into_boxed_str);
+            id.ok_or_else(|| Wrong::new("bad_character", "expected visible ASCII characters only"))
+        }
+        length => {
+            let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {length}");
+            Err(Wrong::new("too_long", detail))
+        }
+    }
+}
+
+/// How many days are shown where the query does not say.
+const DEFAULT_DAYS: u64 = 7;
+/// A caller sees no more days than a month has, an admin no more than a year has.
+const MONTH: u64 = 31;
+const YEAR: u64 = 366;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SinceQuery {
+    /// UTC days, today included: 1 to 31.
+    pub days: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EverybodyQuery {
+    /// UTC days, today included: 1 to 366.
+    pub days: u64,
+    pub shape: Shape,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    #[default]
+    Json,
+    /// Comma-separated values with a header, to be kept as a file.
+    Csv,
+}
+
+/// The query of `GET /bff/usage`: `since=7d`.
+pub fn since(query: Option<&str>) -> Result<Checked<SinceQuery>, Problem> {
+    let mut params = Params::read(query);
+    let days = params.one("since", |value| days(value, MONTH));
+    params.finish()?;
+    Ok(Checked(SinceQuery { days: days.unwrap_or(DEFAULT_DAYS) }))
+}
+
+/// The query of `GET /bff/admin/usage`: `since=30d&format=csv`.
+pub fn everybody(query: Option<&str>) -> Result<Checked<EverybodyQuery>, Problem> {
+    let mut params = Params::read(query);
+    let days = params.one("since", |value| days(value, YEAR));
+    let shape = params.one("format", |value| match value {
+        "json" => Ok(Shape::Json),
+        "csv" => Ok(Shape::Csv),
+        _ => Err(Wrong::new("bad_format", "expected json or csv")),
+    });
+    params.finish()?;
+    let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
+    Ok(Checked(EverybodyQuery { days, shape }))
+}
+
+fn days(value: &str, most: u64) -> Result<u64, Wrong> {
+    let digits = value.strip_suffix('d').unwrap_or_default();
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let days = digits.parse().ok().filter(|days| plain && (1..=most).contains(days));
+    days.ok_or_else(|| {
+        Wrong::new("bad_period", format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d"))
+    })
+}
+
+/// 422 for a query that more rows answer than are told at once.
+pub fn too_many_rows(most: usize) -> Problem {
+    Problem::invalid(vec![Fault {
+        pointer: "/since".to_owned(),
+        code: "too_many_rows",
+        detail: format!(
+            "there are more than {most} rows; ask for fewer days, or run `tollgate usage` beside the \
+             ledger"
+        ),
+    }])
+}
+
+/// How many come where nothing is said, as OpenAI does.
+const DEFAULT_PAGE: usize = 20;
+const MAX_PAGE: usize = 100;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub limit: usize,
+    /// Those that come after this one.
+    pub after: Option<String>,
+    /// Oldest first.
+    pub is_ascending: bool,
+}
+
+/// The query of `GET /v1/videos`; unknown parameters are passed over, and the last of several counts.
+pub fn page(query: Option<&str>) -> Result<Checked<Page>, Problem> {
+    let mut params = Params::read(query);
+    let mut last = |name| params.all(name).last().map(|value| text(value));
+    let (limit, after, order) = (last("limit"), last("after"), last("order"));
+    let limit = limit.map_or(Ok(DEFAULT_PAGE), |limit| {
+        let limit = limit.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+        let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
+        limit.ok_or(Wrong::new("bad_parameter", detail))
+    });
+    let is_ascending = match order.as_deref() {
+        None | Some("desc") => Ok(false),
+        Some("asc") => Ok(true),
+        Some(order) => {
+            let detail = format!("expected asc or desc, not `{}`", shown(order));
+            Err(Wrong::new("bad_parameter", detail))
+        }
+    };
+    let limit = params.accept("limit", limit).unwrap_or_default();
+    let is_ascending = params.accept("order", is_ascending).unwrap_or_default();
+    params.finish_leniently()?;
+    Ok(Checked(Page { limit, after, is_ascending }))
+}
+
+/// The value as readers that are not strict decode it.
+fn text(value: &str) -> String {
+    let decoded = decoded(value).unwrap_or_else(|| value.as_bytes().to_vec());
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+#[cfg(test)]
+mod tests;
