@@ -13,7 +13,6 @@ use crate::problem::{FORBIDDEN, Problem};
 
 const MEANT: &str = "x-tollgate";
 
-/// How a request came to us, as far as a cookie's safety goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// A trusted proxy says that the client speaks https.

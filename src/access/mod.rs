@@ -37,7 +37,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
     pub role: Role,
-    /// Its own budget, besides those of the settings.
     pub own: Own,
     /// Cancelled once the credentials are revoked, logged out or expired: open streams end with it.
     pub ended: Option<CancellationToken>,
@@ -82,7 +81,6 @@ pub enum Shown<'a> {
     Garbled,
 }
 
-/// Prints only the credential's kind.
 impl fmt::Debug for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -133,7 +131,6 @@ impl Access {
         &self.door
     }
 
-    /// Whether callers are known by an address alone, whatever they show.
     pub fn is_open(&self) -> bool {
         matches!(self.door, Door::Open)
     }
@@ -191,7 +188,6 @@ impl Access {
         self.roll()?.log_out(value).await.map_err(|_unavailable| no_list())
     }
 
-    /// Reads the list of members for the first time, where members may call.
     pub async fn open(&self) -> Result<(), SecretFault> {
         match &self.door {
             Door::Open | Door::Jwt(_) => Ok(()),
@@ -206,7 +202,6 @@ impl Access {
         }
     }
 
-    /// Looks for changes for as long as it is polled.
     pub async fn follow(&self) {
         match &self.door {
             Door::Open => {}
@@ -235,7 +230,6 @@ impl Access {
         matches!(self.door, Door::Members(_))
     }
 
-    /// Refuses with 404 where nobody can sign in.
     pub fn logins(&self) -> Result<(), Problem> {
         self.roll().map(|_| ())
     }
@@ -270,14 +264,13 @@ impl Access {
                 self.failures.note(address, now).err()
             }
         };
-        self.metrics.credentials_failed();
+        self.metrics.credentials_failed.inc();
         let too_many = "too many credentials from this address were wrong";
         let limited = retry_after.map(|after| rate_limited(too_many, after));
         limited.unwrap_or_else(|| Problem::new(&INVALID_CREDENTIALS))
     }
 }
 
-/// Shows no credentials and no members.
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Access")

@@ -25,7 +25,6 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Derives the keys; the same material gives the same ones.
     pub fn new(material: &[u8]) -> Self {
         let derive = |context| Zeroizing::new(blake3::derive_key(context, material));
         Self {
@@ -40,10 +39,6 @@ impl Secret {
         self.print
     }
 
-    /// One that ends with the process.
-    ///
-    /// # Errors
-    /// The system has no random numbers.
     pub fn random() -> io::Result<Self> {
         Ok(Self::new(random()?.as_bytes()))
     }
@@ -55,7 +50,6 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A member's token, shown once to whoever it is made for.
 pub struct Token(Zeroizing<String>);
 
 impl Token {
@@ -75,24 +69,17 @@ impl fmt::Debug for Token {
 }
 
 /// A new token: `tg_` and 256 random bits.
-///
-/// # Errors
-/// The system has no random numbers.
 pub fn mint() -> io::Result<Token> {
     Ok(Token(Zeroizing::new(format!("{TOKEN_PREFIX}{}", &**random()?))))
 }
 
 /// 256 random bits as text of 43 visible characters: a cookie's value, or a secret's material.
-///
-/// # Errors
-/// The system has no random numbers.
 pub fn random() -> io::Result<Zeroizing<String>> {
     let mut bytes = Zeroizing::new([0; RANDOM]);
     getrandom::fill(&mut *bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Zeroizing::new(URL_SAFE_NO_PAD.encode(*bytes)))
 }
 
-/// What the ledger keeps of a token.
 pub fn hash(secret: &Secret, token: &str) -> Identity {
     keyed(&secret.tokens, token)
 }

@@ -13,7 +13,7 @@ use super::raw::Value;
 use super::read::{Parsed, Section};
 use super::{
     Access, Admin, ClaimName, Gateway, Jobs, Jwks, Jwt, Key, Limits, Log, LogFormat, Mode, Page,
-    Passthrough, Purchase, Sandbox, Server, Spend, Store, Target, Window, origin, value,
+    Passthrough, Purchase, Sandbox, Server, Spend, Store, Target, Window, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
@@ -36,7 +36,7 @@ pub(super) fn server(section: &mut Section<'_>) -> Server {
     let tenth = max_connections.div_ceil(10);
     let server = Server {
         listen,
-        hosts: section.list("hosts", origin::host, Vec::new()),
+        hosts: section.list("hosts", value::host, Vec::new()),
         trusted_proxies: section.list("trusted_proxies", value::network, Vec::new()),
         max_connections,
         max_connections_per_address: section.number(
@@ -100,7 +100,7 @@ pub(super) fn gateway(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>
 
 fn target(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Target {
     let written = section.has("base_url");
-    let base_url = section.optional("base_url", origin::base_url);
+    let base_url = section.optional("base_url", value::base_url);
     match (written, keys) {
         (true, None) => {
             let text = "expected a key with it, in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE; for the \
@@ -121,7 +121,6 @@ fn target(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Target 
     Target::Sandbox
 }
 
-/// `"auto"`, or a table.
 fn window(section: &mut Section<'_>) -> Window {
     let table = section.peek("window").is_some_and(|node| match &node.value {
         Value::Table(_) => true,
@@ -150,8 +149,8 @@ fn chat_field(text: &str) -> Parsed<String> {
 fn passthrough(section: &mut Section<'_>) -> Vec<Passthrough> {
     let mut seen: Vec<(http::Method, String)> = Vec::new();
     section.rows("passthrough", |row| {
-        let method = row.required("method", origin::method);
-        let path = row.required("path", origin::endpoint);
+        let method = row.required("method", value::method);
+        let path = row.required("path", value::endpoint);
         let toll = row.required("toll", value::money);
         let (method, path, toll) = (method?, path?, toll?);
         if method == http::Method::GET && toll != Usd::ZERO {
@@ -195,7 +194,7 @@ pub(super) fn access(section: &mut Section<'_>, folder: &Path) -> Access {
     const MODES: &[(&str, &str)] = &[("open", "open"), ("members", "members"), ("jwt", "jwt")];
     let expected = "expected \"open\", \"members\" or \"jwt\"";
     let mode = section.word("mode", MODES, expected, "open");
-    let allowed_origins = section.list("allowed_origins", origin::origin, Vec::new());
+    let allowed_origins = section.list("allowed_origins", value::origin, Vec::new());
     let written = section.has("jwt");
     let jwt = section.table("jwt", |section| jwt(section, folder)).flatten();
     let mode = match (mode, written) {
@@ -230,7 +229,7 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<Jwt> {
 
 fn jwks(text: &str) -> Parsed<Jwks> {
     if text.contains("://") {
-        return origin::key_set(text).map(Jwks::Address);
+        return value::key_set(text).map(Jwks::Address);
     }
     value::line(text).map(|file| Jwks::File(file.into()))
 }
@@ -325,11 +324,10 @@ pub(super) fn page(section: &mut Section<'_>, folder: &Path) -> Page {
         dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
         fallback: Some(fallback).filter(|file| !file.is_empty()),
         title: section.text("title", value::line, "tollgate".to_owned()),
-        media_origins: section.list("media_origins", origin::web_origin, Vec::new()),
+        media_origins: section.list("media_origins", value::web_origin, Vec::new()),
     }
 }
 
-/// The name of a file inside a folder, or nothing.
 fn file_name(text: &str) -> Parsed<String> {
     let inside = |part: Component<'_>| matches!(part, Component::Normal(_));
     if PathBuf::from(text).components().all(inside) && !text.chars().any(char::is_control) {

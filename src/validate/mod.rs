@@ -137,7 +137,6 @@ pub fn passthrough(
     }))
 }
 
-/// An object whose keys mean nothing here; they are read for their faults.
 #[derive(Default)]
 struct Whatever<'de>(Unknown<'de>);
 

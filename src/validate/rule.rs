@@ -13,11 +13,9 @@ pub(super) const MAX_FAULTS: usize = 64;
 pub(super) struct Rule<T> {
     pub(super) pointer: &'static str,
     pub(super) code: &'static str,
-    /// `None` when the rule holds; otherwise what the caller is told.
     pub(super) broken: fn(&T) -> Option<String>,
 }
 
-/// The faults of one payload, so that the caller mends it in one round.
 #[derive(Default)]
 pub(super) struct Faults {
     listed: Vec<Fault>,
@@ -57,7 +55,6 @@ impl Faults {
         }
     }
 
-    /// Lists the faults of a part that lies at the pointer `at`.
     pub(super) fn append_at(&mut self, at: &impl Display, part: Self) {
         for fault in part.listed {
             self.push(format_args!("{at}{}", fault.pointer), fault.code, fault.detail);
@@ -69,12 +66,10 @@ impl Faults {
         self.listed.is_empty()
     }
 
-    /// Whether faults were left out already, so that nobody needs to look for more.
     pub(super) fn is_overfull(&self) -> bool {
         self.more
     }
 
-    /// The refusal; where faults were left out, its last one says so.
     pub(super) fn into_problem(mut self) -> Problem {
         if self.more {
             self.listed.push(Fault {
@@ -87,7 +82,6 @@ impl Faults {
     }
 }
 
-/// The most fields that are named.
 pub(super) const MAX_IGNORED: usize = 32;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,7 +197,6 @@ fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<
     (distance <= (name.chars().count() / 3).clamp(1, 4)).then_some(name)
 }
 
-/// `a`, `a and b`, `a, b and c`.
 fn listed<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -> String {
     let names: Vec<_> = names.into_iter().collect();
     match names.split_last() {
@@ -212,7 +205,6 @@ fn listed<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -> String {
     }
 }
 
-/// Why `id` is no model of this kind, where `known` are.
 pub(super) fn unknown_model<'k>(
     kind: &str,
     id: &str,

@@ -28,7 +28,6 @@ use key_set::{Found, KeySet, algorithm};
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 const MAX_REMEMBERED: u64 = 10_000;
 
-/// Checks tokens. Clones share keys and memory.
 #[derive(Clone)]
 pub struct Jwt {
     rules: Arc<config::Jwt>,
@@ -74,7 +73,6 @@ impl Jwt {
         }
     }
 
-    /// Keeps the keys fresh for as long as anybody checks tokens with them.
     pub fn keep(&self) -> impl Future<Output = ()> + Send + 'static {
         self.keys.keep()
     }

@@ -33,7 +33,6 @@ pub struct Roll {
     turn: Mutex<()>,
 }
 
-/// The list, and when the store last said that it holds.
 struct Latest {
     known: Arc<Known>,
     refreshed_at: Instant,
@@ -45,7 +44,6 @@ struct Known {
     logins: HashMap<Identity, Login>,
 }
 
-/// A member whose token is good.
 struct Entry {
     member: Member,
     ended: CancellationToken,
@@ -66,7 +64,6 @@ pub struct Opened {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub members: usize,
-    /// Those of them with the role.
     pub admins: usize,
 }
 
@@ -92,10 +89,6 @@ impl Roll {
         }
     }
 
-    /// Reads the list for the first time. Where that fails, nobody is let in until it can be read.
-    ///
-    /// # Errors
-    /// The tokens were made with another secret.
     pub(super) async fn open(&self) -> Result<(), SecretFault> {
         recognise(&self.store, &self.secret).await?;
         self.look().await;
@@ -170,7 +163,6 @@ impl Roll {
         (!latest.as_ref().is_some_and(is_unknown)).then_some(id)
     }
 
-    /// How many may call; `None` while the list cannot be read.
     pub fn count(&self) -> Option<Count> {
         let known = self.known().ok()?;
         Some(Count::of(known.tokens.values().map(|entry| &entry.member)))
@@ -184,7 +176,6 @@ impl Roll {
         known.ok_or(Denied::Unavailable { retry_after: TRY_AGAIN })
     }
 
-    /// Reads the list if it is another one.
     pub(super) async fn look(&self) {
         let _turn = self.turn.lock().await;
         let old = self.latest.load_full();
@@ -268,10 +259,8 @@ impl Known {
     }
 }
 
-/// Why a secret is not the one that is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretFault {
-    /// There is another one.
     #[error(
         "the secret is not the one that the members' tokens in this ledger were made with, and none of \
          them would hold: set TOLLGATE_SECRET, or put the file tollgate.secret back, as they were; or \
@@ -279,7 +268,6 @@ pub enum SecretFault {
          `tollgate member rotate NAME --new-secret`"
     )]
     Another,
-    /// There is none any more.
     #[error(
         "the secret that the members' tokens in this ledger were made with is gone, and none of them \
          would hold: set TOLLGATE_SECRET, or put the file tollgate.secret back beside the ledger; or \

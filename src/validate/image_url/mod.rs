@@ -102,7 +102,6 @@ const CLOSED_NAMES: &[&str] = &[
     "onion", "alt", "test", "invalid", "arpa", "metadata.tencentyun.com",
 ];
 
-/// Whether the public internet can reach `host`; otherwise what is expected instead.
 fn public(host: &Host<&str>) -> Result<(), String> {
     match host {
         Host::Domain(name) => public_name(name),

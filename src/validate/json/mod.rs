@@ -23,15 +23,12 @@ pub(super) const MAX_DEPTH: u8 = 32;
 /// The most names that [`Unknown`] remembers for its faults; one more than is ever listed.
 const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 
-/// An object that knows what each of its keys means.
 pub(super) trait Members<'de> {
     const EXPECTED: &'static str = "an object";
 
-    /// Takes one key and its value: hands `entry` to one of its verbs.
     fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error>;
 }
 
-/// Reads `payload`, which has to be one JSON object, into `object`.
 pub(super) fn object<'de>(
     payload: &'de [u8],
     object: &mut impl Members<'de>,
@@ -64,7 +61,6 @@ fn members<'de, A: MapAccess<'de>>(
     Ok(())
 }
 
-/// A key whose value has not been read yet.
 pub(super) struct Entry<'m, 'de, A> {
     name: Cow<'de, str>,
     map: &'m mut A,
@@ -76,7 +72,6 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         &self.name
     }
 
-    /// Reads the value into the field that the key names.
     pub(super) fn fill<T: Shape<'de>>(self, field: &mut Field<T>) -> Result<(), A::Error> {
         if !field.is_absent() {
             return Err(twice(&self.name));
@@ -99,7 +94,6 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         Ok(())
     }
 
-    /// Skips the value of a key that means nothing here.
     pub(super) fn refuse(self, unknown: &mut Unknown<'de>) -> Result<(), A::Error> {
         if unknown.first.len() < MAX_UNKNOWN {
             unknown.first.push(self.name.clone());
@@ -120,7 +114,6 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     }
 }
 
-/// The keys of an object that mean nothing in it.
 #[derive(Default)]
 pub(super) struct Unknown<'de> {
     names: HashSet<Cow<'de, str>>,
@@ -203,7 +196,6 @@ pub(super) trait Shape<'de>: Sized {
         Ok(None)
     }
 
-    /// From an object that is the `depth`th container from outside.
     fn members<A: MapAccess<'de>>(mut map: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let mut names = HashSet::new();
         while let Some(Name(name)) = map.next_key()? {
@@ -286,12 +278,10 @@ impl<T> Field<T> {
         }
     }
 
-    /// What to tell the caller when the field is not there and has to be: what it is for.
     pub(super) fn missing(&self, purpose: &str) -> Option<String> {
         self.is_absent().then(|| format!("required: {purpose}"))
     }
 
-    /// What to tell the caller when the field's value is of the wrong type.
     pub(super) fn mistyped<'de>(&self) -> Option<String>
     where
         T: Shape<'de>,
@@ -303,7 +293,6 @@ impl<T> Field<T> {
     }
 }
 
-/// Reads the next value, of whatever type, into a `Field<T>`.
 pub(super) struct Value<T> {
     within: u8,
     shape: PhantomData<fn() -> T>,

@@ -18,14 +18,12 @@ use crate::validate::{ChatRules, Checked, Order};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatOrder {
     pub order: Checked<Order>,
-    /// Whether the answer is to come as events.
     pub is_stream: bool,
     /// Whether usage is to come as an event of its own.
     pub wants_usage: bool,
     pub ignored: Ignored,
 }
 
-/// Reads and judges the body of a chat in OpenAI's dialect, by the rules of [`chat`](super::super::chat).
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
     let mut draft = Draft {
         chat: native::Draft::new(rules),
@@ -165,7 +163,6 @@ impl<'a> Members<'a> for StreamOptions<'a> {
     }
 }
 
-/// A list without elements: a value that asks for no tool.
 struct EmptyList;
 
 impl<'a> Shape<'a> for EmptyList {
@@ -180,7 +177,6 @@ impl<'a> Shape<'a> for EmptyList {
     }
 }
 
-/// What joins the parts of one message.
 const BETWEEN_PARTS: &str = "\n";
 /// In the place of a content that has faults of its own, so that no further ones are found in it.
 const NOT_JUDGED: &str = "-";

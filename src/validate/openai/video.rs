@@ -17,7 +17,6 @@ use crate::validate::{Checked, Order};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoOrder {
     pub order: Checked<Order>,
-    /// `size` as it was asked for.
     pub size: Option<String>,
     pub ignored: Ignored,
 }
@@ -29,14 +28,12 @@ pub enum Input {
     File,
 }
 
-/// Reads and judges a video in JSON, by the rules of [`video`](super::super::video).
 pub fn video(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     let mut draft = Draft::new(catalog);
     json::object(payload, &mut draft)?;
     draft.judged()
 }
 
-/// Reads and judges a video that came as the fields of a form.
 pub fn video_of_form(fields: &[(String, Input)], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     let mut draft = Draft::new(catalog);
     for (name, input) in fields {
@@ -46,7 +43,6 @@ pub fn video_of_form(fields: &[(String, Input)], catalog: &Catalog) -> Result<Vi
 }
 
 struct Draft<'a> {
-    /// The fields that are the gateway's own words.
     video: native::Draft<'a>,
     seconds: Field<Seconds>,
     duration: Field<Seconds>,

@@ -21,7 +21,6 @@ impl Wrong {
 }
 
 struct Params<'q> {
-    /// Name and value as they were sent.
     pairs: Vec<(&'q str, &'q str)>,
     known: Vec<&'static str>,
     faults: Faults,
@@ -34,7 +33,6 @@ impl<'q> Params<'q> {
         Self { pairs, known: Vec::new(), faults: Faults::default() }
     }
 
-    /// Returns the values of a parameter as they were sent.
     fn all(&mut self, name: &'static str) -> Vec<&'q str> {
         if !self.known.contains(&name) {
             self.known.push(name);
@@ -43,7 +41,6 @@ impl<'q> Params<'q> {
         self.pairs.iter().filter(named).map(|(_, value)| *value).collect()
     }
 
-    /// Returns the one value of a parameter, as `judge` reads it.
     fn one<T>(
         &mut self,
         name: &'static str,
@@ -59,7 +56,6 @@ impl<'q> Params<'q> {
         }
     }
 
-    /// Returns what was read of a parameter, or lists the fault.
     fn accept<T>(&mut self, name: &str, read: Result<T, Wrong>) -> Option<T> {
         let fault =
             |Wrong { code, detail }| self.faults.push(format_args!("/{name}"), code, detail);
@@ -90,7 +86,6 @@ impl<'q> Params<'q> {
     }
 }
 
-/// Sees that there is no query: none would be passed on.
 pub fn no_query(query: Option<&str>) -> Result<(), Problem> {
     Params::read(query).finish()
 }
@@ -138,11 +133,9 @@ impl StatusQuery {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobIds {
-    /// Their identifiers, each as in [`StatusQuery`], each once; none where none is named.
     pub request_ids: Vec<Box<str>>,
 }
 
-/// The most jobs that one question may be about.
 pub const MOST_JOBS: usize = 50;
 
 const NAME: &str = "request_id";
@@ -167,7 +160,6 @@ pub fn request_id(segment: &str) -> Result<Checked<StatusQuery>, Problem> {
     Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
 }
 
-/// A query that names any number of jobs, up to [`MOST_JOBS`].
 pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
     let mut params = Params::read(query);
     let mut request_ids: Vec<Box<str>> = Vec::new();
@@ -207,7 +199,6 @@ fn identifier(value: &str) -> Result<Box<str>, Wrong> {
     }
 }
 
-/// How many days are shown where the query does not say.
 const DEFAULT_DAYS: u64 = 7;
 /// A caller sees no more days than a month has, an admin no more than a year has.
 const MONTH: u64 = 31;
@@ -277,16 +268,13 @@ pub fn too_many_rows(most: usize) -> Problem {
     }])
 }
 
-/// How many come where nothing is said, as OpenAI does.
 const DEFAULT_PAGE: usize = 20;
 const MAX_PAGE: usize = 100;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     pub limit: usize,
-    /// Those that come after this one.
     pub after: Option<String>,
-    /// Oldest first.
     pub is_ascending: bool,
 }
 

@@ -18,11 +18,9 @@ use crate::problem::{INTERNAL, Problem};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoOrder {
     pub order: Checked<Order>,
-    /// What the model ignores of it.
     pub ignored: Ignored,
 }
 
-/// What [`video_order`] buys.
 pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
     video_order(payload, catalog).map(|video| video.order)
 }
@@ -103,7 +101,6 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether a ratio was asked for that the model makes nothing of.
     pub(super) fn ignores_ratio(&self) -> bool {
         let ignores = |row: &VideoModel| row.aspect_ratio == Aspect::Ignored;
         !self.aspect_ratio.is_absent() && self.row().is_some_and(ignores)
@@ -121,7 +118,6 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// The clip's length in seconds, where it is a whole number.
     fn seconds(&self) -> Option<i128> {
         match self.duration {
             Field::Absent => Some(DEFAULT_DURATION.into()),
