@@ -99,7 +99,7 @@ pub fn is_same(one: &Identity, other: &Identity) -> bool {
     blake3::Hash::from_bytes(*one) == blake3::Hash::from_bytes(*other)
 }
 
-/// The part of a token that may be shown: `tg_` and six characters more; of what is no token, nothing.
+/// `tg_` and six characters more, which may be shown; of what is no token, nothing.
 pub fn prefix(token: &str) -> &str {
     let is_token = token.starts_with(TOKEN_PREFIX) && token.len() > TOKEN_PREFIX.len() + 2 * SHOWN;
     token.get(..TOKEN_PREFIX.len() + SHOWN).filter(|_| is_token).unwrap_or_default()

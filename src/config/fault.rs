@@ -131,15 +131,14 @@ pub(super) fn unknown(place: Place, name: &str, known: &[String]) -> Fault {
 }
 
 fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
-    let sections = known.iter().filter_map(|full| full.split_once('.')).map(|(section, _)| section);
-    let settings = known.iter().map(String::as_str);
+    let settings = || known.iter().map(String::as_str);
+    let sections = settings().filter_map(|full| full.split_once('.')).map(|(section, _)| section);
+    // The right setting in the wrong section, or before the first section, where it looks like one.
+    let same_name = || settings().find(|full| own(full) == own(name));
     if name.contains('.') {
-        let full = closest(name, settings.clone());
-        // The right setting in the wrong section.
-        full.or_else(|| settings.clone().find(|full| own(full) == own(name)))
+        closest(name, settings()).or_else(same_name)
     } else {
-        // A setting that stands before the first section looks like one.
-        settings.clone().find(|full| own(full) == name).or_else(|| closest(name, sections))
+        same_name().or_else(|| closest(name, sections))
     }
 }
 

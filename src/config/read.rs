@@ -270,19 +270,20 @@ impl Section<'_> {
         self.within(name, &node, read)
     }
 
-    /// A list of tables, in order; rows that `read` refuses are left out.
-    pub(super) fn rows<T>(
+    /// A list of tables, in order; `read` ends early where one lacks a setting.
+    pub(super) fn rows(
         &mut self,
         name: &str,
-        mut read: impl FnMut(&mut Section<'_>) -> Option<T>,
-    ) -> Vec<T> {
-        let Some(node) = self.structured(name) else { return Vec::new() };
+        mut read: impl FnMut(&mut Section<'_>) -> Option<()>,
+    ) {
+        let Some(node) = self.structured(name) else { return };
         let Value::List(nodes) = &node.value else {
             let text = format!("expected a list of tables, [{{ … }}], not {}", node.kind());
-            self.fault_at(name, &node.place, &text);
-            return Vec::new();
+            return self.fault_at(name, &node.place, &text);
         };
-        nodes.iter().filter_map(|row| self.within(name, row, &mut read).flatten()).collect()
+        for row in nodes {
+            self.within(name, row, &mut read);
+        }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {

@@ -36,7 +36,7 @@ impl Faults {
     ///
     /// Guess: the gateway has no fields but those that the contract shows (4, note 1).
     pub(super) fn unknown(&mut self, unknown: &Unknown<'_>, known: &[&str], at: &impl Display) {
-        for name in unknown.first() {
+        for name in &unknown.first {
             let place = shown(name).replace('~', "~0").replace('/', "~1");
             let hint = match nearest(name, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
@@ -107,7 +107,7 @@ impl Ignored {
 
     /// Names what was passed over in an object at `place`, which ends in a point or is empty.
     pub(super) fn add_all(&mut self, place: &str, passed: &Unknown<'_>) {
-        for name in passed.first() {
+        for name in &passed.first {
             self.add(&format!("{place}{name}"));
         }
     }

@@ -94,7 +94,7 @@ impl Jwt {
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
         let current = self.keys.current();
         let holds = |known: &Checked| {
-            let print = current.as_ref().map(|set| set.print());
+            let print = current.as_ref().map(|set| set.print);
             print == Some(known.print) && clock::wall() < known.until
         };
         let checked = match self.checked.get(&hash).await.filter(holds) {
@@ -126,7 +126,7 @@ impl Jwt {
             return Err(Denied::Forged);
         }
         let standing = Standing { role, own, until: Some(until), ..Standing::default() };
-        Ok(Checked { caller: Caller::Subject(subject), standing, until, print: set.print() })
+        Ok(Checked { caller: Caller::Subject(subject), standing, until, print: set.print })
     }
 
     /// The keys to check it with: newer ones where these have never heard of its own.

@@ -117,13 +117,7 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
 #[derive(Default)]
 pub(super) struct Unknown<'de> {
     names: HashSet<Cow<'de, str>>,
-    first: Vec<Cow<'de, str>>,
-}
-
-impl<'de> Unknown<'de> {
-    pub(super) fn first(&self) -> &[Cow<'de, str>] {
-        &self.first
-    }
+    pub(super) first: Vec<Cow<'de, str>>,
 }
 
 fn admit<'de, E: Error>(names: &mut HashSet<Cow<'de, str>>, name: Cow<'de, str>) -> Result<(), E> {

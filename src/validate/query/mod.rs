@@ -2,6 +2,7 @@
 //! name that is not asked for is a fault, and so is one that is there twice. Every query is given without
 //! its `?`; its refusals are 422 `invalid_request` with every fault, and their pointers name the parameters.
 
+use percent_encoding::percent_decode_str;
 use url::form_urlencoded;
 
 use super::Checked;
@@ -93,20 +94,11 @@ pub fn no_query(query: Option<&str>) -> Result<(), Problem> {
 /// `text` with its percent-encoding and its `+` undone as forms write them; `None` where a `%` is not
 /// followed by two hexadecimal digits, which readers make different things of.
 fn decoded(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = text.bytes();
-    let mut decoded = Vec::with_capacity(text.len());
-    let digit = |bytes: &mut std::str::Bytes<'_>| {
-        let digit = char::from(bytes.next()?).to_digit(16)?;
-        u8::try_from(digit).ok()
+    let is_escape = |rest: &str| {
+        rest.as_bytes().first_chunk::<2>().is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit))
     };
-    while let Some(byte) = bytes.next() {
-        decoded.push(match byte {
-            b'%' => digit(&mut bytes)? << 4 | digit(&mut bytes)?,
-            b'+' => b' ',
-            _ => byte,
-        });
-    }
-    Some(decoded)
+    let is_sound = text.split('%').skip(1).all(is_escape);
+    is_sound.then(|| percent_decode_str(&text.replace('+', " ")).collect())
 }
 
 /// The longest identifier, in bytes.

@@ -112,7 +112,7 @@ impl Keys {
     }
 
     pub(super) fn take(&self, document: &[u8]) -> Result<(), Fault> {
-        let same = self.held.load_full().filter(|held| held.set.print() == blake3::hash(document));
+        let same = self.held.load_full().filter(|held| held.set.print == blake3::hash(document));
         let set = match same {
             Some(held) => Arc::clone(&held.set),
             None => Arc::new(logged(KeySet::read(document)?)),
@@ -185,7 +185,7 @@ fn sooner(pause: Duration) -> Duration {
 }
 
 fn logged(set: KeySet) -> KeySet {
-    let (usable, left_out) = (set.usable(), set.left_out());
+    let (usable, left_out) = (set.usable(), set.left_out);
     if usable == 0 {
         warn!(left_out, "the login service shows no key that can be used: every token is refused");
     } else {

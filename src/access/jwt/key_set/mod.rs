@@ -40,8 +40,9 @@ pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
 #[derive(Debug)]
 pub(super) struct KeySet {
     keys: Vec<PublicKey>,
-    print: blake3::Hash,
-    left_out: usize,
+    pub(super) print: blake3::Hash,
+    /// How many keys of the document are of no use here.
+    pub(super) left_out: usize,
 }
 
 #[derive(Debug)]
@@ -94,14 +95,6 @@ impl KeySet {
 
     pub(super) fn usable(&self) -> usize {
         self.keys.len()
-    }
-
-    pub(super) fn left_out(&self) -> usize {
-        self.left_out
-    }
-
-    pub(super) fn print(&self) -> blake3::Hash {
-        self.print
     }
 
     /// The one key of this name that takes this algorithm; without a name, the one key that does.
