@@ -65,9 +65,9 @@ fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
     let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
     // In a variable, `[::1]:8080` is an address and `["…"]` a list.
     let is_address = |text: &str| text.parse::<SocketAddr>().is_ok() || !text.starts_with('[');
-    let several = section.peek("listen").is_some_and(|node| match &node.value {
-        Value::Text(text) => !is_address(text.trim()),
-        other => matches!(other, Value::List(_)),
+    let several = section.peek("listen").is_some_and(|node| {
+        let in_variable = matches!(&node.value, Value::Text(text) if !is_address(text.trim()));
+        in_variable || matches!(node.value, Value::List(_))
     });
     if !several {
         return section.optional("listen", value::listen).map_or(default, |listen| vec![listen]);
@@ -122,9 +122,9 @@ fn target(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Target 
 }
 
 fn window(section: &mut Section<'_>) -> Window {
-    let is_table = section.peek("window").is_some_and(|node| match &node.value {
-        Value::Text(text) => text.trim().starts_with('{'),
-        other => matches!(other, Value::Table(_)),
+    let is_table = section.peek("window").is_some_and(|node| {
+        let in_variable = matches!(&node.value, Value::Text(text) if text.trim().starts_with('{'));
+        in_variable || matches!(node.value, Value::Table(_))
     });
     if !is_table {
         let expected = "expected \"auto\" or { requests = 60, seconds = 60 }";

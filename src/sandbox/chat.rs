@@ -79,8 +79,10 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
     )
 }
 
+type Section = fn(&Catalog) -> String;
+
 /// Words in a prompt, and what they bring into the reply. The first rows come first.
-const SECTIONS: &[(&[&str], fn(&Catalog) -> String)] = &[
+const SECTIONS: &[(&[&str], Section)] = &[
     (&["table", "price", "cost"], table),
     (&["code", "function", "script"], |_| CODE.to_owned()),
     (&["list", "steps", "plan"], |_| STEPS.to_owned()),

@@ -22,7 +22,7 @@ use crate::clock;
 use crate::config::{self, Jwks};
 use crate::store::Caller;
 use claims::{Claims, Malformed, Object};
-use fresh::{Keys, PAUSE, Source};
+use fresh::{Fault, Keys, PAUSE, Source};
 use key_set::{Found, KeySet, algorithm};
 
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
@@ -50,14 +50,13 @@ impl Jwt {
     pub fn new(settings: &config::Jwt) -> io::Result<Self> {
         let jwt = Self::with(settings, fresh::source(&settings.jwks));
         if let Jwks::File(path) = &settings.jwks {
-            let named = |fault: &dyn fmt::Display| {
-                io::Error::other(format!("access.jwt.jwks: {}: {fault}", path.display()))
+            let read = || -> Result<(), Fault> {
+                jwt.keys.take(&fresh::read_file(path)?)?;
+                let usable = jwt.keys.current().map_or(0, |set| set.usable());
+                if usable == 0 { Err("it holds no key that can be used".into()) } else { Ok(()) }
             };
-            let document = fresh::read_file(path).map_err(|fault| named(&fault))?;
-            jwt.keys.take(&document).map_err(|fault| named(&fault))?;
-            if jwt.keys.current().is_none_or(|set| set.usable() == 0) {
-                return Err(named(&"it holds no key that can be used"));
-            }
+            let named = |fault: Fault| format!("access.jwt.jwks: {}: {fault}", path.display());
+            read().map_err(|fault| io::Error::other(named(fault)))?;
         }
         Ok(jwt)
     }

@@ -32,9 +32,8 @@ pub(super) fn time(text: &str) -> Parsed<Duration> {
 pub(super) fn time_or_none(text: &str) -> Parsed<Duration> {
     let expected =
         "expected a whole number and a unit, such as \"500ms\", \"10s\", \"5m\" or \"24h\"";
-    let millis = with_unit(text, TIME_UNITS).ok_or(expected)?;
-    match millis {
-        Some(millis) if millis <= MAX_TIME => Ok(Duration::from_millis(millis)),
+    match with_unit(text, TIME_UNITS).ok_or(expected)? {
+        millis @ ..=MAX_TIME => Ok(Duration::from_millis(millis)),
         _ => Err("expected a time of at most 400 days".into()),
     }
 }
@@ -43,23 +42,20 @@ pub(super) fn time_or_none(text: &str) -> Parsed<Duration> {
 pub(super) fn size(text: &str) -> Parsed<usize> {
     let expected = "expected a whole number and a unit, such as \"512B\", \"64KiB\" or \"2MiB\"";
     match with_unit(text, SIZE_UNITS).ok_or(expected)? {
-        Some(0) => Err("expected a size of at least \"1B\"".into()),
-        Some(bytes) if bytes <= MAX_SIZE => {
+        0 => Err("expected a size of at least \"1B\"".into()),
+        bytes @ 1..=MAX_SIZE => {
             usize::try_from(bytes).map_err(|_| "expected a size that this machine can hold".into())
         }
         _ => Err("expected a size of at most \"16GiB\"".into()),
     }
 }
 
-/// `None` when it is not a number and a unit; `Some(None)` when it does not fit.
-fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<Option<u64>> {
+/// `None` when it is not a number and a unit. What does not fit is more than any setting takes.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-    if number.is_empty() {
-        return None;
-    }
-    Some(number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor)))
+    (digits > 0).then(|| number.parse().unwrap_or(u64::MAX).saturating_mul(*factor))
 }
 
 pub(super) fn money(text: &str) -> Parsed<Usd> {
@@ -70,22 +66,18 @@ pub(super) fn money(text: &str) -> Parsed<Usd> {
 }
 
 pub(super) fn count(number: i64) -> Parsed<NonZeroU32> {
-    let expected = || "expected a whole number from 1 to 4294967295".into();
-    u32::try_from(number).ok().and_then(NonZeroU32::new).ok_or_else(expected)
+    let count = u32::try_from(number).ok().and_then(NonZeroU32::new);
+    count.ok_or("expected a whole number from 1 to 4294967295".into())
 }
 
 pub(super) fn seconds(number: i64) -> Parsed<Duration> {
-    match u64::try_from(number) {
-        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err("expected whole seconds, from 1 to 86400".into()),
-    }
+    let seconds = u64::try_from(number).ok().filter(|it| (1..=86_400).contains(it));
+    seconds.map(Duration::from_secs).ok_or("expected whole seconds, from 1 to 86400".into())
 }
 
 pub(super) fn connections(number: i64) -> Parsed<usize> {
-    match usize::try_from(number) {
-        Ok(connections @ 1..=1_000_000) => Ok(connections),
-        _ => Err("expected a whole number from 1 to 1000000".into()),
-    }
+    let connections = usize::try_from(number).ok().filter(|it| (1..=1_000_000).contains(it));
+    connections.ok_or("expected a whole number from 1 to 1000000".into())
 }
 
 pub(super) fn seed(number: i64) -> Parsed<u64> {
@@ -100,10 +92,8 @@ pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
 /// A network, or a single address; IPv4 in IPv6 clothes is folded, bits beyond the prefix are a fault.
 pub(super) fn network(text: &str) -> Parsed<Network> {
     let expected = "expected a network such as \"10.0.0.0/8\" or \"2001:db8::/32\", or one address";
-    let (address, prefix) = match text.split_once('/') {
-        Some((address, prefix)) => (address, Some(prefix)),
-        None => (text, None),
-    };
+    let parts = text.split_once('/');
+    let (address, prefix) = parts.map_or((text, None), |(address, it)| (address, Some(it)));
     let written: IpAddr = address.parse().map_err(|_| expected)?;
     let address = written.to_canonical();
     let (width, folded) = (bits(address), bits(written) - bits(address));

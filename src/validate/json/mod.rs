@@ -242,17 +242,11 @@ impl<T> Field<T> {
     }
 
     pub(super) fn value(&self) -> Option<&T> {
-        match self {
-            Self::Is(value) => Some(value),
-            Self::Absent | Self::Wrong(_) => None,
-        }
+        if let Self::Is(value) = self { Some(value) } else { None }
     }
 
     pub(super) fn into_value(self) -> Option<T> {
-        match self {
-            Self::Is(value) => Some(value),
-            Self::Absent | Self::Wrong(_) => None,
-        }
+        if let Self::Is(value) = self { Some(value) } else { None }
     }
 
     pub(super) fn is_null(&self) -> bool {
@@ -280,10 +274,8 @@ impl<T> Field<T> {
     where
         T: Shape<'de>,
     {
-        match self {
-            Self::Wrong(found) => Some(format!("expected {}, found {found}", T::EXPECTED)),
-            Self::Absent | Self::Is(_) => None,
-        }
+        let Self::Wrong(found) = self else { return None };
+        Some(format!("expected {}, found {found}", T::EXPECTED))
     }
 }
 

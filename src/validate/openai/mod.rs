@@ -9,7 +9,7 @@ mod video;
 
 pub use super::query::{Page, page};
 pub use chat::{ChatOrder, chat};
-pub use video::{Input, VideoOrder, video, video_of_form};
+pub use video::{Input, video, video_of_form};
 
 #[cfg(test)]
 mod tests;

@@ -10,16 +10,7 @@ use crate::contract::video::ASPECT_RATIOS;
 use crate::problem::Problem;
 use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown};
 use crate::validate::rule::{Faults, Ignored, Rule, shown};
-use crate::validate::video as native;
-use crate::validate::video::Picture;
-use crate::validate::{Checked, Order};
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VideoOrder {
-    pub order: Checked<Order>,
-    pub size: Option<String>,
-    pub ignored: Ignored,
-}
+use crate::validate::video::{self as native, Picture, VideoOrder};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -221,7 +212,7 @@ impl<'a> Shape<'a> for Seconds {
 
     fn string(text: Cow<'a, str>) -> Option<Self> {
         let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse::<i128>().ok().filter(|_| is_plain).map(|number| Self(number))
+        text.parse::<i128>().ok().filter(|_| is_plain).map(Self)
     }
 
     fn whole(number: i128) -> Option<Self> {

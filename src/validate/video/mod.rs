@@ -18,6 +18,8 @@ use crate::problem::{INTERNAL, Problem};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoOrder {
     pub order: Checked<Order>,
+    /// As an OpenAI SDK asked for it.
+    pub size: Option<String>,
     pub ignored: Ignored,
 }
 
@@ -37,7 +39,8 @@ pub fn video_order(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Prob
     if draft.ignores_ratio() {
         ignored.add("aspect_ratio");
     }
-    Ok(VideoOrder { order: draft.judged(Faults::default(), |pointer| pointer)?, ignored })
+    let order = draft.judged(Faults::default(), |pointer| pointer)?;
+    Ok(VideoOrder { order, size: None, ignored })
 }
 
 pub(super) struct Draft<'a> {

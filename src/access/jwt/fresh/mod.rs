@@ -23,7 +23,7 @@ use super::key_set::{KeySet, MAX_DOCUMENT};
 use crate::clock::{self, Instant};
 use crate::config::Jwks;
 use crate::sync::lock;
-use crate::upstream::document::{self, Document};
+use crate::upstream::document;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often an address is asked that does not say how long its answer holds.
@@ -204,24 +204,23 @@ pub(super) type Fault = Box<dyn Error + Send + Sync>;
 pub(super) type Fetching = Pin<Box<dyn Future<Output = Result<Fetched, Fault>> + Send>>;
 pub(super) type Source = Box<dyn Fn() -> Fetching + Send + Sync>;
 
-/// An address, or a file that somebody replaces when keys change.
 pub(super) fn source(jwks: &Jwks) -> Source {
-    match jwks.clone() {
-        Jwks::Address(address) => Box::new(move || {
-            let address = address.clone();
-            Box::pin(async move {
-                let Document { body, fresh_for } =
-                    document::fetch(&address, MAX_DOCUMENT, DEADLINE).await?;
-                Ok(Fetched { body, again: fresh_for.unwrap_or(USUAL).clamp(SOONEST, LATEST) })
-            })
-        }),
-        Jwks::File(path) => Box::new(move || {
-            let path = path.clone();
-            Box::pin(async move {
-                let body = spawn_blocking(move || read_file(&path)).await??;
-                Ok(Fetched { body: body.into(), again: FILE_AGAIN })
-            })
-        }),
+    let jwks = jwks.clone();
+    Box::new(move || Box::pin(fetched(jwks.clone())))
+}
+
+/// From an address, or from a file that somebody replaces when keys change.
+async fn fetched(jwks: Jwks) -> Result<Fetched, Fault> {
+    match jwks {
+        Jwks::Address(address) => {
+            let document = document::fetch(&address, MAX_DOCUMENT, DEADLINE).await?;
+            let again = document.fresh_for.unwrap_or(USUAL).clamp(SOONEST, LATEST);
+            Ok(Fetched { body: document.body, again })
+        }
+        Jwks::File(path) => {
+            let body = spawn_blocking(move || read_file(&path)).await??;
+            Ok(Fetched { body: body.into(), again: FILE_AGAIN })
+        }
     }
 }
 
