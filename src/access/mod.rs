@@ -48,12 +48,7 @@ impl Standing {
     /// Resolves once the credentials are no longer valid: cancelled, or past their time. Never for a caller
     /// without any.
     pub async fn over(&self) {
-        let cancelled = async {
-            match &self.ended {
-                Some(ended) => ended.cancelled().await,
-                None => pending().await,
-            }
-        };
+        let ended = self.ended.clone().unwrap_or_default();
         let expired = async {
             let Some(until) = self.until else { return pending().await };
             while let Some(left) = until.checked_sub(clock::wall()).filter(|left| !left.is_zero()) {
@@ -61,7 +56,7 @@ impl Standing {
             }
         };
         tokio::select! {
-            () = cancelled => {}
+            () = ended.cancelled() => {}
             () = expired => {}
         }
     }
@@ -125,10 +120,6 @@ pub struct Access {
 impl Access {
     pub fn new(door: Door, metrics: Arc<Metrics>) -> Self {
         Self { door, failures: Failures::default(), forgeries: Failures::default(), metrics }
-    }
-
-    pub fn door(&self) -> &Door {
-        &self.door
     }
 
     pub fn is_open(&self) -> bool {

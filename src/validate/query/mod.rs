@@ -3,7 +3,6 @@
 //! its `?`; its refusals are 422 `invalid_request` with every fault, and their pointers name the parameters.
 
 use percent_encoding::percent_decode_str;
-use url::form_urlencoded;
 
 use super::Checked;
 use super::rule::{Faults, shown};
@@ -13,12 +12,6 @@ use crate::problem::{Fault, Problem};
 struct Wrong {
     code: &'static str,
     detail: String,
-}
-
-impl Wrong {
-    fn new(code: &'static str, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into() }
-    }
 }
 
 struct Params<'q> {
@@ -52,7 +45,7 @@ impl<'q> Params<'q> {
             [value] => self.accept(name, judge(value)),
             ref several => {
                 let detail = format!("expected one {name}, not {}", several.len());
-                self.accept(name, Err(Wrong::new("duplicate", detail)))
+                self.accept(name, Err(Wrong { code: "duplicate", detail }))
             }
         }
     }
@@ -113,16 +106,6 @@ pub struct StatusQuery {
     pub request_id: Box<str>,
 }
 
-impl StatusQuery {
-    /// The query as it is sent: `request_id=…`, encoded anew, so that nothing in the identifier can
-    /// add a parameter or end the query.
-    pub fn encoded(&self) -> String {
-        form_urlencoded::Serializer::new(String::new())
-            .append_pair("request_id", &self.request_id)
-            .finish()
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobIds {
     pub request_ids: Vec<Box<str>>,
@@ -135,8 +118,8 @@ const NAME: &str = "request_id";
 pub fn status(query: Option<&str>) -> Result<Checked<StatusQuery>, Problem> {
     let mut params = Params::read(query);
     if params.all(NAME).is_empty() {
-        let detail = "required: the request_id that the video request was answered with";
-        params.accept(NAME, Err::<(), _>(Wrong::new("required", detail)));
+        let detail = "required: the request_id that the video request was answered with".to_owned();
+        params.accept(NAME, Err::<(), _>(Wrong { code: "required", detail }));
     }
     let request_id = params.one(NAME, identifier);
     params.finish()?;
@@ -162,7 +145,7 @@ pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
         }
         if request_ids.len() > MOST_JOBS {
             let detail = format!("expected at most {MOST_JOBS} jobs");
-            params.accept(NAME, Err::<(), _>(Wrong::new("too_many", detail)));
+            params.accept(NAME, Err::<(), _>(Wrong { code: "too_many", detail }));
             break;
         }
     }
@@ -171,22 +154,26 @@ pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
 }
 
 fn identifier(value: &str) -> Result<Box<str>, Wrong> {
-    let id = decoded(value).ok_or_else(|| {
-        Wrong::new("bad_encoding", "expected two hexadecimal digits after each %")
+    let id = decoded(value).ok_or_else(|| Wrong {
+        code: "bad_encoding",
+        detail: "expected two hexadecimal digits after each %".to_owned(),
     })?;
     match id.len() {
-        0 => Err(Wrong::new(
-            "empty",
-            format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty"),
-        )),
+        0 => Err(Wrong {
+            code: "empty",
+            detail: format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty"),
+        }),
         1..=MAX_REQUEST_ID => {
             let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
             let id = visible.flatten().map(String::into_boxed_str);
-            id.ok_or_else(|| Wrong::new("bad_character", "expected visible ASCII characters only"))
+            id.ok_or_else(|| Wrong {
+                code: "bad_character",
+                detail: "expected visible ASCII characters only".to_owned(),
+            })
         }
         length => {
             let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {length}");
-            Err(Wrong::new("too_long", detail))
+            Err(Wrong { code: "too_long", detail })
         }
     }
 }
@@ -232,7 +219,7 @@ pub fn everybody(query: Option<&str>) -> Result<Checked<EverybodyQuery>, Problem
     let shape = params.one("format", |value| match value {
         "json" => Ok(Shape::Json),
         "csv" => Ok(Shape::Csv),
-        _ => Err(Wrong::new("bad_format", "expected json or csv")),
+        _ => Err(Wrong { code: "bad_format", detail: "expected json or csv".to_owned() }),
     });
     params.finish()?;
     let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
@@ -243,8 +230,9 @@ fn days(value: &str, most: u64) -> Result<u64, Wrong> {
     let digits = value.strip_suffix('d').unwrap_or_default();
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let days = digits.parse().ok().filter(|days| plain && (1..=most).contains(days));
-    days.ok_or_else(|| {
-        Wrong::new("bad_period", format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d"))
+    days.ok_or_else(|| Wrong {
+        code: "bad_period",
+        detail: format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d"),
     })
 }
 
@@ -278,14 +266,14 @@ pub fn page(query: Option<&str>) -> Result<Checked<Page>, Problem> {
     let limit = limit.map_or(Ok(DEFAULT_PAGE), |limit| {
         let limit = limit.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
         let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
-        limit.ok_or(Wrong::new("bad_parameter", detail))
+        limit.ok_or(Wrong { code: "bad_parameter", detail })
     });
     let is_ascending = match order.as_deref() {
         None | Some("desc") => Ok(false),
         Some("asc") => Ok(true),
         Some(order) => {
             let detail = format!("expected asc or desc, not `{}`", shown(order));
-            Err(Wrong::new("bad_parameter", detail))
+            Err(Wrong { code: "bad_parameter", detail })
         }
     };
     let limit = params.accept("limit", limit).unwrap_or_default();

@@ -4,6 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The query as it is sent to the gateway.
+fn encoded(query: &StatusQuery) -> String {
+    let id = url::form_urlencoded::byte_serialize(query.request_id.as_bytes());
+    format!("request_id={}", id.collect::<String>())
+}
+
 fn codes(query: Option<&str>) -> Vec<(String, &'static str)> {
     let problem = status(query).expect_err("a fault");
     assert_eq!(problem.kind().code, "invalid_request");
@@ -25,7 +31,7 @@ fn one_visible_identifier_is_taken_as_it_decodes() {
     ] {
         let checked = status(Some(query)).expect(query);
         assert_eq!(&*checked.get().request_id, id);
-        assert_eq!(checked.get().encoded(), sent);
+        assert_eq!(encoded(checked.get()), sent);
     }
 }
 
@@ -86,7 +92,7 @@ proptest! {
     #[test]
     fn every_visible_identifier_survives_being_sent(id in "[!-~]{1,128}") {
         let query = StatusQuery { request_id: id.into() };
-        prop_assert_eq!(status(Some(&query.encoded())).unwrap().into_inner(), query);
+        prop_assert_eq!(status(Some(&encoded(&query))).unwrap().into_inner(), query);
     }
 
     #[test]
