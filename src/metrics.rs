@@ -17,17 +17,14 @@ pub struct Metrics {
     request_micros: Family<Route, Counter<u64, AtomicU64>>,
     purchases: Family<Purchase, Counter>,
     tolls: Family<Purchase, Counter>,
-    blotted: Counter,
-    credentials_failed: Counter,
-    connections: Gauge,
-    connections_refused: Counter,
+    pub blotted: Counter,
+    pub credentials_failed: Counter,
+    pub connections: Gauge,
+    pub connections_refused: Counter,
     window_free: Gauge,
     window_waiting: Gauge,
-    window: OnceLock<LookAtWindow>,
+    window: OnceLock<Box<dyn Fn() -> (usize, usize) + Send + Sync>>,
 }
-
-/// How many places are free now, and how many wait for one.
-type LookAtWindow = Box<dyn Fn() -> (usize, usize) + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Request {
@@ -105,43 +102,22 @@ fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &
 }
 
 impl Metrics {
-    /// A request was answered. `route` is a row's template.
+    /// `route` is a row's template.
     pub fn request(&self, route: &'static str, status: u16, elapsed: Duration) {
         self.requests.get_or_create(&Request { route, status }).inc();
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         self.request_micros.get_or_create(&Route { route }).inc_by(micros);
     }
 
-    /// A purchase ended. `outcome` is `charged`, `refused` or `unknown`.
+    /// `outcome` is `charged`, `refused` or `unknown`.
     pub fn purchase(&self, service: &'static str, outcome: &'static str, toll_micros: u64) {
         let labels = Purchase { service, outcome };
         self.purchases.get_or_create(&labels).inc();
         self.tolls.get_or_create(&labels).inc_by(toll_micros);
     }
 
-    pub fn blotted(&self) {
-        self.blotted.inc();
-    }
-
-    /// Somebody showed credentials that do not hold.
-    pub fn credentials_failed(&self) {
-        self.credentials_failed.inc();
-    }
-
-    pub fn connected(&self) {
-        self.connections.inc();
-    }
-
-    pub fn disconnected(&self) {
-        self.connections.dec();
-    }
-
-    /// A client was turned away: its address has too many connections.
-    pub fn turned_away(&self) {
-        self.connections_refused.inc();
-    }
-
-    /// Where to look for the account's window whenever the page is read; the first one stays.
+    /// `look` gives how many places the account's rate limit has free, and how many wait for one, whenever
+    /// the page is read; the first one stays.
     pub fn watch_window(&self, look: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
         let _ = self.window.set(Box::new(look));
     }
@@ -155,9 +131,6 @@ impl Metrics {
             self.window_waiting.set(figure(waiting));
         }
         let mut page = String::new();
-        match text::encode(&mut page, &self.registry) {
-            Ok(()) => page,
-            Err(fmt::Error) => String::new(),
-        }
+        text::encode(&mut page, &self.registry).map_or_else(|_| String::new(), |()| page)
     }
 }

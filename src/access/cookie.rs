@@ -13,7 +13,6 @@ use crate::problem::{FORBIDDEN, Problem};
 
 const MEANT: &str = "x-tollgate";
 
-/// How a request came to us, as far as a cookie's safety goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// A trusted proxy says that the client speaks https.
@@ -35,19 +34,13 @@ impl Way {
         }
     }
 
-    const fn further(self) -> &'static str {
-        match self {
-            Self::Https => "; Secure",
-            Self::Loopback | Self::Plain => "",
-        }
-    }
-
     pub const fn is_safe(self) -> bool {
         self.name().is_some()
     }
 
     pub fn set(self, value: &str, lasts: Duration) -> Option<HeaderValue> {
-        let (name, further, seconds) = (self.name()?, self.further(), lasts.as_secs());
+        let (name, seconds) = (self.name()?, lasts.as_secs());
+        let further = if self == Self::Https { "; Secure" } else { "" };
         let cookie = Zeroizing::new(format!(
             "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{further}"
         ));

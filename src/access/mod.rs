@@ -37,7 +37,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
     pub role: Role,
-    /// Its own budget, besides those of the settings.
     pub own: Own,
     /// Cancelled once the credentials are revoked, logged out or expired: open streams end with it.
     pub ended: Option<CancellationToken>,
@@ -49,12 +48,7 @@ impl Standing {
     /// Resolves once the credentials are no longer valid: cancelled, or past their time. Never for a caller
     /// without any.
     pub async fn over(&self) {
-        let cancelled = async {
-            match &self.ended {
-                Some(ended) => ended.cancelled().await,
-                None => pending().await,
-            }
-        };
+        let ended = self.ended.clone().unwrap_or_default();
         let expired = async {
             let Some(until) = self.until else { return pending().await };
             while let Some(left) = until.checked_sub(clock::wall()).filter(|left| !left.is_zero()) {
@@ -62,7 +56,7 @@ impl Standing {
             }
         };
         tokio::select! {
-            () = cancelled => {}
+            () = ended.cancelled() => {}
             () = expired => {}
         }
     }
@@ -82,7 +76,6 @@ pub enum Shown<'a> {
     Garbled,
 }
 
-/// Prints only the credential's kind.
 impl fmt::Debug for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -94,7 +87,6 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
-/// Why a credential opens nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// It is not one of ours, or not any more.
@@ -105,23 +97,6 @@ pub enum Denied {
     Unheard { retry_after: Duration },
     /// Nobody can tell right now: nothing was checked.
     Unavailable { retry_after: Duration },
-}
-
-impl Denied {
-    /// 401 `invalid_credentials`, 429 `rate_limited` or 503 `overloaded`.
-    pub fn problem(self) -> Problem {
-        match self {
-            Self::Invalid | Self::Forged => Problem::new(&INVALID_CREDENTIALS),
-            Self::Unheard { retry_after } => Problem::new(&RATE_LIMITED)
-                .detail("too many credentials from this address were wrong")
-                .retry_after(retry_after),
-            Self::Unavailable { retry_after } => Problem::new(&OVERLOADED)
-                .detail(
-                    "tokens cannot be checked right now: the login service's keys are not there",
-                )
-                .retry_after(retry_after),
-        }
-    }
 }
 
 /// Whether a member may log in once more now, or how long it has to wait.
@@ -147,20 +122,12 @@ impl Access {
         Self { door, failures: Failures::default(), forgeries: Failures::default(), metrics }
     }
 
-    pub fn door(&self) -> &Door {
-        &self.door
-    }
-
-    /// Whether callers are known by an address alone, whatever they show.
     pub fn is_open(&self) -> bool {
         matches!(self.door, Door::Open)
     }
 
-    /// Who asks; `address` is what it is known by, if by nothing else.
-    ///
-    /// # Errors
-    /// 401; 429 `rate_limited` where too many wrong credentials came from there; 503 where nobody can
-    /// say.
+    /// Who asks; `address` is what it is known by, if by nothing else. 401; 429 `rate_limited` where too
+    /// many wrong credentials came from there; 503 where nobody can say.
     pub async fn judge(
         &self,
         shown: Shown<'_>,
@@ -186,11 +153,7 @@ impl Access {
     }
 
     /// Opens a login for the holder of a token, as often as `admit` lets it; the one that was `carried`
-    /// is over.
-    ///
-    /// # Errors
-    /// As [`judge`](Self::judge); 429 `rate_limited` if the member logs in too often; 404 where there are
-    /// no logins.
+    /// is over. 429 `rate_limited` if the member logs in too often; 404 where there are no logins.
     pub async fn log_in(
         &self,
         token: &str,
@@ -202,7 +165,8 @@ impl Access {
         let opened = match roll.by_token(token) {
             // Each login waits for the disk and has the whole list read again.
             Ok((member, _)) => {
-                admit(&member).map_err(too_many_logins)?;
+                let too_often = "this member has signed in too often";
+                admit(&member).map_err(|after| rate_limited(too_often, after))?;
                 roll.log_in(token, carried).await
             }
             Err(denied) => Err(denied),
@@ -215,10 +179,6 @@ impl Access {
         self.roll()?.log_out(value).await.map_err(|_unavailable| no_list())
     }
 
-    /// Reads the list of members for the first time, where members may call.
-    ///
-    /// # Errors
-    /// Their tokens were made with another secret.
     pub async fn open(&self) -> Result<(), SecretFault> {
         match &self.door {
             Door::Open | Door::Jwt(_) => Ok(()),
@@ -233,7 +193,6 @@ impl Access {
         }
     }
 
-    /// Looks for changes for as long as it is polled.
     pub async fn follow(&self) {
         match &self.door {
             Door::Open => {}
@@ -262,7 +221,6 @@ impl Access {
         matches!(self.door, Door::Members(_))
     }
 
-    /// Refuses with 404 where nobody can sign in.
     pub fn logins(&self) -> Result<(), Problem> {
         self.roll().map(|_| ())
     }
@@ -278,40 +236,40 @@ impl Access {
     /// One that failed counts against its address, so that guessing is slow. Who holds what is right does
     /// not come here, but for a signature that is not looked at for the sake of the forged ones before it.
     fn refusal(&self, denied: Denied, address: &Caller) -> Problem {
-        match (denied, &self.door) {
-            (Denied::Unavailable { .. }, Door::Members(_)) => no_list(),
-            (Denied::Unavailable { .. }, Door::Open | Door::Jwt(_)) => denied.problem(),
-            (Denied::Unheard { .. }, _) => {
-                self.metrics.credentials_failed();
-                denied.problem()
+        let retry_after = match denied {
+            Denied::Unavailable { retry_after } => {
+                if self.has_logins() {
+                    return no_list();
+                }
+                let detail =
+                    "tokens cannot be checked right now: the login service's keys are not there";
+                return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
-            (Denied::Invalid | Denied::Forged, _) => {
-                self.metrics.credentials_failed();
+            Denied::Unheard { retry_after } => Some(retry_after),
+            Denied::Invalid | Denied::Forged => {
                 let now = clock::now();
                 if denied == Denied::Forged {
                     // What is too many there is too many here as well.
                     self.forgeries.note(address, now).ok();
                 }
-                match self.failures.note(address, now) {
-                    Ok(()) => denied.problem(),
-                    Err(retry_after) => Denied::Unheard { retry_after }.problem(),
-                }
+                self.failures.note(address, now).err()
             }
-        }
+        };
+        self.metrics.credentials_failed.inc();
+        let too_many = "too many credentials from this address were wrong";
+        let limited = retry_after.map(|after| rate_limited(too_many, after));
+        limited.unwrap_or_else(|| Problem::new(&INVALID_CREDENTIALS))
     }
 }
 
-/// Shows no credentials and no members.
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Access")
     }
 }
 
-fn too_many_logins(retry_after: Duration) -> Problem {
-    Problem::new(&RATE_LIMITED)
-        .detail("this member has signed in too often")
-        .retry_after(retry_after)
+fn rate_limited(detail: &'static str, retry_after: Duration) -> Problem {
+    Problem::new(&RATE_LIMITED).detail(detail).retry_after(retry_after)
 }
 
 fn no_list() -> Problem {

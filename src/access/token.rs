@@ -25,7 +25,6 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Derives the keys; the same material gives the same ones.
     pub fn new(material: &[u8]) -> Self {
         let derive = |context| Zeroizing::new(blake3::derive_key(context, material));
         Self {
@@ -40,10 +39,6 @@ impl Secret {
         self.print
     }
 
-    /// One that ends with the process.
-    ///
-    /// # Errors
-    /// The system has no random numbers.
     pub fn random() -> io::Result<Self> {
         Ok(Self::new(random()?.as_bytes()))
     }
@@ -55,7 +50,6 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A member's token, shown once to whoever it is made for.
 pub struct Token(Zeroizing<String>);
 
 impl Token {
@@ -75,24 +69,17 @@ impl fmt::Debug for Token {
 }
 
 /// A new token: `tg_` and 256 random bits.
-///
-/// # Errors
-/// The system has no random numbers.
 pub fn mint() -> io::Result<Token> {
     Ok(Token(Zeroizing::new(format!("{TOKEN_PREFIX}{}", &**random()?))))
 }
 
 /// 256 random bits as text of 43 visible characters: a cookie's value, or a secret's material.
-///
-/// # Errors
-/// The system has no random numbers.
 pub fn random() -> io::Result<Zeroizing<String>> {
     let mut bytes = Zeroizing::new([0; RANDOM]);
     getrandom::fill(&mut *bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Zeroizing::new(URL_SAFE_NO_PAD.encode(*bytes)))
 }
 
-/// What the ledger keeps of a token.
 pub fn hash(secret: &Secret, token: &str) -> Identity {
     keyed(&secret.tokens, token)
 }
@@ -112,7 +99,7 @@ pub fn is_same(one: &Identity, other: &Identity) -> bool {
     blake3::Hash::from_bytes(*one) == blake3::Hash::from_bytes(*other)
 }
 
-/// The part of a token that may be shown: `tg_` and six characters more; of what is no token, nothing.
+/// `tg_` and six characters more, which may be shown; of what is no token, nothing.
 pub fn prefix(token: &str) -> &str {
     let is_token = token.starts_with(TOKEN_PREFIX) && token.len() > TOKEN_PREFIX.len() + 2 * SHOWN;
     token.get(..TOKEN_PREFIX.len() + SHOWN).filter(|_| is_token).unwrap_or_default()

@@ -13,7 +13,6 @@ pub struct Fault {
     text: String,
 }
 
-/// Where a setting was written.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A spot in a file; both numbers count from 1, the column in characters.
@@ -22,7 +21,6 @@ pub enum Place {
         line: usize,
         column: usize,
     },
-    /// A whole line of a file.
     Line {
         file: String,
         line: usize,
@@ -57,20 +55,13 @@ impl Place {
     }
 }
 
-/// The text with every gateway key cut down to its public prefix: for whatever repeats a user's
-/// own words.
+/// The text with every gateway key cut down to its public prefix: for text that repeats a user's own words.
 pub fn blot(text: &str) -> Cow<'_, str> {
-    let mut parts = text.split(KEY_PREFIX);
-    let mut clean = parts.next().unwrap_or_default().to_owned();
-    let mut found = false;
-    for part in parts {
-        found = true;
-        clean.push_str(KEY_PREFIX);
-        clean.push('…');
-        // Whatever follows up to a blank may belong to it.
-        clean.push_str(part.trim_start_matches(|c: char| !c.is_whitespace()));
-    }
-    if found { Cow::Owned(clean) } else { Cow::Borrowed(text) }
+    let Some((before, found)) = text.split_once(KEY_PREFIX) else { return Cow::Borrowed(text) };
+    // Whatever follows up to a blank may belong to it.
+    let parts = found.split(KEY_PREFIX);
+    let parts = parts.map(|part| part.trim_start_matches(|c: char| !c.is_whitespace()));
+    Cow::Owned(parts.fold(before.to_owned(), |clean, part| clean + KEY_PREFIX + "…" + part))
 }
 
 impl fmt::Display for Fault {
@@ -132,27 +123,22 @@ pub(super) fn unknown(place: Place, name: &str, known: &[String]) -> Fault {
     if KEY_NAMES.contains(&own) {
         text.push_str(", expected keys in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE alone");
     } else if let Some(nearest) = nearest(name, known) {
-        let meant = match &place {
-            Place::Variable(_) => variable(nearest),
-            Place::Spot { .. } | Place::Line { .. } | Place::File(_) | Place::Nowhere => {
-                nearest.to_owned()
-            }
-        };
+        let is_variable = matches!(place, Place::Variable(_));
+        let meant = if is_variable { variable(nearest) } else { nearest.to_owned() };
         text.push_str(&format!(", did you mean `{meant}`?"));
     }
     Fault::new(place, text)
 }
 
 fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
-    let sections = known.iter().filter_map(|full| full.split_once('.')).map(|(section, _)| section);
-    let settings = known.iter().map(String::as_str);
+    let settings = || known.iter().map(String::as_str);
+    let sections = settings().filter_map(|full| full.split_once('.')).map(|(section, _)| section);
+    // The right setting in the wrong section, or before the first section, where it looks like one.
+    let same_name = || settings().find(|full| own(full) == own(name));
     if name.contains('.') {
-        let full = closest(name, settings.clone());
-        // The right setting in the wrong section.
-        full.or_else(|| settings.clone().find(|full| own(full) == own(name)))
+        closest(name, settings()).or_else(same_name)
     } else {
-        // A setting that stands before the first section looks like one.
-        settings.clone().find(|full| own(full) == name).or_else(|| closest(name, sections))
+        same_name().or_else(|| closest(name, sections))
     }
 }
 

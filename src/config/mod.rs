@@ -6,7 +6,6 @@
 //! every fault at once. What each setting is for stands in `proxy.toml`.
 
 mod fault;
-mod origin;
 mod raw;
 mod read;
 mod secrets;
@@ -50,22 +49,18 @@ pub struct Config {
 
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// At least one address.
     pub listen: Vec<SocketAddr>,
     /// Lower-case names without a port.
     pub hosts: Vec<String>,
     pub trusted_proxies: Vec<Network>,
     pub max_connections: usize,
-    /// A tenth of `max_connections` when it is not set.
     pub max_connections_per_address: usize,
-    /// In bytes: at least as large as one body may be.
+    /// In bytes, as the bodies are: at least as large as one body may be.
     pub max_body_memory: usize,
     pub header_timeout: Duration,
     pub idle_timeout: Duration,
     pub body_timeout: Duration,
-    /// In bytes.
     pub chat_body: usize,
-    /// In bytes.
     pub video_body: usize,
     pub drain: Duration,
 }
@@ -74,7 +69,6 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     pub address: IpAddr,
-    /// How many leading bits count.
     pub prefix: u8,
 }
 
@@ -98,18 +92,15 @@ pub struct Gateway {
 
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// The built-in sandbox; play money.
     Sandbox,
     /// https, or http if the host is loopback.
     Live {
         /// No query, no fragment, no userinfo.
         base_url: Url,
-        /// The key ring: one to five keys.
         keys: Vec<Key>,
     },
 }
 
-/// The gateway's rate limit for the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     Auto,
@@ -139,7 +130,6 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode's name, as settings and clients write it.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -149,7 +139,6 @@ impl Mode {
     }
 }
 
-/// `access.jwt`: the web app's own login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jwt {
     /// A token's `iss`, exactly.
@@ -157,15 +146,11 @@ pub struct Jwt {
     /// A token's `aud`, exactly, or one of them.
     pub audience: String,
     pub jwks: Jwks,
-    /// How far the issuer's clock may be from ours.
     pub leeway: Duration,
-    /// Where a token says who is an admin.
     pub role_claim: Option<ClaimName>,
-    /// Where a token says what its subject may spend.
     pub budget_claim: Option<ClaimName>,
 }
 
-/// Where the issuer's public keys are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Jwks {
     /// https; http if the host is loopback.
@@ -177,12 +162,10 @@ pub enum Jwks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimName(pub Vec<String>);
 
-/// What each caller may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Per `period`.
     pub requests: NonZeroU32,
-    /// `limits.seconds`
     pub period: Duration,
     pub burst: NonZeroU32,
     pub concurrent: NonZeroU32,
@@ -209,12 +192,10 @@ pub struct Purchase {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// Gone with the process.
     Memory,
     Sqlite(PathBuf),
 }
 
-/// How a job's status body is read; the contract does not show it, so all of these are guesses.
 #[derive(Clone, Debug)]
 pub struct Jobs {
     pub finished: Vec<String>,
@@ -226,20 +207,15 @@ pub struct Jobs {
 pub struct Page {
     /// A static site to front; `None` is the built-in page.
     pub dir: Option<PathBuf>,
-    /// The file that answers navigations to unknown paths.
     pub fallback: Option<String>,
     pub title: String,
-    /// Where finished videos may be played from.
     pub media_origins: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// About how long a job takes.
     pub job_time: Duration,
-    /// The play money at start.
     pub balance: Usd,
-    /// The same seed gives the same ids, replies and times.
     pub seed: u64,
 }
 
@@ -257,7 +233,6 @@ pub enum LogFormat {
 }
 
 impl Config {
-    /// A sentence for each setting that is right and still deserves a second look.
     pub fn warnings(&self) -> Vec<String> {
         let live = matches!(self.gateway.target, Target::Live { .. });
         let in_memory = self.store == Store::Memory;
@@ -296,7 +271,6 @@ impl Config {
         own && !self.is_fronted()
     }
 
-    /// Whether others are expected, whatever we listen on.
     fn is_fronted(&self) -> bool {
         !self.server.hosts.is_empty() || !self.server.trusted_proxies.is_empty()
     }

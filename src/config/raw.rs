@@ -13,7 +13,6 @@ const PREFIX: &str = "TOLLGATE_";
 /// Variables that begin so and are no settings.
 const SECRETS: &[&str] = &["TOLLGATE_SECRET", "TOLLGATE_SECRET_FILE"];
 
-/// The settings as written.
 #[derive(Default)]
 pub(super) struct Raw {
     pub(super) sections: Table,
@@ -23,7 +22,6 @@ pub(super) struct Raw {
 
 pub(super) type Table = BTreeMap<String, (Place, Node)>;
 
-/// A value and where it stands.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) place: Place,
@@ -69,7 +67,8 @@ impl Raw {
 
     fn overlay(&mut self, variable: &str, rest: &str, value: &str, faults: &mut Vec<Fault>) {
         let place = Place::Variable(variable.to_owned());
-        let Some((section, name)) = rest.split_once("__").filter(|_| !has_lower_case(rest)) else {
+        let is_upper = !rest.chars().any(char::is_lowercase);
+        let Some((section, name)) = rest.split_once("__").filter(|_| is_upper) else {
             let text = "unknown variable, expected TOLLGATE_SECTION__NAME in upper case, such as \
                         TOLLGATE_SERVER__LISTEN";
             return faults.push(Fault::new(place, text));
@@ -126,11 +125,8 @@ impl Node {
 }
 
 fn key(table: &Table) -> Option<&Place> {
-    table.iter().find_map(
-        |(name, (place, node))| {
-            if name.contains(KEY_PREFIX) { Some(place) } else { node.key() }
-        },
-    )
+    let is_key = |name: &str| name.contains(KEY_PREFIX);
+    table.iter().find_map(|(name, (at, node))| if is_key(name) { Some(at) } else { node.key() })
 }
 
 /// Every syntax fault of the file, or its tree. What the parser could not place is not guessed at.
@@ -168,19 +164,13 @@ fn node(value: Spanned<DeValue<'_>>, place: &dyn Fn(usize) -> Place) -> Node {
         DeValue::String(text) => Value::Text(text.into_owned()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map_or(Value::Other("a number of that size"), Value::Number),
-        DeValue::Array(values) => {
-            Value::List(values.into_iter().map(|value| node(value, place)).collect())
-        }
+        DeValue::Array(all) => Value::List(all.into_iter().map(|it| node(it, place)).collect()),
         DeValue::Table(table) => Value::Table(entries(table, place)),
         DeValue::Float(_) => Value::Other("a number with a point (quote it)"),
         DeValue::Boolean(_) => Value::Other("a truth value"),
         DeValue::Datetime(_) => Value::Other("a date"),
     };
     Node { place: here, value }
-}
-
-fn has_lower_case(name: &str) -> bool {
-    name.chars().any(char::is_lowercase)
 }
 
 /// Container platforms set such variables for a service that is called `tollgate`; no user wrote them.

@@ -30,9 +30,7 @@ pub type Environment = BTreeMap<String, Zeroizing<String>>;
 
 impl Config {
     /// Reads and checks every setting: the environment wins over the file, the file over the defaults.
-    ///
-    /// # Errors
-    /// Every fault at once, sorted by place. None of them repeats a value.
+    /// Returns every fault at once, sorted by place. None of them repeats a value.
     pub fn read(source: &Source<'_>) -> Result<Self, Vec<Fault>> {
         let mut report = Report::default();
         let raw = Raw::parse(source, &mut report.faults);
@@ -196,9 +194,7 @@ impl Section<'_> {
     }
 
     pub(super) fn optional<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
-        let node = self.node(name)?;
-        let parsed = as_text(&node, parse);
-        self.accept(name, &node.place, parsed)
+        self.read(name, |node| as_text(node, parse))
     }
 
     pub(super) fn required<T>(&mut self, name: &str, parse: fn(&str) -> Parsed<T>) -> Option<T> {
@@ -213,14 +209,13 @@ impl Section<'_> {
         expected: &'static str,
         default: T,
     ) -> T {
-        let Some(node) = self.node(name) else { return default };
         let found = |text: &str| words.iter().find(|(word, _)| *word == text).map(|(_, it)| *it);
-        let parsed = as_text(&node, |text| found(text).ok_or(expected.into()));
-        self.accept(name, &node.place, parsed).unwrap_or(default)
+        let word = self.read(name, |node| as_text(node, |it| found(it).ok_or(expected.into())));
+        word.unwrap_or(default)
     }
 
     pub(super) fn number<T>(&mut self, name: &str, parse: fn(i64) -> Parsed<T>, default: T) -> T {
-        self.optional_number(name, parse).unwrap_or(default)
+        self.read(name, |node| as_number(node).and_then(parse)).unwrap_or(default)
     }
 
     pub(super) fn required_number<T>(
@@ -229,25 +224,12 @@ impl Section<'_> {
         parse: fn(i64) -> Parsed<T>,
     ) -> Option<T> {
         self.demand(name);
-        self.optional_number(name, parse)
+        self.read(name, |node| as_number(node).and_then(parse))
     }
 
-    fn optional_number<T>(&mut self, name: &str, parse: fn(i64) -> Parsed<T>) -> Option<T> {
+    fn read<T>(&mut self, name: &str, parse: impl FnOnce(&Node) -> Parsed<T>) -> Option<T> {
         let node = self.node(name)?;
-        let parsed = match (&node.value, &node.place) {
-            (Value::Number(number), _) => parse(*number),
-            (Value::Text(text), Place::Variable(_)) => match text.trim().parse() {
-                Ok(number) => parse(number),
-                Err(_) if text.contains(['"', '\'']) => {
-                    Err("expected a whole number, without quotes".into())
-                }
-                Err(_) => Err("expected a whole number".into()),
-            },
-            _ => {
-                let kind = node.kind().trim_end_matches(" (quote it)");
-                Err(format!("expected a whole number, not {kind}").into())
-            }
-        };
+        let parsed = parse(&node);
         self.accept(name, &node.place, parsed)
     }
 
@@ -288,19 +270,20 @@ impl Section<'_> {
         self.within(name, &node, read)
     }
 
-    /// A list of tables, in order; rows that `read` refuses are left out.
-    pub(super) fn rows<T>(
+    /// A list of tables, in order; `read` ends early where one lacks a setting.
+    pub(super) fn rows(
         &mut self,
         name: &str,
-        mut read: impl FnMut(&mut Section<'_>) -> Option<T>,
-    ) -> Vec<T> {
-        let Some(node) = self.structured(name) else { return Vec::new() };
+        mut read: impl FnMut(&mut Section<'_>) -> Option<()>,
+    ) {
+        let Some(node) = self.structured(name) else { return };
         let Value::List(nodes) = &node.value else {
             let text = format!("expected a list of tables, [{{ … }}], not {}", node.kind());
-            self.fault_at(name, &node.place, &text);
-            return Vec::new();
+            return self.fault_at(name, &node.place, &text);
         };
-        nodes.iter().filter_map(|row| self.within(name, row, &mut read).flatten()).collect()
+        for row in nodes {
+            self.within(name, row, &mut read);
+        }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -396,10 +379,24 @@ fn as_text<T>(node: &Node, parse: impl Fn(&str) -> Parsed<T>) -> Parsed<T> {
         Value::Text(text) => parse(text),
         // The parser's words say which text was expected.
         Value::Number(_) | Value::List(_) | Value::Table(_) | Value::Other(_) => {
-            Err(match parse("") {
-                Err(expected) => format!("{expected}, not {}", node.kind()).into(),
-                Ok(_) => format!("expected text, not {}", node.kind()).into(),
+            let expected = parse("").err().unwrap_or("expected text".into());
+            Err(format!("{expected}, not {}", node.kind()).into())
+        }
+    }
+}
+
+fn as_number(node: &Node) -> Parsed<i64> {
+    match (&node.value, &node.place) {
+        (Value::Number(number), _) => Ok(*number),
+        (Value::Text(text), Place::Variable(_)) => {
+            text.trim().parse().map_err(|_| match text.contains(['"', '\'']) {
+                true => "expected a whole number, without quotes".into(),
+                false => "expected a whole number".into(),
             })
+        }
+        _ => {
+            let kind = node.kind().trim_end_matches(" (quote it)");
+            Err(format!("expected a whole number, not {kind}").into())
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The gateway's keys, and the secret that keys the hashes of tokens: read from a variable or a file, held
 //! so that they are not printed by accident, and never repeated in a fault.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -50,15 +51,10 @@ impl fmt::Debug for Key {
 pub struct SecretText(Arc<Zeroizing<String>>);
 
 impl SecretText {
-    /// Takes what was written, without the blanks around it.
-    ///
-    /// # Errors
-    /// What was expected, without what was written.
+    /// Takes what was written, without the blanks around it, or says what was expected.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         let text = text.trim();
-        let mut different: Vec<char> = text.chars().collect();
-        different.sort_unstable();
-        different.dedup();
+        let different: HashSet<char> = text.chars().collect();
         if text.contains(KEY_PREFIX) {
             return Err("expected a secret of its own, not the gateway's key");
         }

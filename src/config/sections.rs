@@ -13,7 +13,7 @@ use super::raw::Value;
 use super::read::{Parsed, Section};
 use super::{
     Access, Admin, ClaimName, Gateway, Jobs, Jwks, Jwt, Key, Limits, Log, LogFormat, Mode, Page,
-    Passthrough, Purchase, Sandbox, Server, Spend, Store, Target, Window, origin, value,
+    Passthrough, Purchase, Sandbox, Server, Spend, Store, Target, Window, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
@@ -36,7 +36,7 @@ pub(super) fn server(section: &mut Section<'_>) -> Server {
     let tenth = max_connections.div_ceil(10);
     let server = Server {
         listen,
-        hosts: section.list("hosts", origin::host, Vec::new()),
+        hosts: section.list("hosts", value::host, Vec::new()),
         trusted_proxies: section.list("trusted_proxies", value::network, Vec::new()),
         max_connections,
         max_connections_per_address: section.number(
@@ -63,11 +63,11 @@ pub(super) fn server(section: &mut Section<'_>) -> Server {
 /// One address as text, or several as a list.
 fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
     let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
-    let several = section.peek("listen").is_some_and(|node| match &node.value {
-        Value::List(_) => true,
-        // In a variable, `[::1]:8080` is an address and `["…"]` a list.
-        Value::Text(text) => text.parse::<SocketAddr>().is_err() && text.trim().starts_with('['),
-        Value::Number(_) | Value::Table(_) | Value::Other(_) => false,
+    // In a variable, `[::1]:8080` is an address and `["…"]` a list.
+    let is_address = |text: &str| text.parse::<SocketAddr>().is_ok() || !text.starts_with('[');
+    let several = section.peek("listen").is_some_and(|node| {
+        let in_variable = matches!(&node.value, Value::Text(text) if !is_address(text.trim()));
+        in_variable || matches!(node.value, Value::List(_))
     });
     if !several {
         return section.optional("listen", value::listen).map_or(default, |listen| vec![listen]);
@@ -99,9 +99,13 @@ pub(super) fn gateway(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>
 }
 
 fn target(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Target {
-    let written = section.has("base_url");
-    let base_url = section.optional("base_url", origin::base_url);
-    match (written, keys) {
+    let base_url = section.optional("base_url", value::base_url);
+    match (section.has("base_url"), keys) {
+        (true, Some((_, keys))) => {
+            if let Some(base_url) = base_url {
+                return Target::Live { base_url, keys };
+            }
+        }
         (true, None) => {
             let text = "expected a key with it, in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE; for the \
                         sandbox, leave this setting out";
@@ -112,23 +116,17 @@ fn target(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Target 
                         in the file); for the sandbox, leave the key out";
             section.fault_at("base_url", &place, text);
         }
-        (_, keys) => {
-            if let (Some(base_url), Some((_, keys))) = (base_url, keys) {
-                return Target::Live { base_url, keys };
-            }
-        }
+        (false, None) => {}
     }
     Target::Sandbox
 }
 
-/// `"auto"`, or a table.
 fn window(section: &mut Section<'_>) -> Window {
-    let table = section.peek("window").is_some_and(|node| match &node.value {
-        Value::Table(_) => true,
-        Value::Text(text) => text.trim().starts_with('{'),
-        Value::List(_) | Value::Number(_) | Value::Other(_) => false,
+    let is_table = section.peek("window").is_some_and(|node| {
+        let in_variable = matches!(&node.value, Value::Text(text) if text.trim().starts_with('{'));
+        in_variable || matches!(node.value, Value::Table(_))
     });
-    if !table {
+    if !is_table {
         let expected = "expected \"auto\" or { requests = 60, seconds = 60 }";
         return section.word("window", &[("auto", Window::Auto)], expected, Window::Auto);
     }
@@ -148,46 +146,39 @@ fn chat_field(text: &str) -> Parsed<String> {
 }
 
 fn passthrough(section: &mut Section<'_>) -> Vec<Passthrough> {
-    let mut seen: Vec<(http::Method, String)> = Vec::new();
+    let mut all: Vec<Passthrough> = Vec::new();
     section.rows("passthrough", |row| {
-        let method = row.required("method", origin::method);
-        let path = row.required("path", origin::endpoint);
+        let method = row.required("method", value::method);
+        let path = row.required("path", value::endpoint);
         let toll = row.required("toll", value::money);
         let (method, path, toll) = (method?, path?, toll?);
         if method == http::Method::GET && toll != Usd::ZERO {
-            row.own_fault(
-                "expected toll = \"0\" for a GET: what is asked twice must not cost twice",
-            );
-            return None;
-        }
-        let endpoint = (method.clone(), path.clone());
-        if seen.contains(&endpoint) {
+            let text = "expected toll = \"0\" for a GET: what is asked twice must not cost twice";
+            row.own_fault(text);
+        } else if all.iter().any(|it| it.method == method && it.path == path) {
             row.own_fault("expected each method and path once, these are there twice");
-            return None;
+        } else {
+            all.push(Passthrough { method, path, toll });
         }
-        seen.push(endpoint);
-        Some(Passthrough { method, path, toll })
-    })
+        Some(())
+    });
+    all
 }
 
 /// The published models and those of `models.chat`.
 pub(super) fn catalog(section: &mut Section<'_>) -> Catalog {
     let mut catalog = Catalog::published();
-    let mut taken: Vec<_> =
-        catalog.chat.iter().map(|model| model.id.clone().into_owned()).collect();
-    taken.extend(catalog.video.iter().map(|model| model.id.clone().into_owned()));
-    let added = section.rows("chat", |row| {
-        let id = row.required("id", value::name);
-        let toll = row.required("toll", value::money);
+    section.rows("chat", |row| {
+        let (id, toll) = (row.required("id", value::name), row.required("toll", value::money));
         let id = id?;
-        if taken.contains(&id) {
+        if catalog.chat_model(&id).is_some() || catalog.video_model(&id).is_some() {
             row.own_fault("expected a new model, one with this id is in the catalog already");
-            return None;
+        } else {
+            let (id, tier) = (Cow::Owned(id), Tier::Added(toll?));
+            catalog.chat.push(ChatModel { id, tier, best_for: "" });
         }
-        taken.push(id.clone());
-        Some(ChatModel { id: Cow::Owned(id), tier: Tier::Added(toll?), best_for: "" })
+        Some(())
     });
-    catalog.chat.extend(added);
     catalog
 }
 
@@ -195,7 +186,7 @@ pub(super) fn access(section: &mut Section<'_>, folder: &Path) -> Access {
     const MODES: &[(&str, &str)] = &[("open", "open"), ("members", "members"), ("jwt", "jwt")];
     let expected = "expected \"open\", \"members\" or \"jwt\"";
     let mode = section.word("mode", MODES, expected, "open");
-    let allowed_origins = section.list("allowed_origins", origin::origin, Vec::new());
+    let allowed_origins = section.list("allowed_origins", value::origin, Vec::new());
     let written = section.has("jwt");
     let jwt = section.table("jwt", |section| jwt(section, folder)).flatten();
     let mode = match (mode, written) {
@@ -230,7 +221,7 @@ fn jwt(section: &mut Section<'_>, folder: &Path) -> Option<Jwt> {
 
 fn jwks(text: &str) -> Parsed<Jwks> {
     if text.contains("://") {
-        return origin::key_set(text).map(Jwks::Address);
+        return value::key_set(text).map(Jwks::Address);
     }
     value::line(text).map(|file| Jwks::File(file.into()))
 }
@@ -325,11 +316,10 @@ pub(super) fn page(section: &mut Section<'_>, folder: &Path) -> Page {
         dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
         fallback: Some(fallback).filter(|file| !file.is_empty()),
         title: section.text("title", value::line, "tollgate".to_owned()),
-        media_origins: section.list("media_origins", origin::web_origin, Vec::new()),
+        media_origins: section.list("media_origins", value::web_origin, Vec::new()),
     }
 }
 
-/// The name of a file inside a folder, or nothing.
 fn file_name(text: &str) -> Parsed<String> {
     let inside = |part: Component<'_>| matches!(part, Component::Normal(_));
     if PathBuf::from(text).components().all(inside) && !text.chars().any(char::is_control) {

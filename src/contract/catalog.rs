@@ -12,7 +12,6 @@ pub struct Catalog {
     pub video: Vec<VideoModel>,
 }
 
-/// A chat model (2.6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatModel {
     pub id: Cow<'static, str>,
@@ -21,21 +20,16 @@ pub struct ChatModel {
     pub best_for: &'static str,
 }
 
-/// What a chat costs per request (2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// $0.006 per request.
     Standard,
-    /// $0.003 per request.
     Budget,
     /// "Its cost: not shown" (2.6, `eta-5`). Guess: the standard toll, the higher of the two, so that
     /// what is set aside covers it either way.
     Unstated,
-    /// A model that an operator added, at the toll that was given with it.
     Added(Usd),
 }
 
-/// A video model (2.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoModel {
     pub id: Cow<'static, str>,
@@ -49,14 +43,12 @@ pub struct VideoModel {
 /// The clip lengths that a model makes, in seconds (2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durations {
-    /// From the first to the second, both included.
     Between(u32, u32),
     OneOf(&'static [u32]),
     /// "Duration for this model: not shown": only the overall range binds.
     Unstated,
 }
 
-/// Whether a model animates a picture (2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
     Optional,
@@ -72,11 +64,9 @@ pub enum Aspect {
     Unstated,
 }
 
-/// Overall range of a clip's length in seconds (2.5).
 pub const OVERALL_DURATION: (u32, u32) = (4, 15);
-/// The clip length where a request names none (2.5). Every model makes it.
+/// For a request that names none (2.5). Every model makes it.
 pub const DEFAULT_DURATION: u32 = 8;
-/// The video model where a request names none (2.5).
 pub const DEFAULT_VIDEO_MODEL: &str = "video-a-2";
 
 impl Tier {
@@ -99,11 +89,13 @@ impl Tier {
 }
 
 impl Durations {
+    const OVERALL: Self = Self::Between(OVERALL_DURATION.0, OVERALL_DURATION.1);
+
     pub fn offers(self, seconds: u32) -> bool {
         match self {
             Self::Between(low, high) => (low..=high).contains(&seconds),
             Self::OneOf(offered) => offered.contains(&seconds),
-            Self::Unstated => (OVERALL_DURATION.0..=OVERALL_DURATION.1).contains(&seconds),
+            Self::Unstated => Self::OVERALL.offers(seconds),
         }
     }
 }
@@ -114,19 +106,11 @@ impl fmt::Display for Durations {
         match self {
             Self::Between(low, high) => write!(f, "{low} to {high} seconds"),
             Self::OneOf(offered) => {
-                for (position, seconds) in offered.iter().enumerate() {
-                    let before = match position {
-                        0 => "",
-                        _ if position + 1 == offered.len() => " or ",
-                        _ => ", ",
-                    };
-                    write!(f, "{before}{seconds}")?;
-                }
-                f.write_str(" seconds")
+                let offered: Vec<_> = offered.iter().map(u32::to_string).collect();
+                let (last, others) = offered.split_last().ok_or(fmt::Error)?;
+                write!(f, "{} or {last} seconds", others.join(", "))
             }
-            Self::Unstated => {
-                write!(f, "{} to {} seconds", OVERALL_DURATION.0, OVERALL_DURATION.1)
-            }
+            Self::Unstated => Self::OVERALL.fmt(f),
         }
     }
 }
@@ -138,7 +122,6 @@ impl ChatModel {
 }
 
 impl Catalog {
-    /// The models that the contract publishes (2.5, 2.6).
     pub fn published() -> Self {
         Self { chat: CHAT_MODELS.to_vec(), video: VIDEO_MODELS.to_vec() }
     }

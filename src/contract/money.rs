@@ -10,13 +10,10 @@ pub struct Usd(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotMoney {
-    /// Empty, signed, grouped, an exponent, or more than one point.
     #[error("expected dollars such as 5.00 or 0.006")]
     Shape,
-    /// More than six places after the point.
     #[error("expected at most six places after the point")]
     TooFine,
-    /// Beyond what a `u64` of micro-dollars holds.
     #[error("the amount is too large")]
     TooLarge,
 }
@@ -39,33 +36,22 @@ impl Usd {
     }
 
     /// An amount of cents, the unit of the billing summary (2.3); `None` when it does not fit.
-    pub const fn cents(cents: u64) -> Option<Self> {
-        match cents.checked_mul(10_000) {
-            Some(micros) => Some(Self(micros)),
-            None => None,
-        }
+    pub fn cents(cents: u64) -> Option<Self> {
+        cents.checked_mul(10_000).map(Self)
     }
 
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    pub const fn checked_add(self, other: Self) -> Option<Self> {
-        match self.0.checked_add(other.0) {
-            Some(micros) => Some(Self(micros)),
-            None => None,
-        }
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Self)
     }
 
-    /// What is left after taking `other` away; `None` when there is less than that.
-    pub const fn checked_sub(self, other: Self) -> Option<Self> {
-        match self.0.checked_sub(other.0) {
-            Some(micros) => Some(Self(micros)),
-            None => None,
-        }
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.0.checked_sub(other.0).map(Self)
     }
 
-    /// What is left after taking `other` away, at least nothing.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -76,8 +62,13 @@ impl Usd {
     }
 
     /// The amount for people: cents at least, and as many places as it needs (`$5.00`, `$0.006`).
-    pub fn short(self) -> Short {
-        Short(self)
+    pub fn short(self) -> String {
+        let (whole, mut fraction, mut places) = (self.0 / MICROS, self.0 % MICROS, 6);
+        while places > 2 && fraction % 10 == 0 {
+            places -= 1;
+            fraction /= 10;
+        }
+        format!("${whole}.{fraction:0places$}")
     }
 }
 
@@ -100,34 +91,14 @@ impl std::str::FromStr for Usd {
         }
         let whole: u64 = whole.parse().map_err(|_| NotMoney::TooLarge)?;
         let fraction: u64 = format!("{fraction:0<6}").parse().map_err(|_| NotMoney::Shape)?;
-        whole
-            .checked_mul(MICROS)
-            .and_then(|micros| micros.checked_add(fraction))
-            .map(Self)
-            .ok_or(NotMoney::TooLarge)
+        let micros = whole.checked_mul(MICROS).and_then(|micros| micros.checked_add(fraction));
+        micros.map(Self).ok_or(NotMoney::TooLarge)
     }
 }
 
 impl fmt::Display for Usd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:06}", self.0 / MICROS, self.0 % MICROS)
-    }
-}
-
-/// How [`Usd::short`] writes an amount.
-#[derive(Clone, Copy, Debug)]
-pub struct Short(Usd);
-
-impl fmt::Display for Short {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, fraction) = (self.0.0 / MICROS, self.0.0 % MICROS);
-        let mut places = 6;
-        let mut shown = fraction;
-        while places > 2 && shown % 10 == 0 {
-            places -= 1;
-            shown /= 10;
-        }
-        write!(f, "${whole}.{shown:0places$}")
     }
 }
 
@@ -181,7 +152,7 @@ mod tests {
             (10_000, "$0.01"),
             (1, "$0.000001"),
         ] {
-            assert_eq!(Usd(micros).short().to_string(), shown);
+            assert_eq!(Usd(micros).short(), shown);
         }
     }
 
@@ -189,7 +160,7 @@ mod tests {
         #[test]
         fn what_is_written_reads_back(micros: u64) {
             prop_assert_eq!(Usd(micros).to_string().parse(), Ok(Usd(micros)));
-            prop_assert_eq!(Usd::from_dollar_text(&Usd(micros).short().to_string()), Ok(Usd(micros)));
+            prop_assert_eq!(Usd::from_dollar_text(&Usd(micros).short()), Ok(Usd(micros)));
         }
 
         #[test]

@@ -103,8 +103,7 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
     let asked = validate::log_in(&call.body)?;
     // It ends the login that the browser has.
     let carried = carried(&cx)?;
-    let token = &asked.get().token;
-    let opened = access.log_in(token, carried, &call.caller, &cx.handlers.admit).await?;
+    let opened = access.log_in(asked.get(), carried, &call.caller, &cx.handlers.admit).await?;
     Ok(done(call.way.set(&opened.value, opened.lasts)))
 }
 

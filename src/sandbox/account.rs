@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::front::{self, Reply, Stop};
-use super::{Gateway, Settings};
+use super::{Gateway, Sandbox, Settings};
 use crate::clock::{self, Instant, iso8601};
 use crate::contract::money::Usd;
 use crate::contract::wire::{KEY_PREFIX, MOST_KEYS};
@@ -32,7 +32,6 @@ pub(super) struct Receipt {
 
 pub(super) struct Account(Mutex<State>);
 
-/// The account's books at one moment.
 struct State {
     keys: Vec<Key>,
     balance: Usd,
@@ -59,7 +58,6 @@ struct Key {
 }
 
 impl Account {
-    /// An account that holds the settings' keys and balance.
     pub(super) fn open(settings: &Settings, seed: &Seed, created: Duration) -> Self {
         let mut secrets = settings.keys.clone();
         secrets.truncate(MOST_KEYS);
@@ -78,14 +76,13 @@ impl Account {
 
     /// Lets a call with this key in: the key is active, and the account's window has a place.
     pub(super) fn admit(&self, secret: &str) -> Result<(), Stop> {
-        let mut guard = self.books();
-        let state = &mut *guard;
-        let key = state.keys.iter_mut().find(|key| key.secret == secret && key.is_active());
-        let Some(key) = key.filter(|_| secret.starts_with(KEY_PREFIX)) else {
-            return Err(front::refuse(front::BAD_KEY, "The API key is not valid"));
-        };
+        let mut state = self.books();
+        let State { keys, window, .. } = &mut *state;
+        let is_good = |key: &&mut Key| key.secret == secret && key.revoked.is_none();
+        let key = keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
+        let key = key.ok_or_else(|| front::refuse(front::BAD_KEY, "The API key is not valid"))?;
         // Asked under the lock, so that the log stays in order.
-        state.window.admit(clock::now()).map_err(front::limited)?;
+        window.admit(clock::now()).map_err(front::limited)?;
         key.uses += 1;
         key.last_used = Some(clock::wall());
         Ok(())
@@ -110,42 +107,6 @@ impl Account {
         Ok(Receipt { nth: spent.count, left })
     }
 
-    pub(super) fn active_keys(&self) -> Vec<String> {
-        let state = self.books();
-        let active = state.keys.iter().filter(|key| key.is_active());
-        active.map(|key| key.secret.clone()).collect()
-    }
-
-    pub(super) fn add_key(&self, seed: &Seed, now: Duration) -> Option<String> {
-        let mut state = self.books();
-        if state.keys.iter().filter(|key| key.is_active()).count() >= MOST_KEYS {
-            return None;
-        }
-        let nth = state.keys.len();
-        let secret = derived_key(seed, nth);
-        state.keys.push(Key::new(secret.clone(), seed, nth, now));
-        Some(secret)
-    }
-
-    pub(super) fn revoke(&self, secret: &str, now: Duration) -> bool {
-        let mut state = self.books();
-        let key = state.keys.iter_mut().find(|key| key.secret == secret && key.is_active());
-        key.map(|key| key.revoked = Some(now)).is_some()
-    }
-
-    pub(super) fn balance(&self) -> Usd {
-        self.books().balance
-    }
-
-    pub(super) fn charged(&self) -> Usd {
-        self.books().charged()
-    }
-
-    pub(super) fn charges(&self) -> Charges {
-        let state = self.books();
-        Charges { chat: state.chat.count, video: state.video.count }
-    }
-
     fn books(&self) -> MutexGuard<'_, State> {
         lock(&self.0)
     }
@@ -154,6 +115,51 @@ impl Account {
 impl State {
     fn charged(&self) -> Usd {
         Usd::micros(self.chat.micros + self.video.micros)
+    }
+
+    fn active(&self) -> impl Iterator<Item = &Key> {
+        self.keys.iter().filter(|key| key.revoked.is_none())
+    }
+}
+
+/// What whoever runs the sandbox sees and does beside its endpoints.
+impl Sandbox {
+    /// The active keys in full; no endpoint shows them.
+    pub fn keys(&self) -> Vec<String> {
+        self.0.account.books().active().map(|key| key.secret.clone()).collect()
+    }
+
+    /// Makes a further key and shows it this once; `None` when five are active already (3.1).
+    pub fn add_key(&self) -> Option<String> {
+        let (mut state, seed) = (self.0.account.books(), &self.0.seed);
+        if state.active().count() >= MOST_KEYS {
+            return None;
+        }
+        let nth = state.keys.len();
+        let secret = derived_key(seed, nth);
+        state.keys.push(Key::new(secret.clone(), seed, nth, clock::wall()));
+        Some(secret)
+    }
+
+    /// Revokes a key at once (3.1); whether it was active.
+    pub fn revoke(&self, key: &str) -> bool {
+        let mut state = self.0.account.books();
+        let active = state.keys.iter_mut().find(|it| it.secret == key && it.revoked.is_none());
+        active.map(|key| key.revoked = Some(clock::wall())).is_some()
+    }
+
+    pub fn balance(&self) -> Usd {
+        self.0.account.books().balance
+    }
+
+    /// The sum of all charges, exact to the micro-dollar.
+    pub fn charged(&self) -> Usd {
+        self.0.account.books().charged()
+    }
+
+    pub fn charges(&self) -> Charges {
+        let state = self.0.account.books();
+        Charges { chat: state.chat.count, video: state.video.count }
     }
 }
 
@@ -169,10 +175,6 @@ impl Key {
             revoked: None,
             uses: 0,
         }
-    }
-
-    fn is_active(&self) -> bool {
-        self.revoked.is_none()
     }
 
     /// The leading part that the list shows (2.1). Guess: twelve characters, never over half of
@@ -205,13 +207,13 @@ pub(super) fn list(gateway: &Gateway) -> Reply {
     Ok(front::json(&json!({
         "keys": state.keys.iter().map(row).collect::<Vec<_>>(),
         "stats": {
-            "activeKeys": state.keys.iter().filter(|key| key.is_active()).count(),
+            "activeKeys": state.active().count(),
             "totalUsage": state.keys.iter().map(|key| key.uses).sum::<u64>(),
         },
         "billing": {
             "hasCredits": state.balance > Usd::ZERO,
             "balanceCents": cents(state.balance.as_micros()),
-            "balanceFormatted": state.balance.short().to_string(),
+            "balanceFormatted": state.balance.short(),
             "rateLimit": { "requests": requests, "windowSeconds": window.as_secs() },
             "usage": {
                 "chat": counter(state.chat),

@@ -1,8 +1,6 @@
 //! `POST /api/v1/chat` (2.4): a made-up reply, charged like a real one. It is Markdown that gives a chat
 //! window something to show.
 
-use std::fmt::Write;
-
 use serde::{Deserialize, Serialize};
 
 use super::Gateway;
@@ -10,7 +8,7 @@ use super::account::{Sale, Seed};
 use super::front::{self, Reply, Stop};
 use super::mood::{MOODS, Mood};
 use crate::clock;
-use crate::contract::catalog::Catalog;
+use crate::contract::catalog::{Catalog, ChatModel};
 
 pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
     let order: Order = serde_json::from_slice(body)
@@ -78,39 +76,31 @@ const QUOTE: usize = 120;
 /// The same reply for the same seed, model and prompt.
 fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String {
     let words = prompt.to_lowercase();
-    let mut reply = String::new();
-    let _ = write!(
-        reply,
-        "## {}\n\nYou said:\n\n> {}\n\n{}\n",
+    let is_asked = |triggers: &[&str]| triggers.iter().any(|trigger| words.contains(trigger));
+    let asked = SECTIONS.iter().filter(|(triggers, _)| is_asked(triggers));
+    let mut sections: Vec<_> = asked.map(|(_, section)| section(catalog)).collect();
+    if sections.is_empty() {
+        sections.push(HINTS.to_owned());
+    }
+    format!(
+        "## {}\n\nYou said:\n\n> {}\n\n{}\n\n{}\n*Made up by the sandbox as `{model}`; no model was \
+         asked.*\n",
         seed.pick("heading", prompt, HEADINGS),
         quote(prompt),
         seed.pick("opening", prompt, OPENINGS),
-    );
-    let asked: Vec<_> = SECTIONS
-        .iter()
-        .filter(|(triggers, _)| triggers.iter().any(|trigger| words.contains(trigger)))
-        .collect();
-    for (_, section) in &asked {
-        reply.push('\n');
-        section(&mut reply, catalog);
-    }
-    if asked.is_empty() {
-        reply.push('\n');
-        hints(&mut reply, catalog);
-    }
-    let _ = write!(reply, "\n*Made up by the sandbox as `{model}`; no model was asked.*\n");
-    reply
+        sections.join("\n"),
+    )
 }
 
-type Section = fn(&mut String, &Catalog);
+type Section = fn(&Catalog) -> String;
 
 /// Words in a prompt, and what they bring into the reply. The first rows come first.
 const SECTIONS: &[(&[&str], Section)] = &[
     (&["table", "price", "cost"], table),
-    (&["code", "function", "script"], code),
-    (&["list", "steps", "plan"], list),
-    (&["mood", "error", "sandbox:"], moods),
-    (&["long", "story", "essay"], story),
+    (&["code", "function", "script"], |_| CODE.to_owned()),
+    (&["list", "steps", "plan"], |_| STEPS.to_owned()),
+    (&["mood", "error", "sandbox:"], |_| moods()),
+    (&["long", "story", "essay"], |_| story()),
 ];
 
 const HEADINGS: &[&str] = &[
@@ -144,73 +134,51 @@ const TALE: &[&str] = &[
      keeper had it painted above the door, next to the opening hours, which are always.",
 ];
 
-fn hints(reply: &mut String, _: &Catalog) {
-    reply.push_str(
-        "Some words in a prompt bring more:\n\n\
-         - **table**: the price list\n\
-         - **code**: a program to copy\n\
-         - **list**: steps to follow\n\
-         - **long**: a story to scroll through\n\
-         - **mood**: how to make this sandbox misbehave\n",
-    );
+const HINTS: &str = "Some words in a prompt bring more:\n\n\
+    - **table**: the price list\n\
+    - **code**: a program to copy\n\
+    - **list**: steps to follow\n\
+    - **long**: a story to scroll through\n\
+    - **mood**: how to make this sandbox misbehave\n";
+
+const CODE: &str = "### A program\n\n\
+    ```js\n\
+    // Asks through the proxy: the page needs no key.\n\
+    const reply = await fetch(\"/api/v1/chat\", {\n  \
+      method: \"POST\",\n  \
+      headers: { \"Content-Type\": \"application/json\" },\n  \
+      body: JSON.stringify({\n    \
+        model: \"eta-5-mini\",\n    \
+        messages: [{ role: \"user\", content: \"Hello & <welcome>\" }],\n  \
+      }),\n\
+    });\n\
+    console.log((await reply.json()).message.content);\n\
+    ```\n\n\
+    Run it in the console of this page; `await` works there.\n";
+
+const STEPS: &str = "### Steps\n\n\
+    1. Write down what you want to know.\n\
+    2. Pick a model:\n   \
+       - a *budget* one while you try things,\n   \
+       - a *standard* one when it matters.\n\
+    3. Read the reply before you pay for the next one.\n";
+
+fn table(catalog: &Catalog) -> String {
+    let row = |model: &ChatModel| {
+        format!("| `{}` | {} | {} |\n", model.id, model.tier.name(), model.toll().short())
+    };
+    let rows: String = catalog.chat.iter().map(row).collect();
+    format!("### Price list\n\n| Model | Tier | One request |\n|---|---|---:|\n{rows}")
 }
 
-fn table(reply: &mut String, catalog: &Catalog) {
-    reply.push_str("### Price list\n\n| Model | Tier | One request |\n|---|---|---:|\n");
-    for model in &catalog.chat {
-        let _ = writeln!(
-            reply,
-            "| `{}` | {} | {} |",
-            model.id,
-            model.tier.name(),
-            model.toll().short()
-        );
-    }
+fn moods() -> String {
+    let rows: String = MOODS.iter().map(|(word, does)| format!("- `{word}` {does}\n")).collect();
+    format!("### Moods\n\nPut one of these words into a prompt:\n\n{rows}")
 }
 
-fn code(reply: &mut String, _: &Catalog) {
-    reply.push_str(
-        "### A program\n\n\
-         ```js\n\
-         // Asks through the proxy: the page needs no key.\n\
-         const reply = await fetch(\"/api/v1/chat\", {\n  \
-           method: \"POST\",\n  \
-           headers: { \"Content-Type\": \"application/json\" },\n  \
-           body: JSON.stringify({\n    \
-             model: \"eta-5-mini\",\n    \
-             messages: [{ role: \"user\", content: \"Hello & <welcome>\" }],\n  \
-           }),\n\
-         });\n\
-         console.log((await reply.json()).message.content);\n\
-         ```\n\n\
-         Run it in the console of this page; `await` works there.\n",
-    );
-}
-
-fn list(reply: &mut String, _: &Catalog) {
-    reply.push_str(
-        "### Steps\n\n\
-         1. Write down what you want to know.\n\
-         2. Pick a model:\n   \
-            - a *budget* one while you try things,\n   \
-            - a *standard* one when it matters.\n\
-         3. Read the reply before you pay for the next one.\n",
-    );
-}
-
-fn moods(reply: &mut String, _: &Catalog) {
-    reply.push_str("### Moods\n\nPut one of these words into a prompt:\n\n");
-    for (word, does) in MOODS {
-        let _ = writeln!(reply, "- `{word}` {does}");
-    }
-}
-
-fn story(reply: &mut String, _: &Catalog) {
-    reply.push_str("### The keeper of the toll house\n");
-    for paragraph in TALE {
-        let _ = write!(reply, "\n{paragraph}\n");
-    }
-    reply.push_str("\n---\n\nThat was the whole story.\n");
+fn story() -> String {
+    let tale = TALE.join("\n\n");
+    format!("### The keeper of the toll house\n\n{tale}\n\n---\n\nThat was the whole story.\n")
 }
 
 fn quote(prompt: &str) -> String {

@@ -13,7 +13,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::uri::Authority;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -67,7 +67,7 @@ async fn converse(gateway: Arc<Gateway>, stream: TcpStream) {
     let idle = gateway.settings.idle;
     let service = service_fn(move |request| {
         let gateway = gateway.clone();
-        async move { serve_one(&gateway, local, request).await.ok_or(Dropped) }
+        async move { serve_one(&gateway, local, request).await }
     });
     // hyper's header timeout also runs while a connection waits for its next request. A connection
     // that ends in an error has told its client all that there is to tell.
@@ -98,24 +98,23 @@ const ENDPOINTS: &[(&str, Method, Endpoint)] = &[
     (wire::API_KEYS, Method::GET, Endpoint::Keys),
 ];
 
-/// The answer to one request, or `None` when its connection is to be dropped.
 async fn serve_one(
     gateway: &Gateway,
     local: SocketAddr,
     request: Request<Incoming>,
-) -> Option<Answer> {
+) -> Result<Answer, Dropped> {
     let (head, body) = request.into_parts();
     let is_cross_origin = head.uri.path().starts_with(CROSS_ORIGIN);
     let mut answer = match route(gateway, local, &head, body).await {
         Ok(answer) => answer,
         Err(Stop::Refused(answer)) => *answer,
-        Err(Stop::Dropped) => return None,
+        Err(Stop::Dropped) => return Err(Dropped),
     };
     if is_cross_origin {
         let any = HeaderValue::from_static("*");
         answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, any);
     }
-    Some(answer)
+    Ok(answer)
 }
 
 async fn route(gateway: &Gateway, local: SocketAddr, head: &Parts, body: Incoming) -> Reply {
@@ -187,18 +186,11 @@ fn is_json(headers: &HeaderMap) -> bool {
 /// Where the caller reached us: by the name it used, else by the socket's own address.
 fn origin(headers: &HeaderMap, local: SocketAddr) -> String {
     let host = headers.get(HOST).and_then(|value| Authority::try_from(value.as_bytes()).ok());
-    match host {
-        Some(host) => format!("http://{host}"),
-        None => format!("http://{local}"),
-    }
+    host.map_or_else(|| format!("http://{local}"), |host| format!("http://{host}"))
 }
 
 fn bad_method(allowed: &str) -> Stop {
-    let mut stop = refuse(BAD_METHOD, &format!("Use {allowed}"));
-    if let (Stop::Refused(answer), Ok(allowed)) = (&mut stop, HeaderValue::from_str(allowed)) {
-        answer.headers_mut().insert(ALLOW, allowed);
-    }
-    stop
+    refuse_with(BAD_METHOD, &format!("Use {allowed}"), ALLOW, allowed)
 }
 
 fn preflight(method: &Method) -> Answer {
@@ -242,7 +234,12 @@ pub(super) const NOT_JSON: Refusal =
 const LIMITED: Refusal = Refusal(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
 
 pub(super) fn json(body: &impl Serialize) -> Answer {
-    answer(StatusCode::OK, "application/json", to_bytes(body))
+    json_with(StatusCode::OK, body)
+}
+
+fn json_with(status: StatusCode, body: &impl Serialize) -> Answer {
+    // Plain structs of strings and numbers, for which this cannot fail.
+    answer(status, "application/json", serde_json::to_vec(body).unwrap_or_default().into())
 }
 
 pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
@@ -255,21 +252,21 @@ pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) 
 /// A refusal, with what is particular to this request. "Shape of the error body: not shown" (7). Guess:
 /// these two fields.
 pub(super) fn refuse(Refusal(status, error): Refusal, message: &str) -> Stop {
-    let body = to_bytes(&json!({ "error": error, "message": message }));
-    Stop::Refused(Box::new(answer(status, "application/json", body)))
+    let body = json!({ "error": error, "message": message });
+    Stop::Refused(Box::new(json_with(status, &body)))
 }
 
 /// The refusal of a full window. Guess: a 429 that says when to return, in whole seconds.
 pub(super) fn limited(wait: Duration) -> Stop {
     let whole = clock::whole_seconds(wait).max(1);
-    let mut stop = refuse(LIMITED, &format!("Too many requests: try again in {whole} s"));
-    if let Stop::Refused(answer) = &mut stop {
-        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(whole));
-    }
-    stop
+    let message = format!("Too many requests: try again in {whole} s");
+    refuse_with(LIMITED, &message, RETRY_AFTER, &whole.to_string())
 }
 
-fn to_bytes(body: &impl Serialize) -> Bytes {
-    // Plain structs of strings and numbers, for which this cannot fail.
-    serde_json::to_vec(body).unwrap_or_default().into()
+fn refuse_with(refusal: Refusal, message: &str, name: HeaderName, value: &str) -> Stop {
+    let mut stop = refuse(refusal, message);
+    if let (Stop::Refused(answer), Ok(value)) = (&mut stop, HeaderValue::from_str(value)) {
+        answer.headers_mut().insert(name, value);
+    }
+    stop
 }

@@ -32,7 +32,7 @@ use account::{Account, Seed};
 pub struct Settings {
     /// What ids, replies and the default key are derived from: the same seed, the same sandbox.
     pub seed: u64,
-    /// The prepaid credit to start with. $50.00.
+    /// $50.00.
     pub balance: Usd,
     /// How long a video job takes; some models take a little less, others more. 30 s.
     pub job_time: Duration,
@@ -43,9 +43,9 @@ pub struct Settings {
     pub keys: Vec<String>,
     /// How long a reply takes that no mood delays. 400 ms.
     pub reply_delay: Duration,
-    /// How long a reply takes in the mood `sandbox:slow`. 10 s.
+    /// `sandbox:slow`: 10 s.
     pub slow: Duration,
-    /// How long a call stays unanswered in the mood `sandbox:hang`. 10 min.
+    /// `sandbox:hang`: 10 min.
     pub hang: Duration,
     /// How long a connection may be silent between requests, or a request be on its way. 75 s.
     pub idle: Duration,
@@ -80,7 +80,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// A handle to one make-believe gateway; clones share its account.
+/// Clones share their account.
 #[derive(Clone)]
 pub struct Sandbox(Arc<Gateway>);
 
@@ -112,34 +112,6 @@ impl Sandbox {
     /// Answers on `listener` until `shutdown` is ready, then closes every connection at once.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         front::serve(self.0, listener, shutdown).await;
-    }
-
-    /// The account's active keys in full, for whoever runs the sandbox; no endpoint shows them.
-    pub fn keys(&self) -> Vec<String> {
-        self.0.account.active_keys()
-    }
-
-    /// Makes a further key and shows it this once; `None` when five are active already (3.1).
-    pub fn add_key(&self) -> Option<String> {
-        self.0.account.add_key(&self.0.seed, clock::wall())
-    }
-
-    /// Revokes a key at once (3.1); whether it was active.
-    pub fn revoke(&self, key: &str) -> bool {
-        self.0.account.revoke(key, clock::wall())
-    }
-
-    pub fn balance(&self) -> Usd {
-        self.0.account.balance()
-    }
-
-    /// The sum of all charges, exact to the micro-dollar.
-    pub fn charged(&self) -> Usd {
-        self.0.account.charged()
-    }
-
-    pub fn charges(&self) -> Charges {
-        self.0.account.charges()
     }
 
     /// How many requests arrived whole, refused ones included; clips do not count, because a player

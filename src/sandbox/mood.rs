@@ -64,16 +64,13 @@ impl Mood {
     /// The mood that the first such word in `text` asks for, in any case of letters.
     pub(super) fn of(text: &str) -> Self {
         let text = text.to_ascii_lowercase();
-        text.match_indices(WORD_START)
-            .filter_map(|(at, _)| {
-                let rest = text[at + WORD_START.len()..].bytes();
-                let length = rest.take_while(u8::is_ascii_alphanumeric).count();
-                let word = &text[at..at + WORD_START.len() + length];
-                ROWS.iter().find(|row| row.1 == word)
-            })
-            .map(|row| row.0)
-            .next()
-            .unwrap_or(Self::Calm)
+        let mood = |(at, start): (usize, &str)| {
+            let rest = text[at + start.len()..].bytes();
+            let length = rest.take_while(u8::is_ascii_alphanumeric).count();
+            let word = &text[at..at + start.len() + length];
+            ROWS.iter().find(|row| row.1 == word).map(|row| row.0)
+        };
+        text.match_indices(WORD_START).find_map(mood).unwrap_or(Self::Calm)
     }
 
     /// Refuses the call before anything is charged, where the mood does.
@@ -92,18 +89,19 @@ impl Mood {
 
     /// Takes the time that the answer to a paid call takes, or drops its connection.
     pub(super) async fn dawdle(self, settings: &Settings) -> Result<(), Stop> {
-        let is_dropped = matches!(self, Self::Drop | Self::Hang);
-        let wait = if self == Self::Hang {
+        let wait = if self == Self::Drop {
+            Duration::ZERO
+        } else if self == Self::Hang {
             settings.hang
         } else if self == Self::Slow {
             settings.slow
         } else {
             settings.reply_delay
         };
-        if self != Self::Drop && !wait.is_zero() {
+        if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-        if is_dropped { Err(Stop::Dropped) } else { Ok(()) }
+        if matches!(self, Self::Drop | Self::Hang) { Err(Stop::Dropped) } else { Ok(()) }
     }
 
     /// Spoils the answer to a paid call, where the mood does.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use super::account::Sale;
-use super::front::{self, Answer, Reply};
+use super::front::{self, Reply};
 use super::mood::Mood;
 use crate::clock::{self, Instant};
 use crate::contract::catalog::{Aspect, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Image, VideoModel};
@@ -58,13 +58,13 @@ pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
     };
     lock(&gateway.jobs).insert(request_id.clone(), job);
     mood.dawdle(&gateway.settings).await?;
-    let cost = model.toll.short().to_string();
+    let cost = model.toll.short();
     Ok(mood.spoil(front::json(&Accepted {
         message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
         request_id,
         model: &model.id,
-        cost: Cost { this_request: cost.clone(), per_video: cost },
-        balance: receipt.left.short().to_string(),
+        cost: Cost { this_request: &cost, per_video: &cost },
+        balance: receipt.left.short(),
         metadata: Metadata { latency_ms: clock::now().duration_since(arrived).as_millis() },
     })))
 }
@@ -109,15 +109,15 @@ struct Accepted<'a> {
     request_id: String,
     model: &'a str,
     message: String,
-    cost: Cost,
+    cost: Cost<'a>,
     balance: String,
     metadata: Metadata,
 }
 
 #[derive(Serialize)]
-struct Cost {
-    this_request: String,
-    per_video: String,
+struct Cost<'a> {
+    this_request: &'a str,
+    per_video: &'a str,
 }
 
 #[derive(Serialize)]
@@ -140,7 +140,7 @@ struct Status<'a> {
 }
 
 impl Order {
-    /// The model that is to make it, when the order keeps to 2.5.
+    /// The model that is to make it, if the order keeps to 2.5.
     fn check<'a>(&self, gateway: &'a Gateway) -> Result<&'a VideoModel, &'static str> {
         let id = self.model.as_deref().unwrap_or(DEFAULT_VIDEO_MODEL);
         let model = gateway.catalog.video_model(id).ok_or("The model is not known")?;
@@ -181,13 +181,14 @@ impl Job {
             _ => ("processing", done),
         };
         let is_completed = status == "completed";
+        let (clip, _) = CLIPS[usize::from(self.is_portrait)];
         Status {
             request_id: &self.request_id,
             status,
             progress,
             model: &self.model,
             created_at: clock::iso8601(self.created),
-            video_url: is_completed.then(|| clip_address(origin, self.is_portrait)),
+            video_url: is_completed.then(|| format!("{origin}{CLIP_FOLDER}{clip}")),
             error: (status == "failed").then_some("The video could not be made"),
         }
     }
@@ -210,12 +211,6 @@ const CLIPS: &[(&str, &[u8])] = &[
     ("portrait.mp4", include_bytes!("clips/portrait.mp4")),
 ];
 
-/// The absolute address of a clip on `origin`.
-fn clip_address(origin: &str, is_portrait: bool) -> String {
-    let (name, _) = CLIPS[usize::from(is_portrait)];
-    format!("{origin}{CLIP_FOLDER}{name}")
-}
-
 /// The clip at `path`, or the part of it that `Range` asks for.
 pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
     let name = path.strip_prefix(CLIP_FOLDER).unwrap_or_default();
@@ -227,17 +222,31 @@ pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
     let part = range
         .and_then(|value| value.to_str().ok())
         .map_or(Part::Whole, |range| Part::of(range, clip.len()));
-    Ok(decorate(match part {
-        Part::Whole => mp4(StatusCode::OK, clip),
-        Part::Some(bytes) => {
-            let shown = format!("bytes {}-{}/{}", bytes.start, bytes.end - 1, clip.len());
-            with_range(mp4(StatusCode::PARTIAL_CONTENT, &clip[bytes]), &shown)
+    let (status, bytes, shown) = match part {
+        Part::Whole => (StatusCode::OK, *clip, None),
+        Part::Some(range) => {
+            let shown = format!("bytes {}-{}/{}", range.start, range.end - 1, clip.len());
+            (StatusCode::PARTIAL_CONTENT, &clip[range], Some(shown))
         }
         Part::Beyond => {
-            let shown = format!("bytes */{}", clip.len());
-            with_range(mp4(StatusCode::RANGE_NOT_SATISFIABLE, &[]), &shown)
+            (StatusCode::RANGE_NOT_SATISFIABLE, &[][..], Some(format!("bytes */{}", clip.len())))
         }
-    }))
+    };
+    let mut answer = front::answer(status, "video/mp4", Bytes::from_static(bytes));
+    let headers = answer.headers_mut();
+    if let Some(Ok(range)) = shown.map(HeaderValue::try_from) {
+        headers.insert(CONTENT_RANGE, range);
+    }
+    // Any page may play a clip and read it by script.
+    for (name, value) in [
+        (ACCEPT_RANGES, "bytes"),
+        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        (ACCESS_CONTROL_EXPOSE_HEADERS, "accept-ranges, content-length, content-range"),
+        (CACHE_CONTROL, "public, max-age=3600"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    Ok(answer)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -268,30 +277,6 @@ impl Part {
         };
         if first < length { Self::Some(first..last.min(length - 1) + 1) } else { Self::Beyond }
     }
-}
-
-fn mp4(status: StatusCode, bytes: &'static [u8]) -> Answer {
-    front::answer(status, "video/mp4", Bytes::from_static(bytes))
-}
-
-fn with_range(mut answer: Answer, range: &str) -> Answer {
-    if let Ok(range) = HeaderValue::from_str(range) {
-        answer.headers_mut().insert(CONTENT_RANGE, range);
-    }
-    answer
-}
-
-/// Any page may play a clip and read it by script.
-fn decorate(mut answer: Answer) -> Answer {
-    for (name, value) in [
-        (ACCEPT_RANGES, "bytes"),
-        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-        (ACCESS_CONTROL_EXPOSE_HEADERS, "accept-ranges, content-length, content-range"),
-        (CACHE_CONTROL, "public, max-age=3600"),
-    ] {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    answer
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl Settings {
     fn enter(&self, peer: SocketAddr) -> Option<Guest> {
         let guest = self.crowd.enter(peer.ip());
         if guest.is_none() {
-            self.metrics.turned_away();
+            self.metrics.connections_refused.inc();
         }
         guest
     }
@@ -162,14 +162,14 @@ struct Counted(Arc<Metrics>);
 
 impl Counted {
     fn new(metrics: Arc<Metrics>) -> Self {
-        metrics.connected();
+        metrics.connections.inc();
         Self(metrics)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.disconnected();
+        self.0.connections.dec();
     }
 }
 

@@ -5,35 +5,37 @@
 //!
 //! Where the contract is silent, guesses hold: each is marked "Guess" where it is made, and listed in
 //! `docs/guesses.md`.
+//!
+//! A body is refused with 400 `malformed_json`, or with 422 `invalid_request` and every fault at its place.
 
 mod chat;
 mod image_url;
-mod jobs;
 mod json;
-mod log_in;
 pub mod openai;
-mod passthrough;
 mod query;
-mod reports;
 mod rule;
-mod text;
 mod video;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
+use serde::de::MapAccess;
+use zeroize::Zeroizing;
 
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
-pub use jobs::{JobIds, MOST_JOBS, StatusQuery, job_ids, request_id, status};
-pub use log_in::{LogIn, log_in};
-pub use passthrough::passthrough;
-pub use query::no_query;
-pub use reports::{EverybodyQuery, Shape, SinceQuery, everybody, since, too_many_rows};
+pub use query::{
+    EverybodyQuery, JobIds, MOST_JOBS, Shape, SinceQuery, StatusQuery, everybody, job_ids,
+    no_query, request_id, since, status, too_many_rows,
+};
 pub use rule::Ignored;
 pub use video::{VideoOrder, video, video_order};
 
 use crate::contract::money::Usd;
+use crate::problem::Problem;
+use json::{Entry, Field, Members, Unknown};
+use rule::{Faults, Rule};
 
 /// A value that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,5 +80,144 @@ impl fmt::Debug for Order {
             .field("toll", &self.toll)
             .field("body", &format_args!("{} bytes", self.body.len()))
             .finish()
+    }
+}
+
+/// Reads the body of `POST /bff/login`: the token that is shown. No fault repeats any of it.
+pub fn log_in(payload: &[u8]) -> Result<Checked<Zeroizing<String>>, Problem> {
+    let mut draft = LogIn::default();
+    json::object(payload, &mut draft)?;
+    let mut faults = Faults::default();
+    faults.judge(LogIn::RULES, &draft, &"");
+    faults.unknown(&draft.unknown, &["token"], &"");
+    match draft.token.into_value().filter(|_| faults.is_empty()) {
+        Some(token) => Ok(Checked(Zeroizing::new(token.trim().to_owned()))),
+        None => Err(faults.into_problem()),
+    }
+}
+
+#[derive(Default)]
+struct LogIn<'a> {
+    token: Field<Cow<'a, str>>,
+    unknown: Unknown<'a>,
+}
+
+impl<'a> LogIn<'a> {
+    #[rustfmt::skip]
+    const RULES: &'a [Rule<Self>] = &[
+        Rule { pointer: "/token", code: "required", broken: |draft| draft.token.missing("the token that you were given") },
+        Rule { pointer: "/token", code: "wrong_type", broken: |draft| draft.token.mistyped() },
+    ];
+}
+
+impl<'de> Members<'de> for LogIn<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
+        match entry.name() {
+            "token" => entry.fill(&mut self.token),
+            _ => entry.refuse(&mut self.unknown),
+        }
+    }
+}
+
+/// Reads the body of a call to the endpoint at `path`, which costs `toll`. It is sent as it is written,
+/// but for blanks around it: nobody here knows which of its fields mean what.
+pub fn passthrough(
+    payload: &[u8],
+    query: Option<&str>,
+    path: &str,
+    toll: Usd,
+) -> Result<Checked<Order>, Problem> {
+    no_query(query)?;
+    json::object(payload, &mut Whatever::default())?;
+    Ok(Checked(Order {
+        paid: Paid::Other,
+        model: path.into(),
+        toll,
+        body: Bytes::copy_from_slice(payload.trim_ascii()),
+    }))
+}
+
+#[derive(Default)]
+struct Whatever<'de>(Unknown<'de>);
+
+impl<'de> Members<'de> for Whatever<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
+        entry.refuse(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_is_one_token_and_nothing_else() {
+        let read = |payload: &str| log_in(payload.as_bytes());
+        let token = |payload: &str| read(payload).ok().map(|it| it.into_inner().to_string());
+        assert_eq!(token(r#"{"token": " tg_a\n"}"#).as_deref(), Some("tg_a"));
+        for (payload, code, fault) in [
+            ("{}", "invalid_request", Some("required")),
+            (r#"{"token": 7}"#, "invalid_request", Some("wrong_type")),
+            (r#"{"token": null}"#, "invalid_request", Some("wrong_type")),
+            (r#"{"token": "tg_a", "name": "ann"}"#, "invalid_request", Some("unknown_field")),
+            (r#"{"token": "tg_a", "token": "tg_b"}"#, "malformed_json", None),
+            (r#"["tg_a"]"#, "malformed_json", None),
+            (r#"{"token": "tg_a"} "#, "", None),
+            ("", "malformed_json", None),
+        ] {
+            let problem = read(payload).err();
+            let found = problem.as_ref().map_or("", |problem| problem.kind().code);
+            assert_eq!(found, code, "{payload}");
+            let first = problem.as_ref().and_then(|problem| problem.faults().first());
+            assert_eq!(first.map(|fault| fault.code), fault, "{payload}");
+            let said = problem.map(|problem| problem.document("")).unwrap_or_default();
+            assert!(!String::from_utf8_lossy(&said).contains("tg_a"), "{payload}");
+        }
+    }
+
+    const PATH: &str = "/api/v1/search";
+
+    fn code(payload: &[u8], query: Option<&str>) -> Option<&'static str> {
+        passthrough(payload, query, PATH, Usd::mills(6)).err().map(|problem| problem.kind().code)
+    }
+
+    #[test]
+    fn what_is_sound_is_sent_as_it_is_written() {
+        for payload in ["{}", r#" {"q": "x",  "n": 1.50e1, "deep": [[{"a": null}]]} \n"#] {
+            let payload = payload.replace("\\n", "\n");
+            let order = passthrough(payload.as_bytes(), None, PATH, Usd::mills(6)).unwrap();
+            let order = order.into_inner();
+            assert_eq!(order.body, payload.trim());
+            assert_eq!((order.paid, &*order.model, order.toll), (Paid::Other, PATH, Usd::mills(6)));
+        }
+    }
+
+    #[test]
+    fn what_two_readers_could_read_differently_is_refused() {
+        let deep = format!("{}{}", "{\"a\":".repeat(40), "1}");
+        for payload in [
+            "",
+            "[]",
+            "7",
+            "{}{}",
+            "{\"a\":1,\"a\":2}",
+            "{\"a\":{\"b\":1,\"\\u0062\":2}}",
+            "{\"a\":\"\\ud800\"}",
+            "\u{feff}{}",
+            "{\"a\":NaN}",
+            &deep,
+        ] {
+            assert_eq!(code(payload.as_bytes(), None), Some("malformed_json"), "{payload:?}");
+        }
+        assert_eq!(code(b"{\"a\":\"\xff\"}", None), Some("malformed_json"));
+    }
+
+    #[test]
+    fn a_query_is_refused_rather_than_lost() {
+        assert_eq!(code(b"{}", Some("q=1")), Some("invalid_request"));
+        assert_eq!(code(b"{}", Some("")), None);
+        let problem = no_query(Some("a=1&b")).unwrap_err();
+        let pointers: Vec<_> = problem.faults().iter().map(|fault| &*fault.pointer).collect();
+        assert_eq!(pointers, ["/a", "/b"]);
     }
 }

@@ -1,24 +1,21 @@
 //! A rule is a row: where it looks, what it is called, and what it says when it is broken. What is found
-//! is listed as faults, or passed over and named in `Tollgate-Ignored`.
+//! is listed as faults, or passed over and named in `Tollgate-Ignored`. Also how texts are judged and
+//! shown: what people see as blank, what a quoted name looks like, which known name is nearest.
 
 use std::fmt::Display;
 
 use super::json::Unknown;
-use super::text::{MAX_QUOTE, nearest, shown};
 use crate::problem::{Fault, Problem};
 
 /// The most faults that one problem lists: enough to mend a payload, too few to flood a reader.
 pub(super) const MAX_FAULTS: usize = 64;
 
 pub(super) struct Rule<T> {
-    /// JSON pointer of the field, from the value that the table judges.
     pub(super) pointer: &'static str,
     pub(super) code: &'static str,
-    /// `None` when the rule holds; otherwise what the caller is told.
     pub(super) broken: fn(&T) -> Option<String>,
 }
 
-/// The faults of one payload, so that the caller mends it in one round.
 #[derive(Default)]
 pub(super) struct Faults {
     listed: Vec<Fault>,
@@ -26,7 +23,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Runs every rule on `value`, which lies at the pointer `at`.
+    /// Runs every rule on `value`, which lies at the JSON pointer `at`.
     pub(super) fn judge<T>(&mut self, rules: &[Rule<T>], value: &T, at: &impl Display) {
         for rule in rules {
             if let Some(detail) = (rule.broken)(value) {
@@ -39,7 +36,7 @@ impl Faults {
     ///
     /// Guess: the gateway has no fields but those that the contract shows (4, note 1).
     pub(super) fn unknown(&mut self, unknown: &Unknown<'_>, known: &[&str], at: &impl Display) {
-        for name in unknown.first() {
+        for name in &unknown.first {
             let place = shown(name).replace('~', "~0").replace('/', "~1");
             let hint = match nearest(name, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
@@ -58,11 +55,6 @@ impl Faults {
         }
     }
 
-    pub(super) fn append(&mut self, part: Self) {
-        self.append_at(&"", part);
-    }
-
-    /// Lists the faults of a part that lies at the pointer `at`.
     pub(super) fn append_at(&mut self, at: &impl Display, part: Self) {
         for fault in part.listed {
             self.push(format_args!("{at}{}", fault.pointer), fault.code, fault.detail);
@@ -74,12 +66,10 @@ impl Faults {
         self.listed.is_empty()
     }
 
-    /// Whether faults were left out already, so that nobody needs to look for more.
     pub(super) fn is_overfull(&self) -> bool {
         self.more
     }
 
-    /// The refusal; where faults were left out, its last one says so.
     pub(super) fn into_problem(mut self) -> Problem {
         if self.more {
             self.listed.push(Fault {
@@ -92,7 +82,6 @@ impl Faults {
     }
 }
 
-/// The most fields that are named.
 pub(super) const MAX_IGNORED: usize = 32;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,14 +108,271 @@ impl Ignored {
 
     /// Names what was passed over in an object at `place`, which ends in a point or is empty.
     pub(super) fn add_all(&mut self, place: &str, passed: &Unknown<'_>) {
-        for name in passed.first() {
+        for name in &passed.first {
             self.add(&format!("{place}{name}"));
         }
     }
 
     pub(super) fn append(&mut self, part: Self) {
-        for name in part.0 {
-            self.add(&name);
+        part.0.iter().for_each(|name| self.add(name));
+    }
+}
+
+const MAX_QUOTE: usize = 64;
+
+/// What people see as nothing, besides Unicode's `White_Space`: code points that JavaScript or Python
+/// strip and Rust does not, and those that have no ink. Each row is a range with both ends included.
+///
+/// Guess: what the gateway calls "whitespace-only" (2.5) is no wider than this.
+#[rustfmt::skip]
+const NO_INK: &[(char, char)] = &[
+    ('\u{1C}', '\u{1F}'),       // separators, which Python strips
+    ('\u{AD}', '\u{AD}'),       // soft hyphen
+    ('\u{34F}', '\u{34F}'),     // combining grapheme joiner
+    ('\u{61C}', '\u{61C}'),     // Arabic letter mark
+    ('\u{115F}', '\u{1160}'),   // Hangul fillers
+    ('\u{17B4}', '\u{17B5}'),   // Khmer inherent vowels
+    ('\u{180B}', '\u{180F}'),   // Mongolian selectors and vowel separator
+    ('\u{200B}', '\u{200F}'),   // zero-width space, joiners, direction marks
+    ('\u{202A}', '\u{202E}'),   // direction embeddings
+    ('\u{2060}', '\u{206F}'),   // word joiner, invisible operators, direction isolates
+    ('\u{2800}', '\u{2800}'),   // the empty Braille pattern
+    ('\u{3164}', '\u{3164}'),   // Hangul filler
+    ('\u{FE00}', '\u{FE0F}'),   // variation selectors
+    ('\u{FEFF}', '\u{FEFF}'),   // byte order mark, which JavaScript strips
+    ('\u{FFA0}', '\u{FFA0}'),   // halfwidth Hangul filler
+    ('\u{FFF0}', '\u{FFF8}'),   // unassigned, ignorable by default
+    ('\u{1BCA0}', '\u{1BCA3}'), // shorthand format controls
+    ('\u{1D173}', '\u{1D17A}'), // musical format controls
+    ('\u{E0000}', '\u{E0FFF}'), // tags and more variation selectors
+];
+
+/// Whether people see nothing in `text`; true of the empty text.
+pub(super) fn is_blank(text: &str) -> bool {
+    let is_within = |letter| NO_INK.iter().any(|(first, last)| (*first..=*last).contains(&letter));
+    text.chars().all(|letter| letter.is_whitespace() || is_within(letter))
+}
+
+pub(super) fn blank(text: &str) -> Option<String> {
+    (!text.is_empty() && is_blank(text)).then(|| "expected text; it holds only blanks".to_owned())
+}
+
+/// C strings end at U+0000: another reader may see a shorter text.
+///
+/// Guess: no prompt or message needs it, so that refusing it costs nobody anything.
+pub(super) fn nul(text: &str) -> Option<String> {
+    text.as_bytes().contains(&0).then(|| "expected text without U+0000".to_owned())
+}
+
+pub(super) fn not_among(text: &str, known: &[&str]) -> Option<String> {
+    let expected = || listed(known.iter().copied(), "or");
+    (!known.contains(&text)).then(|| format!("expected {}, not `{}`", expected(), shown(text)))
+}
+
+/// `text` as a problem shows it: cut at [`MAX_QUOTE`], with nothing in it that a terminal obeys.
+pub(super) fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len().min(MAX_QUOTE));
+    for (position, letter) in text.chars().enumerate() {
+        if position == MAX_QUOTE {
+            shown.push('…');
+            break;
+        }
+        match letter {
+            '"' | '\'' => shown.push(letter),
+            _ => shown.extend(letter.escape_debug()),
+        }
+    }
+    shown
+}
+
+/// The name among `known` that `given` is most likely a slip of, or `None` when none is near.
+fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    if given.len() > MAX_QUOTE {
+        return None; // the distance costs the product of both lengths
+    }
+    let given = given.trim().to_lowercase();
+    let (distance, name) = known
+        .into_iter()
+        .map(|name| (strsim::osa_distance(&given, name), name))
+        .min_by_key(|(distance, _)| *distance)?;
+    (distance <= (name.chars().count() / 3).clamp(1, 4)).then_some(name)
+}
+
+fn listed<'n>(names: impl IntoIterator<Item = &'n str>, last: &str) -> String {
+    let names: Vec<_> = names.into_iter().collect();
+    match names.split_last() {
+        Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+pub(super) fn unknown_model<'k>(
+    kind: &str,
+    id: &str,
+    known: impl Iterator<Item = &'k str> + Clone,
+) -> String {
+    let name = shown(id);
+    match nearest(id, known.clone()) {
+        Some(near) => format!("there is no {kind} model `{name}`; did you mean `{near}`?"),
+        None => format!("there is no {kind} model `{name}`; known: {}", listed(known, "and")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_text_without_ink_is_blank_whoever_strips_it() {
+        for blank in [
+            "",
+            " ",
+            "\t\r\n",
+            "\u{b}\u{c}",
+            "\u{85}",
+            "\u{a0}",
+            "\u{1680}",
+            "\u{2003}",
+            "\u{2028}",
+            "\u{3000}",
+            "\u{feff}",
+            "\u{1c}\u{1f}",
+            "\u{200b}",
+            "\u{200d}",
+            "\u{2060}",
+            "\u{180e}",
+            "\u{3164}",
+            "\u{2800}",
+            "\u{ad}",
+            "\u{fe0f}",
+            "\u{e0020}\u{e007f}",
+            "\u{115f}\u{1160}",
+            "\u{ffa0}",
+            "\u{200e}\u{200f}",
+            " \u{feff}\u{200b}\n",
+        ] {
+            assert!(is_blank(blank), "{blank:?}");
+        }
+        for seen in ["a", " . ", "\u{200b}a\u{200b}", "❤\u{fe0f}", "\u{301}", "ㅤx", "\u{0}", "﹏"]
+        {
+            assert!(!is_blank(seen), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn the_ranges_are_in_order_and_apart() {
+        for (first, last) in NO_INK {
+            assert!(first <= last);
+        }
+        for pair in NO_INK.windows(2) {
+            assert!(pair[0].1 < pair[1].0, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_quoted_name_is_short_and_obeyed_by_no_terminal() {
+        assert_eq!(shown("aspect_ratio"), "aspect_ratio");
+        assert_eq!(shown("it's \"so\""), "it's \"so\"");
+        assert_eq!(shown("\u{1b}[2J\n\0"), "\\u{1b}[2J\\n\\0");
+        assert_eq!(shown("\u{202e}abc"), "\\u{202e}abc");
+        assert_eq!(shown(&"é".repeat(64)), "é".repeat(64));
+        assert_eq!(shown(&"é".repeat(65)), format!("{}…", "é".repeat(64)));
+    }
+
+    #[test]
+    fn a_slip_finds_its_name_and_a_stranger_finds_none() {
+        let known = ["alpha-sonnet-4.5", "eta-5", "eta-5-mini", "theta-32b"];
+        for (given, found) in [
+            ("alpha-sonnet-45", Some("alpha-sonnet-4.5")),
+            ("Alpha-Sonnet-4.5 ", Some("alpha-sonnet-4.5")),
+            ("eta5", Some("eta-5")),
+            ("eta-5-mimi", Some("eta-5-mini")),
+            ("gpt-4o", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(given, known), found, "{given}");
+        }
+        let padded = |width| format!("{:width$}", "eta-5-mini");
+        assert_eq!(nearest(&padded(MAX_QUOTE), known), Some("eta-5-mini"));
+        assert_eq!(nearest(&padded(MAX_QUOTE + 1), known), None);
+        assert_eq!(nearest(&"a".repeat(2_000_000), known), None);
+    }
+
+    #[test]
+    fn names_are_listed_as_in_a_sentence() {
+        assert_eq!(listed([], "or"), "");
+        assert_eq!(listed(["a"], "or"), "a");
+        assert_eq!(listed(["a", "b"], "or"), "a or b");
+        assert_eq!(listed(["a", "b", "c"], "and"), "a, b and c");
+    }
+
+    /// What some reader strips: Rust, JavaScript, Python, and what has no ink.
+    const STRIPPED: &[char] = &[
+        ' ',
+        '\t',
+        '\n',
+        '\u{b}',
+        '\u{c}',
+        '\r',
+        '\u{85}',
+        '\u{a0}',
+        '\u{1680}',
+        '\u{2000}',
+        '\u{200a}',
+        '\u{2028}',
+        '\u{2029}',
+        '\u{202f}',
+        '\u{205f}',
+        '\u{3000}',
+        '\u{feff}',
+        '\u{1c}',
+        '\u{1d}',
+        '\u{1e}',
+        '\u{1f}',
+        '\u{200b}',
+        '\u{200c}',
+        '\u{200d}',
+        '\u{2060}',
+        '\u{180e}',
+        '\u{3164}',
+        '\u{2800}',
+        '\u{ad}',
+        '\u{fe0f}',
+        '\u{e0020}',
+        '\u{e007f}',
+    ];
+
+    proptest! {
+        #[test]
+        fn a_text_is_blank_exactly_when_stripping_what_anybody_strips_leaves_nothing(
+            blanks in prop::collection::vec(prop::sample::select(STRIPPED), 0..12),
+            ink in prop::option::weighted(0.5, prop::sample::select(&['a', '.', '0', 'é', '水', '\u{1f30a}'][..])),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let mut letters = blanks;
+            if let Some(ink) = ink {
+                letters.insert(at.index(letters.len() + 1), ink);
+            }
+            let text: String = letters.into_iter().collect();
+            prop_assert_eq!(is_blank(&text), text.trim_matches(STRIPPED).is_empty());
+            let order = serde_json::json!({ "prompt": text }).to_string();
+            let catalog = crate::contract::catalog::Catalog::published();
+            let judged = crate::validate::video(order.as_bytes(), &catalog);
+            prop_assert_eq!(judged.is_err(), is_blank(&text));
+        }
+
+        #[test]
+        fn what_trim_leaves_empty_is_blank(text in "\\PC{0,8}|\\s{0,8}") {
+            prop_assert!(!text.trim().is_empty() || is_blank(&text));
+        }
+
+        #[test]
+        fn a_quote_is_bounded_and_holds_no_control(text in any::<String>()) {
+            let shown = shown(&text);
+            prop_assert!(shown.len() <= 12 * MAX_QUOTE);
+            prop_assert!(!shown.chars().any(char::is_control));
         }
     }
 }

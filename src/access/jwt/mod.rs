@@ -7,7 +7,6 @@
 mod claims;
 mod fresh;
 mod key_set;
-mod object;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +14,20 @@ use std::{fmt, io};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, DecodingKey, crypto};
+use jsonwebtoken::{Algorithm, crypto};
 use moka::future::Cache;
 
 use super::{Denied, Standing};
 use crate::clock;
 use crate::config::{self, Jwks};
 use crate::store::Caller;
-use claims::Claims;
-use fresh::{Keys, PAUSE, Source};
+use claims::{Claims, Malformed, Object};
+use fresh::{Fault, Keys, PAUSE, Source};
 use key_set::{Found, KeySet, algorithm};
-use object::{Malformed, Object};
 
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 const MAX_REMEMBERED: u64 = 10_000;
 
-/// Checks tokens. Clones share keys and memory.
 #[derive(Clone)]
 pub struct Jwt {
     rules: Arc<config::Jwt>,
@@ -48,22 +45,18 @@ struct Checked {
 }
 
 impl Jwt {
-    /// Checks tokens by these settings. A file is read at once; an address is asked when [`Jwt::keep`]
-    /// runs.
-    ///
-    /// # Errors
-    /// The file cannot be read, or holds no key that can be used.
+    /// A file is read at once, and must hold a key that can be used; an address is asked when
+    /// [`Jwt::keep`] runs.
     pub fn new(settings: &config::Jwt) -> io::Result<Self> {
         let jwt = Self::with(settings, fresh::source(&settings.jwks));
         if let Jwks::File(path) = &settings.jwks {
-            let named = |fault: &dyn fmt::Display| {
-                io::Error::other(format!("access.jwt.jwks: {}: {fault}", path.display()))
+            let read = || -> Result<(), Fault> {
+                jwt.keys.take(&fresh::read_file(path)?)?;
+                let usable = jwt.keys.current().map_or(0, |set| set.usable());
+                if usable == 0 { Err("it holds no key that can be used".into()) } else { Ok(()) }
             };
-            let document = fresh::read_file(path).map_err(|fault| named(&fault))?;
-            jwt.keys.take(&document).map_err(|fault| named(&fault))?;
-            if jwt.keys.current().is_none_or(|set| set.usable() == 0) {
-                return Err(named(&"it holds no key that can be used"));
-            }
+            let named = |fault: Fault| format!("access.jwt.jwks: {}: {fault}", path.display());
+            read().map_err(|fault| io::Error::other(named(fault)))?;
         }
         Ok(jwt)
     }
@@ -79,8 +72,6 @@ impl Jwt {
         }
     }
 
-    /// Keeps the keys fresh for as long as anybody checks tokens with them. Without it, an address is
-    /// never asked.
     pub fn keep(&self) -> impl Future<Output = ()> + Send + 'static {
         self.keys.keep()
     }
@@ -91,9 +82,6 @@ impl Jwt {
 
     /// Whose token it is, and what it may do. `is_let` has a say before its signature is checked, the one
     /// costly step.
-    ///
-    /// # Errors
-    /// It is refused, or there are no keys to tell.
     pub async fn verify(
         &self,
         token: &str,
@@ -103,20 +91,20 @@ impl Jwt {
             return Err(Denied::Invalid);
         }
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
-        if let Some(checked) = self.remembered(&hash).await {
-            return Ok((checked.caller, checked.standing));
-        }
-        let checked = self.check(token, is_let).await?;
-        let who = (checked.caller.clone(), checked.standing.clone());
-        self.checked.insert(hash, checked).await;
-        Ok(who)
-    }
-
-    async fn remembered(&self, hash: &[u8; 32]) -> Option<Checked> {
-        let set = self.keys.current()?;
-        let checked = self.checked.get(hash).await?;
-        let holds = checked.print == set.print() && clock::wall() < checked.until;
-        holds.then_some(checked)
+        let current = self.keys.current();
+        let holds = |known: &Checked| {
+            let print = current.as_ref().map(|set| set.print);
+            print == Some(known.print) && clock::wall() < known.until
+        };
+        let checked = match self.checked.get(&hash).await.filter(holds) {
+            Some(checked) => checked,
+            None => {
+                let checked = self.check(token, is_let).await?;
+                self.checked.insert(hash, checked.clone()).await;
+                checked
+            }
+        };
+        Ok((checked.caller, checked.standing))
     }
 
     async fn check(
@@ -132,11 +120,12 @@ impl Jwt {
             return Err(Denied::Invalid);
         };
         is_let()?;
-        if !is_signed(&token, key) {
+        let signed = token.signed.as_bytes();
+        if !crypto::verify(token.signature, signed, key, token.algorithm).unwrap_or(false) {
             return Err(Denied::Forged);
         }
         let standing = Standing { role, own, until: Some(until), ..Standing::default() };
-        Ok(Checked { caller: Caller::Subject(subject), standing, until, print: set.print() })
+        Ok(Checked { caller: Caller::Subject(subject), standing, until, print: set.print })
     }
 
     /// The keys to check it with: newer ones where these have never heard of its own.
@@ -152,16 +141,10 @@ impl Jwt {
     }
 }
 
-/// The keys' names are public, and tokens are in none of these fields; still, less is better in a log.
 impl fmt::Debug for Jwt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Jwt").field("rules", &self.rules).finish_non_exhaustive()
     }
-}
-
-fn is_signed(token: &Token<'_>, key: &DecodingKey) -> bool {
-    let (signature, signed) = (token.signature, token.signed.as_bytes());
-    crypto::verify(signature, signed, key, token.algorithm).unwrap_or(false)
 }
 
 const MAX_TOKEN: usize = 8 * 1_024;

@@ -33,7 +33,6 @@ pub struct Roll {
     turn: Mutex<()>,
 }
 
-/// The list, and when the store last said that it holds.
 struct Latest {
     known: Arc<Known>,
     refreshed_at: Instant,
@@ -45,7 +44,6 @@ struct Known {
     logins: HashMap<Identity, Login>,
 }
 
-/// A member whose token is good.
 struct Entry {
     member: Member,
     ended: CancellationToken,
@@ -66,17 +64,17 @@ pub struct Opened {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub members: usize,
-    /// Those of them with the role.
     pub admins: usize,
 }
 
 impl Count {
     pub fn of<'a>(members: impl IntoIterator<Item = &'a Member>) -> Self {
-        let good = members.into_iter().filter(|member| member.revoked.is_none());
-        good.fold(Self::default(), |Self { members, admins }, member| Self {
-            members: members + 1,
-            admins: admins + usize::from(member.role == Role::Admin),
-        })
+        let mut count = Self::default();
+        for member in members.into_iter().filter(|member| member.revoked.is_none()) {
+            count.members += 1;
+            count.admins += usize::from(member.role == Role::Admin);
+        }
+        count
     }
 }
 
@@ -92,10 +90,6 @@ impl Roll {
         }
     }
 
-    /// Reads the list for the first time. Where that fails, nobody is let in until it can be read.
-    ///
-    /// # Errors
-    /// The tokens were made with another secret.
     pub(super) async fn open(&self) -> Result<(), SecretFault> {
         recognise(&self.store, &self.secret).await?;
         self.look().await;
@@ -112,8 +106,7 @@ impl Roll {
     }
 
     pub(super) fn by_token(&self, token: &str) -> Result<(Caller, Standing), Denied> {
-        let known = self.known()?;
-        Ok(known.entry(&token::hash(&self.secret, token))?.shown())
+        Ok(self.known()?.entry(&token::hash(&self.secret, token))?.shown())
     }
 
     pub(super) fn by_login(&self, value: &str) -> Result<(Caller, Standing), Denied> {
@@ -170,7 +163,6 @@ impl Roll {
         (!latest.as_ref().is_some_and(is_unknown)).then_some(id)
     }
 
-    /// How many may call; `None` while the list cannot be read.
     pub fn count(&self) -> Option<Count> {
         let known = self.known().ok()?;
         Some(Count::of(known.tokens.values().map(|entry| &entry.member)))
@@ -184,28 +176,25 @@ impl Roll {
         known.ok_or(Denied::Unavailable { retry_after: TRY_AGAIN })
     }
 
-    /// Reads the list if it is another one.
     pub(super) async fn look(&self) {
         let _turn = self.turn.lock().await;
-        let old = self.latest.load_full();
-        let outcome = match (self.store.edition().await, old) {
-            (Ok(edition), Some(old)) if old.known.edition == edition => {
-                self.refreshed(Arc::clone(&old.known));
-                Ok(())
-            }
-            (Ok(_), _) => self.read().await,
-            (Err(error), _) => Err(error),
-        };
-        match outcome {
-            Ok(()) if self.is_failing.swap(false, Ordering::AcqRel) => {
-                info!("the list of members can be read again");
-            }
-            Ok(()) => {}
-            Err(error) if !self.is_failing.swap(true, Ordering::AcqRel) => {
+        let outcome = self.look_in_turn().await;
+        match (&outcome, self.is_failing.swap(outcome.is_err(), Ordering::AcqRel)) {
+            (Ok(()), true) => info!("the list of members can be read again"),
+            (Err(error), false) => {
                 error!(%error, "the list of members cannot be read: soon nobody is let in");
             }
-            Err(_still) => {}
+            (Ok(()), false) | (Err(_), true) => {}
         }
+    }
+
+    async fn look_in_turn(&self) -> Result<(), Unavailable> {
+        let edition = self.store.edition().await?;
+        match self.latest.load_full() {
+            Some(old) if old.known.edition == edition => self.refreshed(Arc::clone(&old.known)),
+            Some(_) | None => self.read().await?,
+        }
+        Ok(())
     }
 
     fn refreshed(&self, known: Arc<Known>) {
@@ -255,23 +244,15 @@ impl Known {
     }
 
     fn end_what_is_not_in(&self, new: &Self) {
-        for (id, entry) in &self.tokens {
-            if !new.tokens.contains_key(id) {
-                entry.ended.cancel();
-            }
-        }
-        for (id, login) in &self.logins {
-            if !new.logins.contains_key(id) {
-                login.ended.cancel();
-            }
-        }
+        let tokens = self.tokens.iter().filter(|(id, _)| !new.tokens.contains_key(*id));
+        tokens.for_each(|(_, entry)| entry.ended.cancel());
+        let logins = self.logins.iter().filter(|(id, _)| !new.logins.contains_key(*id));
+        logins.for_each(|(_, login)| login.ended.cancel());
     }
 }
 
-/// Why a secret is not the one that is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretFault {
-    /// There is another one.
     #[error(
         "the secret is not the one that the members' tokens in this ledger were made with, and none of \
          them would hold: set TOLLGATE_SECRET, or put the file tollgate.secret back, as they were; or \
@@ -279,7 +260,6 @@ pub enum SecretFault {
          `tollgate member rotate NAME --new-secret`"
     )]
     Another,
-    /// There is none any more.
     #[error(
         "the secret that the members' tokens in this ledger were made with is gone, and none of them \
          would hold: set TOLLGATE_SECRET, or put the file tollgate.secret back beside the ledger; or \
@@ -288,8 +268,8 @@ pub enum SecretFault {
     Lost,
 }
 
-/// Sees to it that tokens are hashed with the secret that they were made with: with another one nobody would
-/// be let in, and nobody would know why. Notes which one it is, the first time.
+/// Refuses another secret than the one that tokens were made with: nobody would be let in, and nobody would
+/// know why. Notes which one it is, the first time.
 async fn recognise(members: &Store, secret: &Secret) -> Result<(), SecretFault> {
     match members.keyed_by().await {
         Ok(Some(print)) if print != secret.print() => Err(SecretFault::Another),
@@ -303,8 +283,8 @@ async fn recognise(members: &Store, secret: &Secret) -> Result<(), SecretFault> 
     }
 }
 
-/// A hash with a key of ours: what the map's own comparing tells in time says nothing of a token. The
-/// last word has a comparison that takes the same time for all.
+/// The hash is keyed, so the map's timing says nothing of a token; the last comparison takes the same time
+/// for all.
 fn found<'a, T>(all: &'a HashMap<Identity, T>, id: &Identity) -> Option<&'a T> {
     let (known, value) = all.get_key_value(id)?;
     token::is_same(known, id).then_some(value)

@@ -1,12 +1,16 @@
-//! Reads single values: times, sizes, numbers, money, addresses, networks, names.
+//! Reads single values: times, sizes, numbers, money, networks, names, and hosts, origins and addresses
+//! of the web.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
+
+use url::{Host, Url};
 
 use super::Network;
 use super::read::Parsed;
 use crate::contract::money::Usd;
+use crate::contract::wire;
 
 const TIME_UNITS: &[(&str, u64)] =
     &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -28,9 +32,8 @@ pub(super) fn time(text: &str) -> Parsed<Duration> {
 pub(super) fn time_or_none(text: &str) -> Parsed<Duration> {
     let expected =
         "expected a whole number and a unit, such as \"500ms\", \"10s\", \"5m\" or \"24h\"";
-    let millis = with_unit(text, TIME_UNITS).ok_or(expected)?;
-    match millis {
-        Some(millis) if millis <= MAX_TIME => Ok(Duration::from_millis(millis)),
+    match with_unit(text, TIME_UNITS).ok_or(expected)? {
+        millis @ ..=MAX_TIME => Ok(Duration::from_millis(millis)),
         _ => Err("expected a time of at most 400 days".into()),
     }
 }
@@ -39,23 +42,20 @@ pub(super) fn time_or_none(text: &str) -> Parsed<Duration> {
 pub(super) fn size(text: &str) -> Parsed<usize> {
     let expected = "expected a whole number and a unit, such as \"512B\", \"64KiB\" or \"2MiB\"";
     match with_unit(text, SIZE_UNITS).ok_or(expected)? {
-        Some(0) => Err("expected a size of at least \"1B\"".into()),
-        Some(bytes) if bytes <= MAX_SIZE => {
+        0 => Err("expected a size of at least \"1B\"".into()),
+        bytes @ 1..=MAX_SIZE => {
             usize::try_from(bytes).map_err(|_| "expected a size that this machine can hold".into())
         }
         _ => Err("expected a size of at most \"16GiB\"".into()),
     }
 }
 
-/// `None` when it is not a number and a unit; `Some(None)` when it does not fit.
-fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<Option<u64>> {
+/// `None` when it is not a number and a unit. What does not fit is more than any setting takes.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-    if number.is_empty() {
-        return None;
-    }
-    Some(number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor)))
+    (digits > 0).then(|| number.parse().unwrap_or(u64::MAX).saturating_mul(*factor))
 }
 
 pub(super) fn money(text: &str) -> Parsed<Usd> {
@@ -65,24 +65,19 @@ pub(super) fn money(text: &str) -> Parsed<Usd> {
     text.parse().map_err(|error| format!("{error}").into())
 }
 
-/// A count that fits a `NonZeroU32`.
 pub(super) fn count(number: i64) -> Parsed<NonZeroU32> {
-    let expected = || "expected a whole number from 1 to 4294967295".into();
-    u32::try_from(number).ok().and_then(NonZeroU32::new).ok_or_else(expected)
+    let count = u32::try_from(number).ok().and_then(NonZeroU32::new);
+    count.ok_or("expected a whole number from 1 to 4294967295".into())
 }
 
 pub(super) fn seconds(number: i64) -> Parsed<Duration> {
-    match u64::try_from(number) {
-        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err("expected whole seconds, from 1 to 86400".into()),
-    }
+    let seconds = u64::try_from(number).ok().filter(|it| (1..=86_400).contains(it));
+    seconds.map(Duration::from_secs).ok_or("expected whole seconds, from 1 to 86400".into())
 }
 
 pub(super) fn connections(number: i64) -> Parsed<usize> {
-    match usize::try_from(number) {
-        Ok(connections @ 1..=1_000_000) => Ok(connections),
-        _ => Err("expected a whole number from 1 to 1000000".into()),
-    }
+    let connections = usize::try_from(number).ok().filter(|it| (1..=1_000_000).contains(it));
+    connections.ok_or("expected a whole number from 1 to 1000000".into())
 }
 
 pub(super) fn seed(number: i64) -> Parsed<u64> {
@@ -97,10 +92,8 @@ pub(super) fn listen(text: &str) -> Parsed<SocketAddr> {
 /// A network, or a single address; IPv4 in IPv6 clothes is folded, bits beyond the prefix are a fault.
 pub(super) fn network(text: &str) -> Parsed<Network> {
     let expected = "expected a network such as \"10.0.0.0/8\" or \"2001:db8::/32\", or one address";
-    let (address, prefix) = match text.split_once('/') {
-        Some((address, prefix)) => (address, Some(prefix)),
-        None => (text, None),
-    };
+    let parts = text.split_once('/');
+    let (address, prefix) = parts.map_or((text, None), |(address, it)| (address, Some(it)));
     let written: IpAddr = address.parse().map_err(|_| expected)?;
     let address = written.to_canonical();
     let (width, folded) = (bits(address), bits(written) - bits(address));
@@ -152,6 +145,162 @@ pub(super) fn pointer(text: &str) -> Parsed<String> {
         return Err("expected a JSON pointer such as \"/output/url\"".into());
     }
     Ok(text.to_owned())
+}
+
+const API: &str = "/api/v1/";
+const KNOWN: &[&str] = &[wire::CHAT, wire::VIDEO, wire::VIDEO_STATUS];
+/// Schemes whose pages have no origin to speak of: browsers write `null`.
+const NO_ORIGIN: &[&str] = &["about", "blob", "data", "file", "javascript"];
+
+/// A host as browsers name it, without a port: lower case, IPv6 in brackets.
+pub(super) fn host(text: &str) -> Parsed<String> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if let Ok(address) = bare.unwrap_or(text).parse::<Ipv6Addr>() {
+        return Ok(format!("[{address}]"));
+    }
+    let name = text.to_ascii_lowercase();
+    if !is_name(&name) {
+        return Err("expected a host name such as \"app.example.com\", without scheme, port or \
+                    pattern (a name beyond ASCII in its xn-- form)"
+            .into());
+    }
+    Ok(name)
+}
+
+/// Whether it is an IPv4 address or a name of dotted labels. Other spellings of an address, such as
+/// `0x7f.1`, are not: browsers write them out.
+fn is_name(name: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let canonical = Host::parse(name).is_ok_and(|host| host.to_string() == name);
+    name.len() <= 253 && name.split('.').all(label) && canonical
+}
+
+/// A web origin, exactly as browsers write it.
+pub(super) fn origin(text: &str) -> Parsed<String> {
+    let expected = "expected an exact origin such as \"https://app.example.com\" or \
+                    \"http://localhost:5173\": lower case, no path, no pattern, no default port";
+    let (scheme, rest) = text.split_once("://").ok_or(expected)?;
+    let right = match scheme {
+        "http" | "https" => {
+            Url::parse(text).is_ok_and(|url| url.origin().ascii_serialization() == text)
+                && is_authority(rest)
+        }
+        // Apps in a shell have origins of their own, such as capacitor://localhost.
+        _ => is_scheme(scheme) && !NO_ORIGIN.contains(&scheme) && is_authority(rest),
+    };
+    if right { Ok(text.to_owned()) } else { Err(expected.into()) }
+}
+
+pub(super) fn web_origin(text: &str) -> Parsed<String> {
+    if !text.starts_with("https://") && !text.starts_with("http://") {
+        return Err("expected an exact origin such as \"https://media.example.com\"".into());
+    }
+    origin(text)
+}
+
+fn is_scheme(scheme: &str) -> bool {
+    let rest =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);
+    scheme.starts_with(|c: char| c.is_ascii_lowercase()) && scheme.bytes().all(rest)
+}
+
+fn is_authority(text: &str) -> bool {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (text, None),
+    };
+    let port = port.is_none_or(|port| {
+        !port.starts_with('0')
+            && port.bytes().all(|byte| byte.is_ascii_digit())
+            && port.parse::<u16>().is_ok()
+    });
+    port && host(name).is_ok_and(|host| host == name)
+}
+
+/// The gateway's address: https, or http where the host is loopback.
+pub(super) fn base_url(text: &str) -> Parsed<Url> {
+    let in_the_open =
+        "expected https: the key would travel in the open (http is for loopback hosts)";
+    let url = address(text, in_the_open)?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("expected no query and no fragment".into());
+    }
+    let path = url.path().trim_end_matches('/');
+    if path.ends_with("/api/v1") || path.ends_with("/api") {
+        return Err("expected the address without /api/v1, which is added to it".into());
+    }
+    Ok(url)
+}
+
+/// Where a login service shows its public keys: https, or http where the host is loopback.
+pub(super) fn key_set(text: &str) -> Parsed<Url> {
+    let in_the_open =
+        "expected https: others could put in keys of their own (http is for loopback hosts)";
+    let url = address(text, in_the_open)?;
+    if url.fragment().is_some() {
+        return Err("expected no fragment".into());
+    }
+    Ok(url)
+}
+
+/// An address that says what it means, without credentials.
+fn address(text: &str, in_the_open: &'static str) -> Parsed<Url> {
+    let expected = "expected an address such as \"https://gateway.example.com\"";
+    // The parser drops tabs and newlines, and turns backslashes: what is written must be what is meant.
+    if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
+        return Err(expected.into());
+    }
+    let url = Url::parse(text).map_err(|_| expected)?;
+    let host = url.host().ok_or(expected)?;
+    match url.scheme() {
+        "https" => {}
+        "http" if is_loopback(&host) => {}
+        "http" => return Err(in_the_open.into()),
+        _ => return Err(expected.into()),
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("expected no user or password in the address".into());
+    }
+    Ok(url)
+}
+
+fn is_loopback(host: &Host<&str>) -> bool {
+    match host {
+        // Some resolvers ask DNS for the names below it.
+        Host::Domain(name) => *name == "localhost",
+        Host::Ipv4(address) => address.is_loopback(),
+        Host::Ipv6(address) => IpAddr::from(*address).to_canonical().is_loopback(),
+    }
+}
+
+/// An exact path of an endpoint of the gateway that tollgate does not know itself.
+pub(super) fn endpoint(text: &str) -> Parsed<String> {
+    let segment = |segment: &str| {
+        !segment.is_empty()
+            && !matches!(segment, "." | "..")
+            && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
+    };
+    let right = text.strip_prefix(API).is_some_and(|rest| rest.split('/').all(segment));
+    if !right {
+        return Err("expected an exact path below /api/v1/, such as \"/api/v1/search\"".into());
+    }
+    if KNOWN.contains(&text) {
+        return Err("expected an endpoint that tollgate does not know already".into());
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn method(text: &str) -> Parsed<http::Method> {
+    match text {
+        "GET" => Ok(http::Method::GET),
+        "POST" => Ok(http::Method::POST),
+        _ => Err("expected \"GET\" or \"POST\"".into()),
+    }
 }
 
 #[cfg(test)]

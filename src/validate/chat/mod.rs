@@ -1,16 +1,17 @@
 //! The rules of `POST /api/v1/chat` (contract 2.4).
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::mem;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde::de::{MapAccess, SeqAccess};
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::json::{self, Entry, Field, Members, Shape, Unknown, Value};
-use super::rule::{Faults, Rule};
-use super::text::{has_nul, is_blank, listed, shown, unknown_model};
+use super::rule::{Faults, Ignored, Rule, blank, not_among, nul, unknown_model};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::Catalog;
 use crate::contract::wire::{self, Message, ROLES};
@@ -28,28 +29,25 @@ pub struct ChatRules {
 ///
 /// The order's body is `model`, `messages`, then the fields let through, by name. A field let through
 /// keeps its bytes (a number is not rounded, `null` stays), once it is known to be sound JSON.
-///
-/// Errors: 400 `malformed_json`; 422 `invalid_request` with every fault.
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem> {
-    let mut draft = Draft::new(rules);
+    let mut draft = Draft::<Saying<'_>>::new(rules);
     json::object(payload, &mut draft)?;
-    for (_, kept) in &draft.kept {
+    for kept in draft.kept.values() {
         json::look_into(payload, kept)?;
     }
     draft.judged(payload.len(), Faults::default())
 }
 
-pub(super) struct Draft<'a> {
-    rules: &'a ChatRules,
+/// A chat whose messages are read as `M`.
+pub(super) struct Draft<'a, M> {
+    pub(super) rules: &'a ChatRules,
     pub(super) model: Field<Cow<'a, str>>,
-    pub(super) messages: Field<Messages<'a>>,
-    pub(super) kept: Vec<(&'a str, &'a RawValue)>,
+    pub(super) messages: Field<Messages<'a, M>>,
+    pub(super) kept: BTreeMap<&'a str, &'a RawValue>,
     unknown: Unknown<'a>,
 }
 
-impl<'a> Draft<'a> {
-    const FIELDS: &'static [&'static str] = &["model", "messages"];
-
+impl<'a, M: Spoken<'a> + 'a> Draft<'a, M> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
         Rule { pointer: "/model", code: "required", broken: |chat| chat.model.missing("which model answers") },
@@ -67,7 +65,7 @@ impl<'a> Draft<'a> {
             rules,
             model: Field::Absent,
             messages: Field::Absent,
-            kept: Vec::new(),
+            kept: BTreeMap::new(),
             unknown: Unknown::default(),
         }
     }
@@ -93,20 +91,16 @@ impl<'a> Draft<'a> {
         let mut faults = Faults::default();
         faults.judge(Self::RULES, &self, &"");
         if let Field::Is(messages) = &mut self.messages {
-            faults.append(std::mem::take(&mut messages.faults));
+            faults.append_at(&"", mem::take(&mut messages.faults));
         }
-        let fields: Vec<_> = Self::FIELDS
-            .iter()
-            .copied()
-            .chain(self.rules.fields.iter().map(String::as_str))
-            .collect();
+        let further = self.rules.fields.iter().map(String::as_str);
+        let fields: Vec<_> = ["model", "messages"].into_iter().chain(further).collect();
         faults.unknown(&self.unknown, &fields, &"");
-        faults.append(elsewhere);
+        faults.append_at(&"", elsewhere);
         let row = self.model.value().and_then(|id| self.rules.catalog.chat_model(id));
         let (true, Some(row), Field::Is(messages)) = (faults.is_empty(), row, self.messages) else {
             return Err(faults.into_problem());
         };
-        self.kept.sort_unstable_by_key(|(name, _)| *name);
         let request = Request { model: &row.id, messages: &messages.sound, kept: &self.kept };
         let mut body = Vec::with_capacity(size);
         serde_json::to_writer(&mut body, &request).map_err(|_| Problem::new(&INTERNAL))?;
@@ -119,7 +113,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl<'a> Members<'a> for Draft<'a> {
+impl<'a> Members<'a> for Draft<'a, Saying<'a>> {
     fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "model" => entry.fill(&mut self.model),
@@ -134,13 +128,21 @@ impl<'a> Members<'a> for Draft<'a> {
 
 /// The messages, judged one by one as they are read: a body full of faulty ones takes no memory.
 #[derive(Default)]
-pub(super) struct Messages<'a> {
+pub(super) struct Messages<'a, M> {
     sound: Vec<Message<'a>>,
-    pub(super) faults: Faults,
+    faults: Faults,
+    pub(super) ignored: Ignored,
     count: usize,
+    read_as: PhantomData<M>,
 }
 
-impl<'a> Shape<'a> for Messages<'a> {
+/// A message as a dialect writes it.
+pub(super) trait Spoken<'a>: Members<'a> + Default {
+    /// The message in the gateway's words. Pointers of its faults count from the message.
+    fn translated(self, faults: &mut Faults, ignored: &mut Ignored) -> Saying<'a>;
+}
+
+impl<'a, M: Spoken<'a>> Shape<'a> for Messages<'a, M> {
     const EXPECTED: &'static str = "an array of messages";
 
     fn elements<A: SeqAccess<'a>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
@@ -152,8 +154,8 @@ impl<'a> Shape<'a> for Messages<'a> {
     }
 }
 
-impl<'a> Messages<'a> {
-    pub(super) fn take(&mut self, field: Field<Saying<'a>>) {
+impl<'a, M: Spoken<'a>> Messages<'a, M> {
+    fn take(&mut self, field: Field<M>) {
         let index = self.count;
         self.count += 1;
         if self.faults.is_overfull() {
@@ -163,9 +165,12 @@ impl<'a> Messages<'a> {
         if let Some(detail) = field.mistyped() {
             self.faults.push(at, "wrong_type", detail);
         }
-        let Field::Is(message) = field else { return };
+        let Field::Is(said) = field else { return };
+        let mut of_dialect = Faults::default();
+        let message = said.translated(&mut of_dialect, &mut self.ignored);
         self.faults.judge(Saying::RULES, &message, &at);
-        self.faults.unknown(&message.unknown, Saying::FIELDS, &at);
+        self.faults.unknown(&message.unknown, &["role", "content"], &at);
+        self.faults.append_at(&at, of_dialect);
         if let (true, Field::Is(role), Field::Is(content)) =
             (self.faults.is_empty(), message.role, message.content)
         {
@@ -185,42 +190,30 @@ pub(super) struct Saying<'a> {
 }
 
 impl<'a> Saying<'a> {
-    const FIELDS: &'static [&'static str] = &["role", "content"];
-
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
         Rule { pointer: "/role", code: "required", broken: |said| said.role.missing("who speaks") },
         Rule { pointer: "/role", code: "wrong_type", broken: |said| said.role.mistyped() },
-        Rule { pointer: "/role", code: "unknown_role", broken: |said| {
-            let role = &**said.role.value()?;
-            (!ROLES.contains(&role)).then(|| {
-                format!("expected {}, not `{}`", listed(ROLES.iter().copied(), "or"), shown(role))
-            })
-        } },
+        Rule { pointer: "/role", code: "unknown_role", broken: |said| not_among(said.role.value()?, ROLES) },
         Rule { pointer: "/content", code: "required", broken: |said| said.content.missing("what is said") },
         Rule { pointer: "/content", code: "wrong_type", broken: |said| said.content.mistyped() },
         Rule { pointer: "/content", code: "empty", broken: |said| {
             said.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
         } },
-        Rule { pointer: "/content", code: "blank", broken: |said| {
-            let text = said.content.value()?;
-            (!text.is_empty() && is_blank(text)).then(|| "expected text; it holds only blanks".to_owned())
-        } },
-        Rule { pointer: "/content", code: "nul_character", broken: |said| {
-            has_nul(said.content.value()?).then(|| "expected text without U+0000".to_owned())
-        } },
+        Rule { pointer: "/content", code: "blank", broken: |said| blank(said.content.value()?) },
+        Rule { pointer: "/content", code: "nul_character", broken: |said| nul(said.content.value()?) },
     ];
 }
 
-impl<'a> Shape<'a> for Saying<'a> {
-    const EXPECTED: &'static str = "an object with role and content";
-
-    fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        json::inner(map, depth)
+impl<'a> Spoken<'a> for Saying<'a> {
+    fn translated(self, _: &mut Faults, _: &mut Ignored) -> Self {
+        self
     }
 }
 
 impl<'a> Members<'a> for Saying<'a> {
+    const EXPECTED: &'static str = "an object with role and content";
+
     fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "role" => entry.fill(&mut self.role),
@@ -230,22 +223,12 @@ impl<'a> Members<'a> for Saying<'a> {
     }
 }
 
+#[derive(Serialize)]
 struct Request<'a> {
     model: &'a str,
     messages: &'a [Message<'a>],
-    kept: &'a [(&'a str, &'a RawValue)],
-}
-
-impl Serialize for Request<'_> {
-    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
-        let mut map = writer.serialize_map(Some(2 + self.kept.len()))?;
-        map.serialize_entry("model", self.model)?;
-        map.serialize_entry("messages", self.messages)?;
-        for (name, value) in self.kept {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
+    #[serde(flatten)]
+    kept: &'a BTreeMap<&'a str, &'a RawValue>,
 }
 
 #[cfg(test)]

@@ -25,8 +25,11 @@ pub fn image_url(raw: &str) -> Result<String, String> {
     if raw.chars().any(|letter| letter <= ' ' || letter == '\u{7F}' || letter == '\\') {
         return Err("expected an address without blanks, control characters and `\\`".to_owned());
     }
-    let rest =
-        after_scheme(raw).ok_or("expected an address that starts with http:// or https://")?;
+    let is_web = |it: &str| ["http", "https"].iter().any(|known| it.eq_ignore_ascii_case(known));
+    let (_, rest) = raw
+        .split_once("://")
+        .filter(|(scheme, _)| is_web(scheme))
+        .ok_or("expected an address that starts with http:// or https://")?;
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.is_empty() {
         return Err("expected a host after the scheme".to_owned());
@@ -41,11 +44,6 @@ pub fn image_url(raw: &str) -> Result<String, String> {
         return Err(format!("expected at most {MAX_LENGTH} bytes once it is percent-encoded"));
     }
     Ok(url.into())
-}
-
-fn after_scheme(raw: &str) -> Option<&str> {
-    let (scheme, rest) = raw.split_once("://")?;
-    ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)).then_some(rest)
 }
 
 /// A network that is not public: its address, how many leading bits count, and what it is.
@@ -102,7 +100,6 @@ const CLOSED_NAMES: &[&str] = &[
     "onion", "alt", "test", "invalid", "arpa", "metadata.tencentyun.com",
 ];
 
-/// Whether the public internet can reach `host`; otherwise what is expected instead.
 fn public(host: &Host<&str>) -> Result<(), String> {
     match host {
         Host::Domain(name) => public_name(name),
@@ -125,22 +122,18 @@ fn public_name(name: &str) -> Result<(), String> {
     let below = |closed: &&&str| {
         bare.strip_suffix(**closed).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
-    match CLOSED_NAMES.iter().find(below) {
-        Some(closed) => {
-            Err(format!("expected a public host: names in `{closed}` are known in private only"))
-        }
-        None => Ok(()),
-    }
+    CLOSED_NAMES.iter().find(below).map_or(Ok(()), |closed| {
+        Err(format!("expected a public host: names in `{closed}` are known in private only"))
+    })
 }
 
 fn not_in<A: Copy>(closed: &[Row<A>], address: A, bits: fn(A) -> u128) -> Result<(), String> {
     let within = |(network, prefix, _): &&Row<A>| {
         (bits(address) ^ bits(*network)).leading_zeros() >= *prefix
     };
-    match closed.iter().find(within) {
-        Some((_, _, what)) => Err(format!("expected a public host: this address is {what}")),
-        None => Ok(()),
-    }
+    closed.iter().find(within).map_or(Ok(()), |(_, _, what)| {
+        Err(format!("expected a public host: this address is {what}"))
+    })
 }
 
 #[cfg(test)]

@@ -4,19 +4,18 @@
 //! Invariant: whatever two JSON readers could read differently (a key given twice, a lone surrogate,
 //! a byte order mark, depth) is refused here, also in values that nobody asked for.
 
-mod fault;
-
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
 
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-use super::rule::MAX_FAULTS;
-use super::text::shown;
-use crate::problem::Problem;
+use super::rule::{MAX_FAULTS, shown};
+use crate::problem::{MALFORMED_JSON, Problem};
 
 /// How many arrays and objects may lie within each other, the outermost object included.
 pub(super) const MAX_DEPTH: u8 = 32;
@@ -24,35 +23,30 @@ pub(super) const MAX_DEPTH: u8 = 32;
 /// The most names that [`Unknown`] remembers for its faults; one more than is ever listed.
 const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 
-/// An object that knows what each of its keys means.
 pub(super) trait Members<'de> {
-    /// Takes one key and its value: hands `entry` to one of its verbs.
+    const EXPECTED: &'static str = "an object";
+
     fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error>;
 }
 
-/// Reads `payload`, which has to be one JSON object, into `object`.
-///
-/// Errors: 400 `malformed_json`, with line and column (both from 1, the column in characters).
 pub(super) fn object<'de>(
     payload: &'de [u8],
     object: &mut impl Members<'de>,
 ) -> Result<(), Problem> {
-    let text = fault::text(payload)?;
+    let text = text(payload)?;
     let mut reader = serde_json::Deserializer::from_str(text);
     reader
         .deserialize_map(Outermost(object))
         .and_then(|()| reader.end())
-        .map_err(|error| fault::malformed(payload, text, &error))
+        .map_err(|error| malformed(payload, text, &error))
 }
 
 /// Looks into a value of `payload` that was kept as it was written, with the same strictness.
 pub(super) fn look_into(payload: &[u8], kept: &RawValue) -> Result<(), Problem> {
     let text = kept.get();
     let mut reader = serde_json::Deserializer::from_str(text);
-    match Value::<Skipped>::within(1).deserialize(&mut reader) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(fault::malformed(payload, text, &error)),
-    }
+    let read = Value::<Skipped>::within(1).deserialize(&mut reader);
+    read.map(drop).map_err(|error| malformed(payload, text, &error))
 }
 
 /// Reads all members of an object that is the `depth`th one from outside.
@@ -61,23 +55,12 @@ fn members<'de, A: MapAccess<'de>>(
     object: &mut impl Members<'de>,
     depth: u8,
 ) -> Result<(), A::Error> {
-    while let Some(name) = map.next_key_seed(Name)? {
+    while let Some(Name(name)) = map.next_key()? {
         object.member(Entry { name, map: &mut map, depth })?;
     }
     Ok(())
 }
 
-/// Reads an object that is the `depth`th one from outside into a new value.
-pub(super) fn inner<'de, T: Members<'de> + Default, A: MapAccess<'de>>(
-    map: A,
-    depth: u8,
-) -> Result<Option<T>, A::Error> {
-    let mut object = T::default();
-    members(map, &mut object, depth)?;
-    Ok(Some(object))
-}
-
-/// A key whose value has not been read yet.
 pub(super) struct Entry<'m, 'de, A> {
     name: Cow<'de, str>,
     map: &'m mut A,
@@ -89,7 +72,6 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         &self.name
     }
 
-    /// Reads the value into the field that the key names.
     pub(super) fn fill<T: Shape<'de>>(self, field: &mut Field<T>) -> Result<(), A::Error> {
         if !field.is_absent() {
             return Err(twice(&self.name));
@@ -103,28 +85,27 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     pub(super) fn keep<'a>(
         self,
         name: &'a str,
-        kept: &mut Vec<(&'a str, &'de RawValue)>,
+        kept: &mut BTreeMap<&'a str, &'de RawValue>,
     ) -> Result<(), A::Error> {
-        if kept.iter().any(|(other, _)| *other == name) {
+        if kept.contains_key(name) {
             return Err(twice(name));
         }
-        kept.push((name, self.map.next_value()?));
+        kept.insert(name, self.map.next_value()?);
         Ok(())
     }
 
-    /// Skips the value of a key that means nothing here.
     pub(super) fn refuse(self, unknown: &mut Unknown<'de>) -> Result<(), A::Error> {
         if unknown.first.len() < MAX_UNKNOWN {
             unknown.first.push(self.name.clone());
         }
-        unknown.names.admit(self.name)?;
+        admit(&mut unknown.names, self.name)?;
         self.map.next_value_seed(Value::<Skipped>::within(self.depth))?;
         Ok(())
     }
 
     /// Skips the value of a key that is passed over; one with `null` asks for nothing.
     pub(super) fn pass_over(self, passed: &mut Unknown<'de>) -> Result<(), A::Error> {
-        passed.names.admit(self.name.clone())?;
+        admit(&mut passed.names, self.name.clone())?;
         let value: Field<Skipped> = self.map.next_value_seed(Value::within(self.depth))?;
         if !value.is_null() && passed.first.len() < MAX_UNKNOWN {
             passed.first.push(self.name);
@@ -133,31 +114,18 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     }
 }
 
-/// The keys of an object that mean nothing in it.
 #[derive(Default)]
 pub(super) struct Unknown<'de> {
-    names: Names<'de>,
-    first: Vec<Cow<'de, str>>,
+    names: HashSet<Cow<'de, str>>,
+    pub(super) first: Vec<Cow<'de, str>>,
 }
 
-impl<'de> Unknown<'de> {
-    pub(super) fn first(&self) -> &[Cow<'de, str>] {
-        &self.first
+fn admit<'de, E: Error>(names: &mut HashSet<Cow<'de, str>>, name: Cow<'de, str>) -> Result<(), E> {
+    if names.contains(&name) {
+        return Err(twice(&name));
     }
-}
-
-/// The keys that an object had so far.
-#[derive(Default)]
-struct Names<'de>(HashSet<Cow<'de, str>>);
-
-impl<'de> Names<'de> {
-    fn admit<E: Error>(&mut self, name: Cow<'de, str>) -> Result<(), E> {
-        if self.0.contains(&name) {
-            return Err(twice(&name));
-        }
-        self.0.insert(name);
-        Ok(())
-    }
+    names.insert(name);
+    Ok(())
 }
 
 struct Skipped;
@@ -181,31 +149,8 @@ impl<'de, M: Members<'de>> Visitor<'de> for Outermost<'_, M> {
 }
 
 /// A key, unescaped, so that `\u0070rompt` is the same key as `prompt`.
-struct Name;
-
-impl<'de> DeserializeSeed<'de> for Name {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Name {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(name))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(name.to_owned()))
-    }
-}
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 fn twice<E: Error>(name: &str) -> E {
     E::custom(format_args!("the key `{}` is given twice in one object", shown(name)))
@@ -215,20 +160,12 @@ fn twice<E: Error>(name: &str) -> E {
 pub(super) enum Field<T> {
     #[default]
     Absent,
-    /// It has a value of another type; `null` is one.
-    Wrong(Kind),
+    /// It has a value of another type, which is named; `null` is one.
+    Wrong(&'static str),
     Is(T),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Null,
-    Boolean,
-    Number,
-    String,
-    Array,
-    Object,
-}
+const NULL: &str = "null";
 
 /// What a field's value has to be: a type implements the kinds of JSON that it can be read from.
 pub(super) trait Shape<'de>: Sized {
@@ -253,14 +190,23 @@ pub(super) trait Shape<'de>: Sized {
         Ok(None)
     }
 
-    /// From an object that is the `depth`th container from outside.
     fn members<A: MapAccess<'de>>(mut map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        let mut names = Names::default();
-        while let Some(name) = map.next_key_seed(Name)? {
-            names.admit(name)?;
+        let mut names = HashSet::new();
+        while let Some(Name(name)) = map.next_key()? {
+            admit(&mut names, name)?;
             map.next_value_seed(Value::<Skipped>::within(depth))?;
         }
         Ok(None)
+    }
+}
+
+impl<'de, T: Members<'de> + Default> Shape<'de> for T {
+    const EXPECTED: &'static str = <T as Members<'de>>::EXPECTED;
+
+    fn members<A: MapAccess<'de>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
+        let mut object = T::default();
+        members(map, &mut object, depth)?;
+        Ok(Some(object))
     }
 }
 
@@ -272,17 +218,21 @@ impl<'de> Shape<'de> for Cow<'de, str> {
     }
 }
 
-/// A whole number as it is written in the payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Whole(pub(super) i128);
+impl Shape<'_> for bool {
+    const EXPECTED: &'static str = "true or false";
+
+    fn boolean(flag: bool) -> Option<Self> {
+        Some(flag)
+    }
+}
 
 /// Guess: the gateway's "integer" is what is written as one. `8.0` and `8e0`, which some readers take
 /// as 8, are refused.
-impl Shape<'_> for Whole {
+impl Shape<'_> for i128 {
     const EXPECTED: &'static str = "a whole number, written without a point or an exponent";
 
     fn whole(number: i128) -> Option<Self> {
-        Some(Self(number))
+        Some(number)
     }
 }
 
@@ -292,73 +242,43 @@ impl<T> Field<T> {
     }
 
     pub(super) fn value(&self) -> Option<&T> {
-        match self {
-            Self::Is(value) => Some(value),
-            Self::Absent | Self::Wrong(_) => None,
-        }
+        if let Self::Is(value) = self { Some(value) } else { None }
     }
 
     pub(super) fn into_value(self) -> Option<T> {
-        match self {
-            Self::Is(value) => Some(value),
-            Self::Absent | Self::Wrong(_) => None,
-        }
+        if let Self::Is(value) = self { Some(value) } else { None }
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(self, Self::Wrong(Kind::Null))
+        matches!(self, Self::Wrong(NULL))
     }
 
-    /// The same, for who takes `null` for absence.
+    /// Takes `null` for absence.
     pub(super) fn or_absent(self) -> Self {
-        match self {
-            Self::Wrong(Kind::Null) => Self::Absent,
-            Self::Absent | Self::Wrong(_) | Self::Is(_) => self,
-        }
+        if self.is_null() { Self::Absent } else { self }
     }
 
-    /// The same with another value.
     pub(super) fn map<U>(self, other: impl FnOnce(T) -> U) -> Field<U> {
         match self {
             Self::Absent => Field::Absent,
-            Self::Wrong(kind) => Field::Wrong(kind),
+            Self::Wrong(found) => Field::Wrong(found),
             Self::Is(value) => Field::Is(other(value)),
         }
     }
 
-    /// What to tell the caller when the field is not there and has to be: what it is for.
     pub(super) fn missing(&self, purpose: &str) -> Option<String> {
         self.is_absent().then(|| format!("required: {purpose}"))
     }
 
-    /// What to tell the caller when the field's value is of the wrong type.
     pub(super) fn mistyped<'de>(&self) -> Option<String>
     where
         T: Shape<'de>,
     {
-        match self {
-            Self::Wrong(kind) => {
-                Some(format!("expected {}, found {}", T::EXPECTED, kind.in_words()))
-            }
-            Self::Absent | Self::Is(_) => None,
-        }
+        let Self::Wrong(found) = self else { return None };
+        Some(format!("expected {}, found {found}", T::EXPECTED))
     }
 }
 
-impl Kind {
-    fn in_words(self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::Boolean => "a boolean",
-            Self::Number => "a number",
-            Self::String => "a string",
-            Self::Array => "an array",
-            Self::Object => "an object",
-        }
-    }
-}
-
-/// Reads the next value, of whatever type, into a `Field<T>`.
 pub(super) struct Value<T> {
     within: u8,
     shape: PhantomData<fn() -> T>,
@@ -395,47 +315,118 @@ impl<'de, T: Shape<'de>> Visitor<'de> for Value<T> {
     }
 
     fn visit_unit<E>(self) -> Result<Field<T>, E> {
-        Ok(Field::Wrong(Kind::Null))
+        Ok(Field::Wrong(NULL))
     }
 
     fn visit_bool<E>(self, flag: bool) -> Result<Field<T>, E> {
-        Ok(read(T::boolean(flag), Kind::Boolean))
+        Ok(read(T::boolean(flag), "a boolean"))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Field<T>, E> {
-        Ok(read(T::whole(number.into()), Kind::Number))
+        Ok(read(T::whole(number.into()), "a number"))
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Field<T>, E> {
-        Ok(read(T::whole(number.into()), Kind::Number))
+        Ok(read(T::whole(number.into()), "a number"))
     }
 
     /// A number with a point or an exponent, `-0`, or one beyond 64 bits: nothing takes those.
     fn visit_f64<E>(self, _: f64) -> Result<Field<T>, E> {
-        Ok(Field::Wrong(Kind::Number))
+        Ok(Field::Wrong("a number"))
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Field<T>, E> {
-        Ok(read(T::string(Cow::Borrowed(text)), Kind::String))
+        Ok(read(T::string(Cow::Borrowed(text)), "a string"))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Field<T>, E> {
-        Ok(read(T::string(Cow::Owned(text.to_owned())), Kind::String))
+        Ok(read(T::string(Cow::Owned(text.to_owned())), "a string"))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Field<T>, A::Error> {
         let depth = self.deeper()?;
-        Ok(read(T::elements(seq, depth)?, Kind::Array))
+        Ok(read(T::elements(seq, depth)?, "an array"))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Field<T>, A::Error> {
         let depth = self.deeper()?;
-        Ok(read(T::members(map, depth)?, Kind::Object))
+        Ok(read(T::members(map, depth)?, "an object"))
     }
 }
 
-fn read<T>(value: Option<T>, found: Kind) -> Field<T> {
+fn read<T>(value: Option<T>, found: &'static str) -> Field<T> {
     value.map_or(Field::Wrong(found), Field::Is)
+}
+
+/// The reader's own words for a fault of syntax, and ours, which say what was expected.
+#[rustfmt::skip]
+const WORDS: &[(&str, &str)] = &[
+    ("EOF while parsing a list",          "the body ends within an array"),
+    ("EOF while parsing an object",       "the body ends within an object"),
+    ("EOF while parsing a string",        "the body ends within a string"),
+    ("EOF while parsing a value",         "the body ends where a value is expected"),
+    ("control character",                 "expected an escape such as \\n instead of a raw control character"),
+    ("expected `,` or `]`",               "expected `,` or `]` after an element of an array"),
+    ("expected `,` or `}`",               "expected `,` or `}` after a value of an object"),
+    ("expected `:`",                      "expected `:` after a key"),
+    ("expected ident",                    "expected `true`, `false` or `null`"),
+    ("expected value",                    "expected a value"),
+    ("invalid escape",                    "expected \" \\ / b f n r t, or u and four hexadecimal digits, after a backslash"),
+    ("invalid number",                    "expected a number as JSON writes it"),
+    ("key must be a string",              "expected a key in double quotes"),
+    ("lone leading surrogate",            "expected a whole surrogate pair, such as \\ud83d\\ude00"),
+    ("number out of range",               "expected a number that is not this large"),
+    ("trailing characters",               "expected nothing after the object"),
+    ("trailing comma",                    "expected a further item after the comma, or no comma"),
+    ("unexpected end of hex escape",      "expected a whole surrogate pair, such as \\ud83d\\ude00"),
+];
+
+fn text(payload: &[u8]) -> Result<&str, Problem> {
+    let text = std::str::from_utf8(payload)
+        .map_err(|error| problem(payload, error.valid_up_to() + 1, "expected UTF-8"))?;
+    let start = text.bytes().position(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+    match start.map(|start| (start, payload[start])) {
+        Some((_, b'{')) => Ok(text),
+        Some((_, 0xEF)) if text.starts_with('\u{FEFF}') => {
+            Err(problem(payload, 1, "expected `{` without a byte order mark before it"))
+        }
+        Some((start, _)) => {
+            Err(problem(payload, start + 1, "expected `{`: the body is one JSON object"))
+        }
+        None => Err(problem(payload, payload.len(), "expected a JSON object: the body is empty")),
+    }
+}
+
+/// The refusal for an error in `part`, which is a slice of `payload`.
+fn malformed(payload: &[u8], part: &str, error: &serde_json::Error) -> Problem {
+    let start = part.as_ptr().addr().saturating_sub(payload.as_ptr().addr());
+    let line_start: usize =
+        part.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+    problem(payload, start + line_start + error.column(), &words(error))
+}
+
+fn words(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    match error.classify() {
+        Category::Data => {
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            said.strip_suffix(&place).unwrap_or(&said).to_owned()
+        }
+        Category::Syntax | Category::Eof | Category::Io => WORDS
+            .iter()
+            .find(|(theirs, _)| said.starts_with(theirs))
+            .map_or("expected well-formed JSON", |(_, ours)| ours)
+            .to_owned(),
+    }
+}
+
+/// `read` is how many bytes lie before the fault, or end with it.
+fn problem(payload: &[u8], read: usize, expected: &str) -> Problem {
+    let before = &payload[..read.min(payload.len())];
+    let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    let column = before[line_start..].iter().filter(|byte| **byte & 0xC0 != 0x80).count().max(1);
+    Problem::new(&MALFORMED_JSON).detail(format!("line {line}, column {column}: {expected}"))
 }
 
 #[cfg(test)]

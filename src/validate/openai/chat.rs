@@ -2,35 +2,38 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::mem;
 
 use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
 use crate::problem::Problem;
-use crate::validate::chat::{Messages, Saying};
+use crate::validate::chat as native;
+use crate::validate::chat::{Saying, Spoken};
 use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown, Value};
-use crate::validate::rule::{Faults, Ignored, Rule};
-use crate::validate::text::shown;
-use crate::validate::{ChatRules, Checked, Order, chat as native};
+use crate::validate::rule::{Faults, Ignored, Rule, shown};
+use crate::validate::{ChatRules, Checked, Order};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatOrder {
     pub order: Checked<Order>,
-    /// Whether the answer is to come as events.
     pub is_stream: bool,
     /// Whether usage is to come as an event of its own.
     pub wants_usage: bool,
     pub ignored: Ignored,
 }
 
-/// Reads and judges the body of a chat in OpenAI's dialect, by the rules of [`chat`](super::super::chat).
-///
-/// Errors: 400 `malformed_json`; 422 `invalid_request` with every fault, at its place in `payload`.
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
-    let mut draft = Draft::new(rules);
+    let mut draft = Draft {
+        chat: native::Draft::new(rules),
+        stream: Field::Absent,
+        options: Field::Absent,
+        bound: BTreeMap::new(),
+        passed: Unknown::default(),
+    };
     json::object(payload, &mut draft)?;
-    for (_, kept) in draft.chat.kept.iter().chain(&draft.bound) {
+    for kept in draft.chat.kept.values().chain(draft.bound.values()) {
         json::look_into(payload, kept)?;
     }
     draft.judged(payload.len())
@@ -40,7 +43,6 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
 /// one that was asked for.
 struct Bound {
     name: &'static str,
-    code: &'static str,
     is_met: fn(&RawValue) -> bool,
     detail: &'static str,
 }
@@ -51,16 +53,16 @@ const TOOLS: &str = "tools cannot be called through this gateway, and without th
 
 #[rustfmt::skip]
 const BOUND: &[Bound] = &[
-    Bound { name: "tools",           code: "not_supported", is_met: is_empty_list, detail: TOOLS },
-    Bound { name: "functions",       code: "not_supported", is_met: is_empty_list, detail: TOOLS },
-    Bound { name: "tool_choice",     code: "not_supported", is_met: is_no_tool, detail: TOOLS },
-    Bound { name: "function_call",   code: "not_supported", is_met: is_no_tool, detail: TOOLS },
-    Bound { name: "n",               code: "not_supported", is_met: |it| read(it) == Some(1_i64), detail: "one answer comes for each request: expected 1" },
-    Bound { name: "response_format", code: "not_supported", is_met: is_text_format, detail: "the gateway answers in text: expected {\"type\": \"text\"}" },
-    Bound { name: "logprobs",        code: "not_supported", is_met: |it| read(it) == Some(false), detail: "the gateway tells no probabilities: expected false" },
-    Bound { name: "top_logprobs",    code: "not_supported", is_met: |it| read(it) == Some(0_i64), detail: "the gateway tells no probabilities: expected 0" },
-    Bound { name: "modalities",      code: "not_supported", is_met: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "the gateway answers in text: expected [\"text\"]" },
-    Bound { name: "web_search_options", code: "not_supported", is_met: |_| false, detail: "the gateway's chats do not search the web" },
+    Bound { name: "tools",           is_met: is_empty_list, detail: TOOLS },
+    Bound { name: "functions",       is_met: is_empty_list, detail: TOOLS },
+    Bound { name: "tool_choice",     is_met: is_no_tool, detail: TOOLS },
+    Bound { name: "function_call",   is_met: is_no_tool, detail: TOOLS },
+    Bound { name: "n",               is_met: |it| read(it) == Some(1_i64), detail: "one answer comes for each request: expected 1" },
+    Bound { name: "response_format", is_met: is_text_format, detail: "the gateway answers in text: expected {\"type\": \"text\"}" },
+    Bound { name: "logprobs",        is_met: |it| read(it) == Some(false), detail: "the gateway tells no probabilities: expected false" },
+    Bound { name: "top_logprobs",    is_met: |it| read(it) == Some(0_i64), detail: "the gateway tells no probabilities: expected 0" },
+    Bound { name: "modalities",      is_met: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "the gateway answers in text: expected [\"text\"]" },
+    Bound { name: "web_search_options", is_met: |_| false, detail: "the gateway's chats do not search the web" },
 ];
 
 fn read<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Option<T> {
@@ -82,63 +84,44 @@ fn is_text_format(value: &RawValue) -> bool {
 }
 
 struct Draft<'a> {
-    rules: &'a ChatRules,
-    chat: native::Draft<'a>,
-    said: Field<Conversation<'a>>,
-    stream: Field<Flag>,
+    chat: native::Draft<'a, Said<'a>>,
+    stream: Field<bool>,
     options: Field<StreamOptions<'a>>,
     /// The fields of [`BOUND`] that were there.
-    bound: Vec<(&'static str, &'a RawValue)>,
+    bound: BTreeMap<&'a str, &'a RawValue>,
     passed: Unknown<'a>,
 }
 
-impl<'a> Draft<'a> {
-    fn new(rules: &'a ChatRules) -> Self {
-        Self {
-            rules,
-            chat: native::Draft::new(rules),
-            said: Field::Absent,
-            stream: Field::Absent,
-            options: Field::Absent,
-            bound: Vec::new(),
-            passed: Unknown::default(),
-        }
-    }
-
+impl Draft<'_> {
     fn judged(mut self, size: usize) -> Result<ChatOrder, Problem> {
         let mut faults = Faults::default();
+        let mut wrong_type = |at: &str, mistyped: Option<String>| {
+            mistyped.into_iter().for_each(|detail| faults.push(at, "wrong_type", detail));
+        };
         let stream = self.stream.or_absent();
-        if let Some(detail) = stream.mistyped() {
-            faults.push("/stream", "wrong_type", detail);
-        }
+        wrong_type("/stream", stream.mistyped());
         let options = self.options.or_absent();
-        if let Some(detail) = options.mistyped() {
-            faults.push("/stream_options", "wrong_type", detail);
-        }
-        let mut options = options.into_value().unwrap_or_default();
-        options.include_usage = options.include_usage.or_absent();
-        if let Some(detail) = options.include_usage.mistyped() {
-            faults.push("/stream_options/include_usage", "wrong_type", detail);
-        }
+        wrong_type("/stream_options", options.mistyped());
+        let options = options.into_value().unwrap_or_default();
+        let usage = options.include_usage.or_absent();
+        wrong_type("/stream_options/include_usage", usage.mistyped());
         for bound in BOUND {
-            let given = self.bound.iter().find(|(name, _)| *name == bound.name);
-            if given.is_some_and(|(_, value)| value.get() != "null" && !(bound.is_met)(value)) {
-                faults.push(format_args!("/{}", bound.name), bound.code, bound.detail.to_owned());
+            let given = self.bound.get(bound.name);
+            if given.is_some_and(|value| value.get() != "null" && !(bound.is_met)(value)) {
+                let at = format_args!("/{}", bound.name);
+                faults.push(at, "not_supported", bound.detail.to_owned());
             }
         }
         let mut ignored = Ignored::default();
         ignored.add_all("", &self.passed);
-        let mut in_messages = Ignored::default();
-        self.chat.messages = self.said.map(|said| {
-            in_messages = said.ignored;
-            said.messages
-        });
-        ignored.append(in_messages);
+        if let Field::Is(messages) = &mut self.chat.messages {
+            ignored.append(mem::take(&mut messages.ignored));
+        }
         ignored.add_all("stream_options.", &options.passed);
         Ok(ChatOrder {
             order: self.chat.judged(size, faults)?,
-            is_stream: matches!(stream, Field::Is(Flag(true))),
-            wants_usage: matches!(options.include_usage, Field::Is(Flag(true))),
+            is_stream: matches!(stream, Field::Is(true)),
+            wants_usage: matches!(usage, Field::Is(true)),
             ignored,
         })
     }
@@ -148,12 +131,12 @@ impl<'a> Members<'a> for Draft<'a> {
     fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "model" => entry.fill(&mut self.chat.model),
-            "messages" => entry.fill(&mut self.said),
+            "messages" => entry.fill(&mut self.chat.messages),
             // How an answer travels is between the caller and us.
             "stream" => entry.fill(&mut self.stream),
             "stream_options" => entry.fill(&mut self.options),
             name => {
-                if let Some(field) = self.rules.fields.iter().find(|field| *field == name) {
+                if let Some(field) = self.chat.rules.fields.iter().find(|field| *field == name) {
                     return entry.keep(field, &mut self.chat.kept);
                 }
                 match BOUND.iter().find(|bound| bound.name == name) {
@@ -165,29 +148,10 @@ impl<'a> Members<'a> for Draft<'a> {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Flag(bool);
-
-impl Shape<'_> for Flag {
-    const EXPECTED: &'static str = "true or false";
-
-    fn boolean(flag: bool) -> Option<Self> {
-        Some(Self(flag))
-    }
-}
-
 #[derive(Default)]
 struct StreamOptions<'a> {
-    include_usage: Field<Flag>,
+    include_usage: Field<bool>,
     passed: Unknown<'a>,
-}
-
-impl<'a> Shape<'a> for StreamOptions<'a> {
-    const EXPECTED: &'static str = "an object";
-
-    fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        json::inner(map, depth)
-    }
 }
 
 impl<'a> Members<'a> for StreamOptions<'a> {
@@ -199,7 +163,6 @@ impl<'a> Members<'a> for StreamOptions<'a> {
     }
 }
 
-/// A list without elements: a value that asks for no tool.
 struct EmptyList;
 
 impl<'a> Shape<'a> for EmptyList {
@@ -214,41 +177,9 @@ impl<'a> Shape<'a> for EmptyList {
     }
 }
 
-/// What joins the parts of one message.
 const BETWEEN_PARTS: &str = "\n";
 /// In the place of a content that has faults of its own, so that no further ones are found in it.
 const NOT_JUDGED: &str = "-";
-
-/// The messages as the gateway takes them, judged one by one.
-#[derive(Default)]
-struct Conversation<'a> {
-    messages: Messages<'a>,
-    ignored: Ignored,
-    count: usize,
-}
-
-impl<'a> Shape<'a> for Conversation<'a> {
-    const EXPECTED: &'static str = "an array of messages";
-
-    fn elements<A: SeqAccess<'a>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        let mut conversation = Self::default();
-        while let Some(said) = seq.next_element_seed(Value::within(depth))? {
-            conversation.take(said);
-        }
-        Ok(Some(conversation))
-    }
-}
-
-impl<'a> Conversation<'a> {
-    fn take(&mut self, said: Field<Said<'a>>) {
-        let at = format!("/messages/{}", self.count);
-        self.count += 1;
-        let mut faults = Faults::default();
-        let ignored = &mut self.ignored;
-        self.messages.take(said.map(|said| said.translated(&mut faults, ignored)));
-        self.messages.faults.append_at(&at, faults);
-    }
-}
 
 #[derive(Default)]
 struct Said<'a> {
@@ -270,8 +201,9 @@ impl<'a> Said<'a> {
             (!is_none).then(|| NO_TOOLS.to_owned())
         } },
     ];
+}
 
-    /// The message in the gateway's words.
+impl<'a> Spoken<'a> for Said<'a> {
     fn translated(self, faults: &mut Faults, ignored: &mut Ignored) -> Saying<'a> {
         faults.judge(Self::RULES, &self, &"");
         ignored.add_all("messages.", &self.passed);
@@ -291,15 +223,9 @@ impl<'a> Said<'a> {
     }
 }
 
-impl<'a> Shape<'a> for Said<'a> {
+impl<'a> Members<'a> for Said<'a> {
     const EXPECTED: &'static str = "an object with role and content";
 
-    fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        json::inner(map, depth)
-    }
-}
-
-impl<'a> Members<'a> for Said<'a> {
     fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "role" => entry.fill(&mut self.role),
@@ -352,11 +278,7 @@ impl<'a> Content<'a> {
         let Some(text) = part.text.into_value() else { return };
         match index {
             0 => self.text = text,
-            _ => {
-                let whole = self.text.to_mut();
-                whole.push_str(BETWEEN_PARTS);
-                whole.push_str(&text);
-            }
+            _ => self.text.to_mut().extend([BETWEEN_PARTS, &text]),
         }
     }
 }
@@ -390,15 +312,9 @@ impl<'a> Part<'a> {
     ];
 }
 
-impl<'a> Shape<'a> for Part<'a> {
+impl<'a> Members<'a> for Part<'a> {
     const EXPECTED: &'static str = "an object with type and text";
 
-    fn members<A: MapAccess<'a>>(map: A, depth: u8) -> Result<Option<Self>, A::Error> {
-        json::inner(map, depth)
-    }
-}
-
-impl<'a> Members<'a> for Part<'a> {
     fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "type" => entry.fill(&mut self.kind),

@@ -5,12 +5,11 @@
 //! not set. A field that nobody knows is passed over like one that the gateway has no word for.
 
 mod chat;
-mod list;
 mod video;
 
+pub use super::query::{Page, page};
 pub use chat::{ChatOrder, chat};
-pub use list::{Page, page};
-pub use video::{Input, VideoOrder, video, video_of_form};
+pub use video::{Input, video, video_of_form};
 
 #[cfg(test)]
 mod tests;

@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use serde::de::MapAccess;
 
 use super::image_url::image_url;
-use super::json::{self, Entry, Field, Members, Shape, Unknown, Whole};
-use super::rule::{Faults, Ignored, Rule};
-use super::text::{has_nul, is_blank, listed, shown, unknown_model};
+use super::json::{self, Entry, Field, Members, Shape, Unknown};
+use super::rule::{Faults, Ignored, Rule, blank, not_among, nul, unknown_model};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::{
     Aspect, Catalog, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Durations, Image, VideoModel,
@@ -19,13 +18,11 @@ use crate::problem::{INTERNAL, Problem};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoOrder {
     pub order: Checked<Order>,
-    /// What the model ignores of it.
+    /// As an OpenAI SDK asked for it.
+    pub size: Option<String>,
     pub ignored: Ignored,
 }
 
-/// What [`video_order`] buys.
-///
-/// Errors: as [`video_order`].
 pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
     video_order(payload, catalog).map(|video| video.order)
 }
@@ -35,8 +32,6 @@ pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Proble
 /// The order's body names the model and the duration even where the caller left them out, so that no
 /// default of the gateway can drift from what was set aside; `image_url` is sent in its canonical
 /// form. Guess: an `aspect_ratio` may be sent to every model, also to the one that ignores it.
-///
-/// Errors: 400 `malformed_json`; 422 `invalid_request` with every fault.
 pub fn video_order(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     let mut draft = Draft::new(catalog);
     json::object(payload, &mut draft)?;
@@ -44,14 +39,15 @@ pub fn video_order(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Prob
     if draft.ignores_ratio() {
         ignored.add("aspect_ratio");
     }
-    Ok(VideoOrder { order: draft.judged(Faults::default())?, ignored })
+    let order = draft.judged(Faults::default(), |pointer| pointer)?;
+    Ok(VideoOrder { order, size: None, ignored })
 }
 
 pub(super) struct Draft<'a> {
     catalog: &'a Catalog,
     pub(super) prompt: Field<Cow<'a, str>>,
     pub(super) model: Field<Cow<'a, str>>,
-    pub(super) duration: Field<Whole>,
+    pub(super) duration: Field<i128>,
     pub(super) aspect_ratio: Field<Cow<'a, str>>,
     pub(super) image_url: Field<Picture>,
     unknown: Unknown<'a>,
@@ -68,24 +64,16 @@ impl<'a> Draft<'a> {
         Rule { pointer: "/prompt", code: "empty", broken: |video| {
             video.prompt.value()?.is_empty().then(|| format!("expected 1 to {PROMPT_LIMIT} characters; it is empty"))
         } },
-        Rule { pointer: "/prompt", code: "blank", broken: |video| {
-            let prompt = video.prompt.value()?;
-            (!prompt.is_empty() && is_blank(prompt)).then(|| "expected text; it holds only blanks".to_owned())
-        } },
+        Rule { pointer: "/prompt", code: "blank", broken: |video| blank(video.prompt.value()?) },
         Rule { pointer: "/prompt", code: "too_long", broken: |video| too_long(video.prompt.value()?) },
-        Rule { pointer: "/prompt", code: "nul_character", broken: |video| {
-            has_nul(video.prompt.value()?).then(|| "expected text without U+0000".to_owned())
-        } },
+        Rule { pointer: "/prompt", code: "nul_character", broken: |video| nul(video.prompt.value()?) },
         Rule { pointer: "/model", code: "wrong_type", broken: |video| video.model.mistyped() },
         Rule { pointer: "/model", code: "unknown_model", broken: Self::unknown_model },
         Rule { pointer: "/duration", code: "wrong_type", broken: |video| video.duration.mistyped() },
         Rule { pointer: "/duration", code: "duration_not_offered", broken: Self::duration_not_offered },
         Rule { pointer: "/aspect_ratio", code: "wrong_type", broken: |video| video.aspect_ratio.mistyped() },
         Rule { pointer: "/aspect_ratio", code: "unknown_aspect_ratio", broken: |video| {
-            let ratio = &**video.aspect_ratio.value()?;
-            (!ASPECT_RATIOS.contains(&ratio)).then(|| {
-                format!("expected {}, not `{}`", listed(ASPECT_RATIOS.iter().copied(), "or"), shown(ratio))
-            })
+            not_among(video.aspect_ratio.value()?, ASPECT_RATIOS)
         } },
         Rule { pointer: "/image_url", code: "wrong_type", broken: |video| video.image_url.mistyped() },
         Rule { pointer: "/image_url", code: "not_public_url", broken: |video| video.image_url.value()?.0.clone().err() },
@@ -116,7 +104,6 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether a ratio was asked for that the model makes nothing of.
     pub(super) fn ignores_ratio(&self) -> bool {
         let ignores = |row: &VideoModel| row.aspect_ratio == Aspect::Ignored;
         !self.aspect_ratio.is_absent() && self.row().is_some_and(ignores)
@@ -134,11 +121,10 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// The clip's length in seconds, where it is a whole number.
     fn seconds(&self) -> Option<i128> {
         match self.duration {
             Field::Absent => Some(DEFAULT_DURATION.into()),
-            Field::Is(Whole(seconds)) => Some(seconds),
+            Field::Is(seconds) => Some(seconds),
             Field::Wrong(_) => None,
         }
     }
@@ -157,12 +143,21 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// The order, or every fault: its own, and then what was found `elsewhere`.
-    pub(super) fn judged(self, elsewhere: Faults) -> Result<Checked<Order>, Problem> {
+    /// The order, or every fault: its own, with the pointers that the caller's own words have, and
+    /// then what was found `elsewhere`.
+    pub(super) fn judged(
+        self,
+        elsewhere: Faults,
+        pointer: impl Fn(&'static str) -> &'static str,
+    ) -> Result<Checked<Order>, Problem> {
         let mut faults = Faults::default();
-        faults.judge(Self::RULES, &self, &"");
+        for rule in Self::RULES {
+            if let Some(detail) = (rule.broken)(&self) {
+                faults.push(pointer(rule.pointer), rule.code, detail);
+            }
+        }
         faults.unknown(&self.unknown, Self::FIELDS, &"");
-        faults.append(elsewhere);
+        faults.append_at(&"", elsewhere);
         let seconds = self.seconds().and_then(|seconds| u32::try_from(seconds).ok());
         let (true, Some(row), Some(duration), Field::Is(prompt)) =
             (faults.is_empty(), self.row(), seconds, self.prompt)
@@ -174,11 +169,7 @@ impl<'a> Draft<'a> {
             model: Cow::Borrowed(&row.id),
             duration,
             aspect_ratio: self.aspect_ratio.into_value(),
-            image_url: self
-                .image_url
-                .into_value()
-                .and_then(|Picture(judged)| judged.ok())
-                .map(Cow::Owned),
+            image_url: self.image_url.into_value().and_then(|it| it.0.ok()).map(Cow::Owned),
         };
         let body = serde_json::to_vec(&request).map_err(|_| Problem::new(&INTERNAL))?;
         Ok(Checked(Order {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::validate::rule::is_blank;
 
 fn order(payload: &str) -> Order {
     video(payload.as_bytes(), &Catalog::published()).expect(payload).into_inner()
@@ -229,7 +230,7 @@ proptest! {
             let row = model.map_or("video-a-2", |model| &catalog.video[model].id);
             let row = catalog.video_model(row).unwrap();
             let excused = is_blank(&prompt)
-                || has_nul(&prompt)
+                || nul(&prompt).is_some()
                 || duration.is_some_and(|seconds| !row.durations.offers(seconds))
                 || (row.image == Image::Required && picture.is_none())
                 || picture.is_some_and(|picture| image_url(&picture).is_err());

@@ -1,12 +1,14 @@
 //! Reads what a token claims, by the settings and the time: all of it right, or nothing.
 
-use std::ops::Range;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::object::{Malformed, Object};
 use crate::config::{ClaimName, Jwt};
 use crate::store::{Own, Role};
 
@@ -35,27 +37,18 @@ impl Claims {
         if !(holds && is_theirs && is_for(&claims, &rules.audience)?) || claims.has("cnf") {
             return Err(Malformed);
         }
-        Ok(Self {
-            subject: subject(claims.required("sub")?)?,
-            role: rules.role_claim.as_ref().map_or(Role::Member, |name| role(&claims, name)),
-            own: rules
-                .budget_claim
-                .as_ref()
-                .map_or(Ok(Own::default()), |name| own(&claims, name))?,
-            until,
-        })
+        let own = rules.budget_claim.as_ref().map_or(Ok(Own::default()), |it| own(&claims, it))?;
+        let role = rules.role_claim.as_ref().map_or(Role::Member, |name| role(&claims, name));
+        Ok(Self { subject: subject(claims.required("sub")?)?, role, own, until })
     }
 }
 
 fn is_for(claims: &Object<'_>, audience: &str) -> Result<bool, Malformed> {
-    let named = claims.optional::<String>("aud");
-    match named {
-        Ok(named) => Ok(named.ok_or(Malformed)? == audience),
-        Err(Malformed) => {
-            let several: Vec<String> = claims.required("aud")?;
-            Ok(several.iter().any(|named| named == audience))
-        }
+    if let Ok(named) = claims.required::<String>("aud") {
+        return Ok(named == audience);
     }
+    let several: Vec<String> = claims.required("aud")?;
+    Ok(several.iter().any(|named| named == audience))
 }
 
 fn subject(name: String) -> Result<Arc<str>, Malformed> {
@@ -70,9 +63,8 @@ fn subject(name: String) -> Result<Arc<str>, Malformed> {
     Ok(visible(&name).into())
 }
 
-/// What nobody sees is written as `\u{…}`, here for every log, list and answer at once: `ada` and an `ada`
-/// with a character of no width look like two, as they are two. No two names become the same, since one
-/// that has `\u{` in it is written another way as well.
+/// Writes invisible characters as `\u{…}`, so that no two names look the same in a log or a list. No two
+/// names become the same, since one that has `\u{` in it is written another way as well.
 fn visible(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for (at, c) in name.char_indices() {
@@ -107,7 +99,7 @@ fn written<'a>(claims: &Object<'a>, name: &ClaimName) -> Result<Option<&'a str>,
     Ok(found)
 }
 
-/// Whoever is not named an admin is none: what cannot be read gives nothing.
+/// A claim that cannot be read gives nothing.
 fn role(claims: &Object<'_>, name: &ClaimName) -> Role {
     let Ok(Some(written)) = written(claims, name) else { return Role::Member };
     let one: Option<String> = serde_json::from_str(written).ok();
@@ -146,11 +138,10 @@ fn set(own: &mut Own, period: &str, amount: &str) -> Result<(), Malformed> {
 
 /// The last second of the year 9999: a time beyond it is a mistake.
 const LATEST: u64 = 253_402_300_799;
-const MAX_DIGITS: isize = 12;
-/// Nobody needs more characters for a moment; who counts them need not count far.
+/// The digits of its seconds and nanoseconds; digits behind those are cut off.
+const SECONDS: usize = 12;
+const NANOS: usize = 9;
 const MAX_LENGTH: usize = 64;
-/// The digits of a nanosecond; what is written behind them is cut off.
-const NANOS: isize = 9;
 
 /// Reads a moment as tokens write it (RFC 7519, 2: seconds since the Unix epoch, whole or not), digit by
 /// digit, since no float holds them all. What is no JSON number or before 1970 is malformed.
@@ -164,28 +155,82 @@ fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     if !is_number(whole) || !is_number(part) {
         return Err(Malformed);
     }
-    let exponent: isize = exponent.parse().map_err(|_| Malformed)?;
+    let exponent: i64 = exponent.parse().map_err(|_| Malformed)?;
     let digits = format!("{whole}{part}");
-    let significant = digits.trim_start_matches('0').as_bytes();
+    let significant = digits.trim_start_matches('0');
     if significant.is_empty() {
         return Ok(Duration::ZERO);
     }
-    let zeros = digits.len() - significant.len();
-    // How many of them stand before the point.
-    let place = |length: usize| isize::try_from(length).map_err(|_| Malformed);
-    let point = (place(whole.len())? - place(zeros)?).checked_add(exponent).ok_or(Malformed)?;
-    if point > MAX_DIGITS {
-        return Err(Malformed);
+    // How many places the first digit lies after the first digit that is read.
+    let length = |text: &str| i64::try_from(text.len()).map_err(|_| Malformed);
+    let zeros = (length(&digits)? - length(significant)?).saturating_sub(exponent);
+    let zeros = usize::try_from(zeros.saturating_add(SECONDS as i64 - length(whole)?))
+        .map_err(|_| Malformed)?;
+    let (zeros, places) = (zeros.min(SECONDS + NANOS), SECONDS + NANOS);
+    let placed = format!("{:0>zeros$}{significant}{:0>places$}", "", "");
+    let (seconds, nanos) = placed[..places].split_at(SECONDS);
+    let seconds = seconds.parse().ok().filter(|seconds| *seconds <= LATEST).ok_or(Malformed)?;
+    Ok(Duration::new(seconds, nanos.parse().map_err(|_| Malformed)?))
+}
+
+/// A JSON object that somebody else wrote: each name once, each value of the type that is asked for, or
+/// not at all.
+pub(super) struct Object<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
+
+/// It is not what was expected. What it is instead is not said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+impl<'a> Object<'a> {
+    /// `text` has to be one object, and nothing after it.
+    pub(super) fn read(text: &'a str) -> Result<Self, Malformed> {
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let object = reader.deserialize_map(Members).map_err(|_| Malformed)?;
+        reader.end().map_err(|_| Malformed)?;
+        Ok(object)
     }
-    // A digit of value, counted from the point: what stands beyond those that are written is a zero.
-    let at = |place: isize| {
-        let place = place.checked_add(point).and_then(|place| usize::try_from(place).ok());
-        u64::from(place.and_then(|place| significant.get(place)).map_or(0, |digit| digit - b'0'))
-    };
-    let number = |places: Range<isize>| places.fold(0, |sum, place| sum * 10 + at(place));
-    let seconds = number(-point.max(0)..0);
-    let nanos = u32::try_from(number(0..NANOS)).map_err(|_| Malformed)?;
-    if seconds > LATEST { Err(Malformed) } else { Ok(Duration::new(seconds, nanos)) }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    pub(super) fn required<T: Deserialize<'a>>(&self, name: &str) -> Result<T, Malformed> {
+        self.optional(name)?.ok_or(Malformed)
+    }
+
+    /// A member that need not be there; `null` is no absence.
+    pub(super) fn optional<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, Malformed> {
+        let Some(written) = self.written(name) else { return Ok(None) };
+        serde_json::from_str(written).map(Some).map_err(|_| Malformed)
+    }
+
+    pub(super) fn written(&self, name: &str) -> Option<&'a str> {
+        self.0.get(name).map(|value| value.get())
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(AsRef::as_ref)
+    }
+}
+
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Object<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = BTreeMap::new();
+        while let Some((name, value)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
+            if members.insert(name, value).is_some() {
+                return Err(A::Error::custom("a name is given twice"));
+            }
+        }
+        Ok(Object(members))
+    }
 }
 
 #[cfg(test)]

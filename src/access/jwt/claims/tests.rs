@@ -160,6 +160,37 @@ fn a_moment_is_read_digit_by_digit_or_it_is_none() {
     assert!(numeric_date(&"0".repeat(MAX_LENGTH + 1)).is_err());
 }
 
+#[test]
+fn an_object_is_read_strictly_or_not_at_all() {
+    let text = r#"{"a":1,"\u0062":"x","n":null,"o":{"a":[1]}}"#;
+    let object = Object::read(text).unwrap();
+    assert_eq!(object.required::<u64>("a"), Ok(1));
+    assert_eq!(object.required::<String>("b"), Ok("x".to_owned()));
+    assert_eq!(object.optional::<u64>("b"), Err(Malformed));
+    assert_eq!(object.optional::<u64>("c"), Ok(None));
+    assert_eq!(object.required::<u64>("c"), Err(Malformed));
+    assert_eq!(object.optional::<String>("n"), Err(Malformed));
+    assert!(object.has("n") && !object.has("c"));
+    assert_eq!(object.written("o"), Some(r#"{"a":[1]}"#));
+    let deep = format!("{{\"a\":{}", "[".repeat(100_000));
+    for text in [
+        "",
+        "[]",
+        "1",
+        "null",
+        "{} ,",
+        "{}{}",
+        "{\"a\":1",
+        r#"{"a":1,"a":1}"#,
+        r#"{"a":1,"\u0061":2}"#,
+        "{'a':1}",
+        "\u{feff}{}",
+        &deep,
+    ] {
+        assert!(Object::read(text).is_err(), "{}", text.get(..20).unwrap_or(text));
+    }
+}
+
 proptest! {
     #[test]
     fn the_same_moment_is_the_same_however_the_point_is_moved(

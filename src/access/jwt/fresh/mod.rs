@@ -5,13 +5,15 @@ use std::error::Error;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
+use std::mem;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{timeout, timeout_at};
@@ -21,7 +23,7 @@ use super::key_set::{KeySet, MAX_DOCUMENT};
 use crate::clock::{self, Instant};
 use crate::config::Jwks;
 use crate::sync::lock;
-use crate::upstream::document::{self, Document};
+use crate::upstream::document;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often an address is asked that does not say how long its answer holds.
@@ -48,29 +50,25 @@ pub(super) struct Keys {
     held: ArcSwapOption<Held>,
     asking: Mutex<Asking>,
     wake: Arc<Notify>,
-    asked: watch::Sender<u64>,
+    asked: watch::Sender<()>,
 }
 
+#[derive(Default)]
 struct Asking {
     is_on: bool,
-    /// Also by whoever came while it was on.
-    is_wanted: bool,
     last: Option<Instant>,
-    due: Instant,
     fails: bool,
 }
 
 impl Keys {
     /// None yet: nothing is asked before [`Keys::keep`] runs.
     pub(super) fn new(source: Source) -> Self {
-        let asking =
-            Asking { is_on: false, is_wanted: false, last: None, due: clock::now(), fails: false };
         Self {
             held: ArcSwapOption::empty(),
             source,
-            asking: Mutex::new(asking),
+            asking: Mutex::default(),
             wake: Arc::default(),
-            asked: watch::Sender::new(0),
+            asked: watch::Sender::new(()),
         }
     }
 
@@ -96,7 +94,6 @@ impl Keys {
 
     /// Asks soon, however short a while ago that was done: an operator wants it.
     pub(super) fn look_again(&self) {
-        self.asking().is_wanted = true;
         self.wake.notify_one();
     }
 
@@ -104,18 +101,21 @@ impl Keys {
     pub(super) fn keep(self: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
         let (keys, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
         async move {
-            while let Some(due) = step(&keys).await {
-                // Woken or due, the next step looks whether there is anything to do.
+            let mut due = clock::now();
+            loop {
                 timeout_at(due, wake.notified()).await.ok();
+                let Some(keys) = keys.upgrade() else { return };
+                let pause = keys.refresh().await;
+                due = clock::now() + sooner(pause);
             }
         }
     }
 
     pub(super) fn take(&self, document: &[u8]) -> Result<(), Fault> {
-        let same = self.held.load_full().filter(|held| held.set.print() == blake3::hash(document));
+        let same = self.held.load_full().filter(|held| held.set.print == blake3::hash(document));
         let set = match same {
             Some(held) => Arc::clone(&held.set),
-            None => Arc::new(told(KeySet::read(document)?)),
+            None => Arc::new(logged(KeySet::read(document)?)),
         };
         self.held.store(Some(Arc::new(Held { set, since: clock::now() })));
         Ok(())
@@ -123,25 +123,33 @@ impl Keys {
 
     /// Whether somebody is asking from now on.
     fn ask(&self, now: Instant) -> bool {
-        let mut asking = self.asking();
-        if asking.is_on {
-            return true;
-        }
-        if asking.last.is_some_and(|last| now.duration_since(last) < PAUSE) {
+        let mut asking = lock(&self.asking);
+        if !asking.is_on && asking.last.is_some_and(|last| now.duration_since(last) < PAUSE) {
             return false;
         }
-        asking.is_on = true;
-        self.wake.notify_one();
+        if !mem::replace(&mut asking.is_on, true) {
+            self.wake.notify_one();
+        }
         true
     }
 
-    async fn refresh(&self) {
+    /// Asks now, and says how long to wait until it is asked again.
+    async fn refresh(&self) -> Duration {
+        {
+            let mut asking = lock(&self.asking);
+            (asking.is_on, asking.last) = (true, Some(clock::now()));
+            // Whoever has asked until now is answered by this.
+            self.wake.notified().now_or_never();
+        }
         let fetched = (self.source)().await;
         let again = fetched.and_then(|Fetched { body, again }| self.take(&body).map(|()| again));
-        let mut asking = self.asking();
+        let mut asking = lock(&self.asking);
+        asking.is_on = false;
+        let had_failed = mem::replace(&mut asking.fails, again.is_err());
+        drop(asking);
         let pause = match again {
             Ok(again) => {
-                if std::mem::take(&mut asking.fails) {
+                if had_failed {
                     info!("the login service's keys are there again");
                 }
                 again
@@ -149,7 +157,7 @@ impl Keys {
             Err(fault) => {
                 let known = self.current().is_some();
                 // Once is enough for a log; the rest is for whoever looks closer.
-                if std::mem::replace(&mut asking.fails, true) {
+                if had_failed {
                     debug!(%fault, known, "no newer keys of the login service");
                 } else {
                     warn!(%fault, known, "no newer keys of the login service");
@@ -157,14 +165,8 @@ impl Keys {
                 if known { PAUSE } else { PAUSE_WITHOUT }
             }
         };
-        asking.is_on = false;
-        asking.due = clock::now() + sooner(pause);
-        drop(asking);
-        self.asked.send_modify(|times| *times = times.wrapping_add(1));
-    }
-
-    fn asking(&self) -> MutexGuard<'_, Asking> {
-        lock(&self.asking)
+        self.asked.send_replace(());
+        pause
     }
 }
 
@@ -175,25 +177,6 @@ impl Drop for Keys {
     }
 }
 
-/// Asks if it is due or asked for; says when to look again, while there is anybody to look for.
-async fn step(keys: &Weak<Keys>) -> Option<Instant> {
-    let keys = keys.upgrade()?;
-    let now = clock::now();
-    let is_time = {
-        let mut asking = keys.asking();
-        asking.is_on |= std::mem::take(&mut asking.is_wanted) || now >= asking.due;
-        if asking.is_on {
-            asking.last = Some(now);
-        }
-        asking.is_on
-    };
-    if is_time {
-        keys.refresh().await;
-    }
-    let due = keys.asking().due;
-    Some(due)
-}
-
 /// Up to a tenth sooner, so that several instances do not ask at the same moment.
 fn sooner(pause: Duration) -> Duration {
     let millis = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
@@ -201,14 +184,12 @@ fn sooner(pause: Duration) -> Duration {
     pause - Duration::from_millis(spread)
 }
 
-fn told(set: KeySet) -> KeySet {
-    let (usable, left_out) = (set.usable(), set.left_out());
-    match usable {
-        0 => warn!(
-            left_out,
-            "the login service shows no key that can be used: every token is refused"
-        ),
-        _ => info!(usable, left_out, "the login service's keys are read"),
+fn logged(set: KeySet) -> KeySet {
+    let (usable, left_out) = (set.usable(), set.left_out);
+    if usable == 0 {
+        warn!(left_out, "the login service shows no key that can be used: every token is refused");
+    } else {
+        info!(usable, left_out, "the login service's keys are read");
     }
     set
 }
@@ -223,24 +204,23 @@ pub(super) type Fault = Box<dyn Error + Send + Sync>;
 pub(super) type Fetching = Pin<Box<dyn Future<Output = Result<Fetched, Fault>> + Send>>;
 pub(super) type Source = Box<dyn Fn() -> Fetching + Send + Sync>;
 
-/// An address, or a file that somebody replaces when keys change.
 pub(super) fn source(jwks: &Jwks) -> Source {
-    match jwks.clone() {
-        Jwks::Address(address) => Box::new(move || {
-            let address = address.clone();
-            Box::pin(async move {
-                let Document { body, fresh_for } =
-                    document::fetch(&address, MAX_DOCUMENT, DEADLINE).await?;
-                Ok(Fetched { body, again: fresh_for.unwrap_or(USUAL).clamp(SOONEST, LATEST) })
-            })
-        }),
-        Jwks::File(path) => Box::new(move || {
-            let path = path.clone();
-            Box::pin(async move {
-                let body = spawn_blocking(move || read_file(&path)).await??;
-                Ok(Fetched { body: body.into(), again: FILE_AGAIN })
-            })
-        }),
+    let jwks = jwks.clone();
+    Box::new(move || Box::pin(fetched(jwks.clone())))
+}
+
+/// From an address, or from a file that somebody replaces when keys change.
+async fn fetched(jwks: Jwks) -> Result<Fetched, Fault> {
+    match jwks {
+        Jwks::Address(address) => {
+            let document = document::fetch(&address, MAX_DOCUMENT, DEADLINE).await?;
+            let again = document.fresh_for.unwrap_or(USUAL).clamp(SOONEST, LATEST);
+            Ok(Fetched { body: document.body, again })
+        }
+        Jwks::File(path) => {
+            let body = spawn_blocking(move || read_file(&path)).await??;
+            Ok(Fetched { body: body.into(), again: FILE_AGAIN })
+        }
     }
 }
 

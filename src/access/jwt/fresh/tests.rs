@@ -1,5 +1,3 @@
-use futures_util::FutureExt;
-
 use super::*;
 use crate::access::jwt::tests::issuer::{ED, P256, Told, document};
 

@@ -1,0 +1,292 @@
+//! The gate that every query passes, the twin of [`super::json`]: names and values are decoded once, a
+//! name that is not asked for is a fault, and so is one that is there twice. Every query is given without
+//! its `?`; its refusals are 422 `invalid_request` with every fault, and their pointers name the parameters.
+
+use percent_encoding::percent_decode_str;
+
+use super::Checked;
+use super::rule::{Faults, shown};
+use crate::problem::{Fault, Problem};
+
+/// A value at fault: the fault's stable name, and what was expected.
+struct Wrong {
+    code: &'static str,
+    detail: String,
+}
+
+struct Params<'q> {
+    pairs: Vec<(&'q str, &'q str)>,
+    known: Vec<&'static str>,
+    faults: Faults,
+}
+
+impl<'q> Params<'q> {
+    fn read(query: Option<&'q str>) -> Self {
+        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
+        Self { pairs, known: Vec::new(), faults: Faults::default() }
+    }
+
+    fn all(&mut self, name: &'static str) -> Vec<&'q str> {
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
+        let named = |pair: &&(&str, _)| decoded(pair.0).as_deref() == Some(name.as_bytes());
+        self.pairs.iter().filter(named).map(|(_, value)| *value).collect()
+    }
+
+    fn one<T>(
+        &mut self,
+        name: &'static str,
+        judge: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        match self.all(name)[..] {
+            [] => None,
+            [value] => self.accept(name, judge(value)),
+            ref several => {
+                let detail = format!("expected one {name}, not {}", several.len());
+                self.accept(name, Err(Wrong { code: "duplicate", detail }))
+            }
+        }
+    }
+
+    fn accept<T>(&mut self, name: &str, read: Result<T, Wrong>) -> Option<T> {
+        let fault =
+            |Wrong { code, detail }| self.faults.push(format_args!("/{name}"), code, detail);
+        read.map_err(fault).ok()
+    }
+
+    /// Lists every parameter that was not asked for, and ends the reading.
+    fn finish(mut self) -> Result<(), Problem> {
+        for (name, _) in &self.pairs {
+            if decoded(name).is_some_and(|name| self.known.iter().any(|it| it.as_bytes() == name)) {
+                continue;
+            }
+            let name = shown(name);
+            let expected = if self.known.is_empty() {
+                "this endpoint takes no query".to_owned()
+            } else {
+                format!("there is no parameter `{name}`; known: {}", self.known.join(", "))
+            };
+            let place = name.replace('~', "~0").replace('/', "~1");
+            self.faults.push(format_args!("/{place}"), "unknown_parameter", expected);
+        }
+        self.finish_leniently()
+    }
+
+    /// Ends the reading; parameters that were not asked for are passed over.
+    fn finish_leniently(self) -> Result<(), Problem> {
+        if self.faults.is_empty() { Ok(()) } else { Err(self.faults.into_problem()) }
+    }
+}
+
+pub fn no_query(query: Option<&str>) -> Result<(), Problem> {
+    Params::read(query).finish()
+}
+
+/// `text` with its percent-encoding and its `+` undone as forms write them; `None` where a `%` is not
+/// followed by two hexadecimal digits, which readers make different things of.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let is_escape = |rest: &str| {
+        rest.as_bytes().first_chunk::<2>().is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit))
+    };
+    let is_sound = text.split('%').skip(1).all(is_escape);
+    is_sound.then(|| percent_decode_str(&text.replace('+', " ")).collect())
+}
+
+/// The longest identifier, in bytes.
+///
+/// Guess: the contract does not show the identifiers' form (2.5). Whatever is visible ASCII and not
+/// longer than this is taken, as an identifier that we refuse is a paid video that nobody can fetch.
+const MAX_REQUEST_ID: usize = 128;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusQuery {
+    /// Percent-decoded: 1 to 128 characters of visible ASCII.
+    pub request_id: Box<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobIds {
+    pub request_ids: Vec<Box<str>>,
+}
+
+pub const MOST_JOBS: usize = 50;
+
+const NAME: &str = "request_id";
+
+pub fn status(query: Option<&str>) -> Result<Checked<StatusQuery>, Problem> {
+    let mut params = Params::read(query);
+    if params.all(NAME).is_empty() {
+        let detail = "required: the request_id that the video request was answered with".to_owned();
+        params.accept(NAME, Err::<(), _>(Wrong { code: "required", detail }));
+    }
+    let request_id = params.one(NAME, identifier);
+    params.finish()?;
+    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
+}
+
+/// An identifier that is one segment of a path.
+pub fn request_id(segment: &str) -> Result<Checked<StatusQuery>, Problem> {
+    let mut params = Params::read(None);
+    // In a path, a plus is a plus.
+    let request_id = params.accept(NAME, identifier(&segment.replace('+', "%2B")));
+    params.finish()?;
+    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
+}
+
+pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
+    let mut params = Params::read(query);
+    let mut request_ids: Vec<Box<str>> = Vec::new();
+    for value in params.all(NAME) {
+        match params.accept(NAME, identifier(value)) {
+            Some(id) if !request_ids.contains(&id) => request_ids.push(id),
+            Some(_) | None => {}
+        }
+        if request_ids.len() > MOST_JOBS {
+            let detail = format!("expected at most {MOST_JOBS} jobs");
+            params.accept(NAME, Err::<(), _>(Wrong { code: "too_many", detail }));
+            break;
+        }
+    }
+    params.finish()?;
+    Ok(Checked(JobIds { request_ids }))
+}
+
+fn identifier(value: &str) -> Result<Box<str>, Wrong> {
+    let id = decoded(value).ok_or_else(|| Wrong {
+        code: "bad_encoding",
+        detail: "expected two hexadecimal digits after each %".to_owned(),
+    })?;
+    match id.len() {
+        0 => Err(Wrong {
+            code: "empty",
+            detail: format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty"),
+        }),
+        1..=MAX_REQUEST_ID => {
+            let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
+            let id = visible.flatten().map(String::into_boxed_str);
+            id.ok_or_else(|| Wrong {
+                code: "bad_character",
+                detail: "expected visible ASCII characters only".to_owned(),
+            })
+        }
+        length => {
+            let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {length}");
+            Err(Wrong { code: "too_long", detail })
+        }
+    }
+}
+
+const DEFAULT_DAYS: u64 = 7;
+/// A caller sees no more days than a month has, an admin no more than a year has.
+const MONTH: u64 = 31;
+const YEAR: u64 = 366;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SinceQuery {
+    /// UTC days, today included: 1 to 31.
+    pub days: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EverybodyQuery {
+    /// UTC days, today included: 1 to 366.
+    pub days: u64,
+    pub shape: Shape,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    #[default]
+    Json,
+    /// Comma-separated values with a header, to be kept as a file.
+    Csv,
+}
+
+/// The query of `GET /bff/usage`: `since=7d`.
+pub fn since(query: Option<&str>) -> Result<Checked<SinceQuery>, Problem> {
+    let mut params = Params::read(query);
+    let days = params.one("since", |value| days(value, MONTH));
+    params.finish()?;
+    Ok(Checked(SinceQuery { days: days.unwrap_or(DEFAULT_DAYS) }))
+}
+
+/// The query of `GET /bff/admin/usage`: `since=30d&format=csv`.
+pub fn everybody(query: Option<&str>) -> Result<Checked<EverybodyQuery>, Problem> {
+    let mut params = Params::read(query);
+    let days = params.one("since", |value| days(value, YEAR));
+    let shape = params.one("format", |value| match value {
+        "json" => Ok(Shape::Json),
+        "csv" => Ok(Shape::Csv),
+        _ => Err(Wrong { code: "bad_format", detail: "expected json or csv".to_owned() }),
+    });
+    params.finish()?;
+    let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
+    Ok(Checked(EverybodyQuery { days, shape }))
+}
+
+fn days(value: &str, most: u64) -> Result<u64, Wrong> {
+    let digits = value.strip_suffix('d').unwrap_or_default();
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let days = digits.parse().ok().filter(|days| plain && (1..=most).contains(days));
+    days.ok_or_else(|| Wrong {
+        code: "bad_period",
+        detail: format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d"),
+    })
+}
+
+/// 422 for a query that more rows answer than are told at once.
+pub fn too_many_rows(most: usize) -> Problem {
+    Problem::invalid(vec![Fault {
+        pointer: "/since".to_owned(),
+        code: "too_many_rows",
+        detail: format!(
+            "there are more than {most} rows; ask for fewer days, or run `tollgate usage` beside the \
+             ledger"
+        ),
+    }])
+}
+
+const DEFAULT_PAGE: usize = 20;
+const MAX_PAGE: usize = 100;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub limit: usize,
+    pub after: Option<String>,
+    pub is_ascending: bool,
+}
+
+/// The query of `GET /v1/videos`; unknown parameters are passed over, and the last of several counts.
+pub fn page(query: Option<&str>) -> Result<Checked<Page>, Problem> {
+    let mut params = Params::read(query);
+    let mut last = |name| params.all(name).last().map(|value| text(value));
+    let (limit, after, order) = (last("limit"), last("after"), last("order"));
+    let limit = limit.map_or(Ok(DEFAULT_PAGE), |limit| {
+        let limit = limit.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+        let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
+        limit.ok_or(Wrong { code: "bad_parameter", detail })
+    });
+    let is_ascending = match order.as_deref() {
+        None | Some("desc") => Ok(false),
+        Some("asc") => Ok(true),
+        Some(order) => {
+            let detail = format!("expected asc or desc, not `{}`", shown(order));
+            Err(Wrong { code: "bad_parameter", detail })
+        }
+    };
+    let limit = params.accept("limit", limit).unwrap_or_default();
+    let is_ascending = params.accept("order", is_ascending).unwrap_or_default();
+    params.finish_leniently()?;
+    Ok(Checked(Page { limit, after, is_ascending }))
+}
+
+/// The value as readers that are not strict decode it.
+fn text(value: &str) -> String {
+    let decoded = decoded(value).unwrap_or_else(|| value.as_bytes().to_vec());
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+#[cfg(test)]
+mod tests;

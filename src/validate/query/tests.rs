@@ -1,0 +1,203 @@
+//! What each query takes, and what is said of what it does not take.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The query as it is sent to the gateway.
+fn encoded(query: &StatusQuery) -> String {
+    let id = url::form_urlencoded::byte_serialize(query.request_id.as_bytes());
+    format!("request_id={}", id.collect::<String>())
+}
+
+fn codes(query: Option<&str>) -> Vec<(String, &'static str)> {
+    let problem = status(query).expect_err("a fault");
+    assert_eq!(problem.kind().code, "invalid_request");
+    problem.faults().iter().map(|fault| (fault.pointer.clone(), fault.code)).collect()
+}
+
+#[test]
+fn one_visible_identifier_is_taken_as_it_decodes() {
+    let longest = format!("request_id={}", "x".repeat(128));
+    for (query, id, sent) in [
+        ("request_id=abc", "abc", "request_id=abc"),
+        ("request_id=req_0198-f.~:9", "req_0198-f.~:9", "request_id=req_0198-f.%7E%3A9"),
+        ("request_id=a%2Fb%2B%3D", "a/b+=", "request_id=a%2Fb%2B%3D"),
+        ("request_id=a%26model%3Dx%23", "a&model=x#", "request_id=a%26model%3Dx%23"),
+        ("request_id=a=b", "a=b", "request_id=a%3Db"),
+        ("request%5Fid=abc", "abc", "request_id=abc"),
+        ("&request_id=abc&", "abc", "request_id=abc"),
+        (&longest, &longest[11..], &longest),
+    ] {
+        let checked = status(Some(query)).expect(query);
+        assert_eq!(&*checked.get().request_id, id);
+        assert_eq!(encoded(checked.get()), sent);
+    }
+}
+
+#[test]
+fn an_identifier_in_a_path_is_taken_as_it_decodes() {
+    for (segment, id) in [("vid_1", "vid_1"), ("a%2Fb%2B", "a/b+"), ("a+b&c=d", "a+b&c=d")] {
+        assert_eq!(&*request_id(segment).expect(segment).get().request_id, id);
+    }
+    for segment in ["", "%", "%00", "a%20b", "é"] {
+        assert!(request_id(segment).is_err(), "{segment:?}");
+    }
+}
+
+#[test]
+fn anything_else_says_what_is_wrong() {
+    let long = format!("request_id={}", "x".repeat(10_240));
+    for (query, code) in [
+        (None, "required"),
+        (Some(""), "required"),
+        (Some("&&"), "required"),
+        (Some("request_id=a&request_id=a"), "duplicate"),
+        (Some("request_id=a&request%5fid=b"), "duplicate"),
+        (Some("request_id=a%"), "bad_encoding"),
+        (Some("request_id=a%2"), "bad_encoding"),
+        (Some("request_id=%zz"), "bad_encoding"),
+        (Some("request_id=%+1"), "bad_encoding"),
+        (Some("request_id="), "empty"),
+        (Some("request_id"), "empty"),
+        (Some(&*long), "too_long"),
+        (Some("request_id=a%00"), "bad_character"),
+        (Some("request_id=a+b"), "bad_character"),
+        (Some("request_id=a%20b"), "bad_character"),
+        (Some("request_id=a%0d%0aHost:x"), "bad_character"),
+        (Some("request_id=%c3%a9"), "bad_character"),
+        (Some("request_id=é"), "bad_character"),
+        (Some("request_id=%ff"), "bad_character"),
+    ] {
+        assert_eq!(codes(query), [("/request_id".to_owned(), code)], "{query:?}");
+    }
+}
+
+#[test]
+fn a_parameter_that_nobody_knows_is_named() {
+    assert_eq!(codes(Some("request_id=a&x=1")), [("/x".to_owned(), "unknown_parameter")]);
+    assert_eq!(
+        codes(Some("request_id[]=a&a/b~c")),
+        [
+            ("/request_id".to_owned(), "required"),
+            ("/request_id[]".to_owned(), "unknown_parameter"),
+            ("/a~1b~0c".to_owned(), "unknown_parameter"),
+        ]
+    );
+    let many: String = (0..500).map(|number| format!("p{number}=&")).collect();
+    assert_eq!(codes(Some(&many)).len(), 65);
+}
+
+proptest! {
+    #[test]
+    fn every_visible_identifier_survives_being_sent(id in "[!-~]{1,128}") {
+        let query = StatusQuery { request_id: id.into() };
+        prop_assert_eq!(status(Some(&encoded(&query))).unwrap().into_inner(), query);
+    }
+
+    #[test]
+    fn no_query_panics(query in any::<String>()) {
+        let _ = status(Some(&query));
+    }
+}
+
+fn ids(query: Option<&str>) -> Vec<String> {
+    let checked = job_ids(query).expect("no fault").into_inner();
+    checked.request_ids.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn any_number_of_jobs_up_to_the_bound_is_named_each_once() {
+    assert!(ids(None).is_empty() && ids(Some("&&")).is_empty());
+    assert_eq!(ids(Some("request_id=a&request_id=b%2F&request_id=a")), ["a", "b/"]);
+    assert_eq!(ids(Some("request_id=a&request%5fid=b&request_id=c")), ["a", "b", "c"]);
+}
+
+#[test]
+fn as_many_jobs_as_the_bound_says_may_be_named_and_not_one_more() {
+    let query = |count| (0..count).map(|id| format!("request_id={id}&")).collect::<String>();
+    assert_eq!(ids(Some(&query(MOST_JOBS))).len(), MOST_JOBS);
+    assert!(job_ids(Some(&query(MOST_JOBS + 1))).is_err());
+}
+
+#[test]
+fn every_fault_is_named() {
+    let many: String = (0..60).map(|number| format!("request_id={number}&")).collect();
+    for (query, expected) in [
+        ("request_id=a&x=1", &[("/x", "unknown_parameter")][..]),
+        (
+            "request_id=&request_id=a+b",
+            &[("/request_id", "empty"), ("/request_id", "bad_character")],
+        ),
+        (&many, &[("/request_id", "too_many")]),
+    ] {
+        let problem = job_ids(Some(query)).expect_err(query);
+        let faults: Vec<_> =
+            problem.faults().iter().map(|fault| (&*fault.pointer, fault.code)).collect();
+        assert_eq!(faults, expected, "{query}");
+    }
+}
+
+#[test]
+fn a_month_of_days_can_be_asked_for_and_nothing_else() {
+    for (query, days) in [(None, 7), (Some(""), 7), (Some("since=1d"), 1), (Some("since=31d"), 31)]
+    {
+        assert_eq!(since(query).expect("right").get().days, days, "{query:?}");
+    }
+    for (query, code) in [
+        ("since=0d", "bad_period"),
+        ("since=32d", "bad_period"),
+        ("since=7", "bad_period"),
+        ("since=+7d", "bad_period"),
+        ("since=", "bad_period"),
+        ("since=24h", "bad_period"),
+        ("since=99999999999999999999d", "bad_period"),
+        ("since=1d&since=1d", "duplicate"),
+        ("until=1d", "unknown_parameter"),
+    ] {
+        let problem = since(Some(query)).expect_err(query);
+        let codes: Vec<_> = problem.faults().iter().map(|fault| fault.code).collect();
+        assert_eq!(codes, [code], "{query}");
+    }
+}
+
+#[test]
+fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
+    for (query, days, shape) in [
+        (None, 7, Shape::Json),
+        (Some("since=366d"), 366, Shape::Json),
+        (Some("format=csv"), 7, Shape::Csv),
+        (Some("format=json&since=1d"), 1, Shape::Json),
+    ] {
+        let found = *everybody(query).expect("right").get();
+        assert_eq!(found, EverybodyQuery { days, shape }, "{query:?}");
+    }
+    for (query, codes) in [
+        ("since=367d", &["bad_period"][..]),
+        ("since=0d&format=xml", &["bad_period", "bad_format"]),
+        ("format=", &["bad_format"]),
+        ("format=csv&format=csv", &["duplicate"]),
+        ("since=1d&since=2d", &["duplicate"]),
+        ("caller=ann", &["unknown_parameter"]),
+    ] {
+        let problem = everybody(Some(query)).expect_err(query);
+        let found: Vec<_> = problem.faults().iter().map(|fault| fault.code).collect();
+        assert_eq!(found, codes, "{query}");
+    }
+}
+
+#[test]
+fn a_part_of_a_list_is_what_sdks_ask_for() {
+    for (query, limit, after, is_ascending) in [
+        (None, 20, None, false),
+        (Some("limit=5&after=vid_1&order=asc&x=y"), 5, Some("vid_1"), true),
+        (Some("limit=100&order=desc"), 100, None, false),
+    ] {
+        let page = page(query).expect("right").into_inner();
+        let after = after.map(str::to_owned);
+        assert_eq!(page, Page { limit, after, is_ascending });
+    }
+    for query in ["limit=0", "limit=101", "limit=x", "limit=", "order=up"] {
+        assert!(page(Some(query)).is_err(), "{query}");
+    }
+}
