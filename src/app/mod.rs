@@ -120,9 +120,6 @@ struct Gateway {
 
 impl App {
     /// Builds the gate; `own` are the addresses of this machine that it answers under.
-    ///
-    /// # Errors
-    /// Settings that only the system can refuse: no trust anchors, an unreadable `page.dir`.
     pub fn new(config: Config, own: Vec<IpAddr>, shared: SharedState) -> io::Result<Self> {
         let app = Self::build(config, own, shared, None)?;
         app.apply();
@@ -132,9 +129,6 @@ impl App {
     /// Builds the gate anew from other settings, and changes nothing that is in use:
     /// [`take_over`](Self::take_over) does. It keeps this gate's billing summary, so that it has nothing to
     /// ask.
-    ///
-    /// # Errors
-    /// As [`App::new`].
     pub fn renewed(&self, config: Config) -> io::Result<Self> {
         Self::build(config, self.own.clone(), self.shared.clone(), Some(self))
     }
@@ -232,9 +226,6 @@ impl App {
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
-    ///
-    /// # Errors
-    /// As [`App::new`].
     pub fn core<B>(&self, tasks: TaskTracker) -> io::Result<Public<B>>
     where
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
@@ -338,9 +329,6 @@ pub async fn window(store: Store, config: &Config, shutdown: CancellationToken) 
 
 /// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed
 /// where there are members only, who are let in once their list is [read](Access::open).
-///
-/// # Errors
-/// That of `secret`; a file of keys that cannot be used.
 pub fn access(
     mode: &Mode,
     store: Store,

@@ -26,9 +26,6 @@ pub async fn standalone_window(store: Store, settings: &config::Gateway) -> Arc<
 }
 
 /// Asks the gateway at `base` with these keys, outside of any gate, when it is their turn in `window`.
-///
-/// # Errors
-/// No trust anchors.
 pub fn standalone_gateway(
     settings: &config::Gateway,
     base: &Url,

@@ -17,9 +17,6 @@ use crate::upstream::billing::{self, Counter, KeyRow, Listing};
 
 /// [`check`], and if all is well the balance, the rate limit, the usage and the keys as the gateway
 /// lists them. A key is only ever named by its place and by the prefix that the gateway makes public.
-///
-/// # Errors
-/// That of writing, and no trust anchors.
 pub async fn online(
     loaded: &Result<Loaded, Vec<Fault>>,
     out: &mut impl Write,

@@ -54,9 +54,6 @@ pub enum Blocked {
 
 /// Looks into both books, the gateway's by `gateway`. Purchases may be under way: whatever may or may not
 /// be in the gateway's figures is in the evidence as such.
-///
-/// # Errors
-/// See [`Blocked`].
 pub async fn look(
     ledger: &Store,
     gateway: impl Future<Output = Result<Listing, String>>,
@@ -89,10 +86,6 @@ async fn look_by(
 
 /// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be told
 /// from the earlier one; whether it did. `keep` says for how long a purchase that was charged keeps its key.
-///
-/// # Errors
-/// The ledger's: what was settled until then stays so. If the ledger is another account's by now, nothing
-/// is written.
 pub async fn write_down(
     ledger: &Store,
     look: &Look,

@@ -172,9 +172,6 @@ impl Summary {
 
     /// Returns the summary for an operator: the gateway is asked after this call. Those who wait share an
     /// answer.
-    ///
-    /// # Errors
-    /// 502 or 503, as of any question, with the cause for the operator.
     pub async fn now(&self) -> Result<Known, Problem> {
         let shared = Arc::clone(&self.0);
         in_task(async move { shared.now().await }).await
