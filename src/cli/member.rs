@@ -131,16 +131,6 @@ fn budget(text: &str) -> Result<Own, String> {
     }
 }
 
-/// The budgets of all named periods.
-fn together(named: &[Own]) -> Result<Own, Failure> {
-    named.iter().try_fold(Own::default(), |all, one| {
-        if one.day.and(all.day).or(one.month.and(all.month)).is_some() {
-            return Err(Failure::mistake("--budget: expected each period once at most"));
-        }
-        Ok(instead_of(all, *one))
-    })
-}
-
 /// The `named` periods over those that were there `before`.
 fn instead_of(before: Own, named: Own) -> Own {
     Own { day: named.day.or(before.day), month: named.month.or(before.month) }
@@ -159,24 +149,10 @@ pub async fn member(
              store.url = \"sqlite:tollgate.db\"",
         ));
     };
-    let names = match &change {
-        Change::List { format } => return list(path, *format, out, err).await,
-        Change::Add { names, .. }
-        | Change::Revoke { names }
-        | Change::Update { names, .. }
-        | Change::Rotate { names, .. } => names,
-    };
-    let mut seen = HashSet::new();
-    if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
-        let why = format!("expected each name once, but {twice} is there twice");
-        return Err(Failure::mistake(why));
+    if let Change::List { format } = change {
+        return list(path, format, out, err).await;
     }
-    let own = match &change {
-        Change::Add { budgets, .. } | Change::Update { to: Update { budgets, .. }, .. } => {
-            together(budgets)?
-        }
-        Change::List { .. } | Change::Revoke { .. } | Change::Rotate { .. } => Own::default(),
-    };
+    let (names, own) = subjects(&change)?;
     if !matches!(change, Change::Add { .. }) {
         // Only what adds somebody makes a ledger.
         ledger::file(config)?;
@@ -212,6 +188,27 @@ pub async fn member(
         writeln!(err, "access.mode is \"{mode}\": {asks}")?;
     }
     Ok(Exit::Done)
+}
+
+/// Whom it concerns, each once, and the budget that is named, each period once.
+fn subjects(change: &Change) -> Result<(&[Arc<str>], Own), Failure> {
+    let (names, budgets): (&[_], &[_]) = match change {
+        Change::List { .. } => (&[], &[]),
+        Change::Add { names, budgets, .. }
+        | Change::Update { names, to: Update { budgets, .. } } => (names, budgets),
+        Change::Revoke { names } | Change::Rotate { names, .. } => (names, &[]),
+    };
+    let mut seen = HashSet::new();
+    if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+        let why = format!("expected each name once, but {twice} is there twice");
+        return Err(Failure::mistake(why));
+    }
+    let own = budgets.iter().try_fold(Own::default(), |own, one: &Own| {
+        let is_twice = one.day.and(own.day).or(one.month.and(own.month)).is_some();
+        (!is_twice).then(|| instead_of(own, *one))
+    });
+    let twice = || Failure::mistake("--budget: expected each period once at most");
+    Ok((names, own.ok_or_else(twice)?))
 }
 
 /// What became of one member.

@@ -84,12 +84,12 @@ async fn compare(config: &Config, dry_run: bool) -> io::Result<Result<Outcome, S
         Err(why) => return Ok(Err(why)),
     };
     let looked = match way {
-        Way::Through(server) => books::look(&ledger, server.listing()).await,
+        Way::Through(server) => books::look(&ledger, server.listing(), clock::wall).await,
         Way::Alone(store) => {
             let window = app::standalone_window(store, &config.gateway).await;
             let gateway = app::standalone_gateway(&config.gateway, base_url, keys, window)?;
             let listing = async { billing::ask(gateway).await.map_err(|why| why.to_string()) };
-            books::look(&ledger, listing).await
+            books::look(&ledger, listing, clock::wall).await
         }
     };
     let look = match looked {

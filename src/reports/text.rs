@@ -59,6 +59,11 @@ pub fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
 }
 
+/// Returns `1 key`, or `2 keys`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
