@@ -44,7 +44,7 @@ fn run(cli: &Cli, out: &mut impl Write, err: &mut impl Write) -> Result<Exit, Fa
             runtime.block_on(cli::usage(&loaded.config, (since, by, format), out))
         }
         (Command::Reconcile { dry_run, format }, Ok(loaded)) => {
-            Ok(runtime.block_on(cli::reconcile(&loaded.config, (dry_run, format), out, err))?)
+            runtime.block_on(cli::reconcile(&loaded.config, (dry_run, format), out))
         }
         (Command::Purchase { action }, Ok(loaded)) => {
             runtime.block_on(cli::purchase(&loaded.config, action, out))
