@@ -1,6 +1,5 @@
 //! Hands a finished video to the caller who knows its job, from our own origin.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -175,12 +174,6 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
-    }
-}
-
-impl<B> fmt::Debug for Transfer<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("is_waiting", &self.is_waiting).finish_non_exhaustive()
     }
 }
 

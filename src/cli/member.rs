@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tokio::time::sleep;
@@ -22,7 +23,7 @@ use crate::reports::members::{self, Listed};
 use crate::reports::text::{csv, table};
 use crate::reports::usage::day;
 use crate::store::{
-    self, Holder, Identity, LOOK_EVERY, Member, MemberChange, MemberFault, Own, Store,
+    Holder, Identity, LOOK_EVERY, Member, MemberChange, MemberFault, Own, Role, Store,
     is_member_name,
 };
 
@@ -88,21 +89,17 @@ pub struct Update {
     role: Option<Role>,
 }
 
-/// `--role`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Role {
-    /// Buys for itself
-    Member,
-    /// Sees everybody's spend and jobs, and the account's numbers as well
-    Admin,
-}
+impl ValueEnum for Role {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Member, Self::Admin]
+    }
 
-impl From<Role> for store::Role {
-    fn from(role: Role) -> Self {
-        match role {
-            Role::Member => Self::Member,
-            Role::Admin => Self::Admin,
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            Self::Member => "Buys for itself",
+            Self::Admin => "Sees everybody's spend and jobs, and the account's numbers as well",
+        };
+        Some(PossibleValue::new(self.name()).help(help))
     }
 }
 
@@ -266,7 +263,7 @@ fn plan(
 ) -> Option<(MemberChange, String)> {
     Some(match change {
         Change::Add { role, .. } => {
-            let (name, role, (token, prefix)) = (Arc::clone(name), (*role).into(), hashed?);
+            let (name, role, (token, prefix)) = (Arc::clone(name), *role, hashed?);
             let budget = budget_words(own);
             let words = format!("{name} is added, {budget}; its token is shown this once:");
             let (added, revoked) = (clock::wall(), None);
@@ -282,10 +279,9 @@ fn plan(
             let before = found?;
             let base = if to.no_budget { Own::default() } else { before.own };
             let own = instead_of(base, own);
-            let role = to.role.map(store::Role::from);
-            let (now, budget) = (role.unwrap_or(before.role).name(), budget_words(own));
+            let (now, budget) = (to.role.unwrap_or(before.role).name(), budget_words(own));
             let words = format!("{name} is changed: role {now}, {budget}");
-            (MemberChange::Updated(role, (own != before.own).then_some(own)), words)
+            (MemberChange::Updated(to.role, (own != before.own).then_some(own)), words)
         }
         Change::Revoke { .. } => {
             let words = format!("{name} is revoked: its token and its logins hold no more");

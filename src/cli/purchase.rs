@@ -5,6 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::PossibleValue;
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
@@ -26,7 +27,7 @@ pub enum PurchaseAction {
     List {
         /// Only purchases in this state
         #[arg(long, value_enum)]
-        state: Option<Shown>,
+        state: Option<State>,
         /// How they are printed
         #[arg(long, value_enum, default_value = "table")]
         format: Format,
@@ -40,21 +41,6 @@ pub enum PurchaseAction {
         #[arg(value_enum)]
         outcome: Outcome,
     },
-}
-
-/// `--state`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Shown {
-    /// Its price is set aside; nothing was sent
-    Held,
-    /// It was sent
-    Sent,
-    /// The gateway charged for it
-    Charged,
-    /// The gateway did not charge for it
-    Released,
-    /// Nobody knows; it counts as spent
-    Unknown,
 }
 
 /// `--format`
@@ -75,15 +61,20 @@ pub enum Outcome {
     Released,
 }
 
-impl Shown {
-    fn state(self) -> State {
-        match self {
-            Self::Held => State::Reserved,
-            Self::Sent => State::Sent,
-            Self::Charged => State::Posted,
-            Self::Released => State::Voided,
-            Self::Unknown => State::Unknown,
-        }
+impl ValueEnum for State {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            Self::Reserved => "Its price is set aside; nothing was sent",
+            Self::Sent => "It was sent",
+            Self::Posted => "The gateway charged for it",
+            Self::Voided => "The gateway did not charge for it",
+            Self::Unknown => "Nobody knows; it counts as spent",
+        };
+        Some(PossibleValue::new(self.shown()).help(help))
     }
 }
 
@@ -110,14 +101,14 @@ pub async fn purchase(
 }
 
 /// The newest first.
-async fn rows(config: &Config, state: Option<Shown>) -> Result<Vec<Row>, Failure> {
+async fn rows(config: &Config, state: Option<State>) -> Result<Vec<Row>, Failure> {
     let ledger = ledger::read(config)?;
-    if state == Some(Shown::Unknown) {
+    if state == Some(State::Unknown) {
         return Ok(ledger.unknown(usize::MAX).await?);
     }
     let mut rows = ledger.rows(Duration::ZERO).await?;
     rows.reverse();
-    rows.retain(|row| state.is_none_or(|state| row.state == state.state()));
+    rows.retain(|row| state.is_none_or(|state| row.state == state));
     Ok(rows)
 }
 
