@@ -109,7 +109,8 @@ fn print(outcome: &Outcome, out: &mut impl Write) -> Result<(), Failure> {
             report(&purchases(outcome), &verdict.drift, out)?;
         }
         _ => {
-            let words = "this is the first checkpoint: later outcomes can be told from here on";
+            let words =
+                "nothing to compare with yet: outcomes can be told from the first checkpoint on";
             writeln!(out, "{words}")?;
             let unknown = outcome.look.evidence.len();
             if unknown > 0 {
@@ -131,9 +132,10 @@ fn report(purchases: &[Purchase<'_>], drift: &Drift, out: &mut impl Write) -> Re
         writeln!(out, "unknown    none")?;
     }
     let Drift { posted, unknown, spent } = drift;
-    writeln!(out, "here       {} posted, {} unknown", posted.short(), unknown.short())?;
+    let (charged, open) = (posted.short(), unknown.short());
+    writeln!(out, "here       {charged} charged since then, {open} unknown or under way")?;
     match spent {
-        Some(spent) => writeln!(out, "gateway    {} spent", spent.short())?,
+        Some(spent) => writeln!(out, "gateway    {} spent since then", spent.short())?,
         None => writeln!(out, "gateway    its counter went back")?,
     }
     Ok(writeln!(out, "drift      {}", difference(drift))?)
@@ -142,12 +144,12 @@ fn report(purchases: &[Purchase<'_>], drift: &Drift, out: &mut impl Write) -> Re
 fn difference(drift: &Drift) -> String {
     match drift.difference() {
         Some(Difference::None) => "none, to the cent".to_owned(),
-        Some(Difference::Unknown) => "none that the unknown outcomes cannot explain".to_owned(),
+        Some(Difference::Unknown) => "none beyond what is unknown or under way here".to_owned(),
         Some(Difference::More(amount)) => {
             format!("the gateway took {} more than is booked here", amount.short())
         }
         Some(Difference::Less(amount)) => {
-            format!("the gateway took {} less than is posted here", amount.short())
+            format!("the gateway took {} less than is charged here", amount.short())
         }
         None => "cannot be told".to_owned(),
     }

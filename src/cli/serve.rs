@@ -4,14 +4,13 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,11 +23,17 @@ use super::secret::secret;
 use super::{Exit, Failure, Loaded, process};
 use crate::access::SecretFault;
 use crate::app::{self, App, SharedState, Shutdown, TIDY_EVERY};
+use crate::clock;
 use crate::config::Config;
 use crate::downstream::host::Hosts;
+use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
 use crate::server;
-use crate::store::sqlite::Opening;
+use crate::store::{Binding, Opening, Store};
+
+/// How long the ledger's answer to a probe holds, and how long it may take.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the ledger may take to close when nothing is under way any more.
 const CLOSES_WITHIN: Duration = Duration::from_secs(5);
@@ -71,7 +76,7 @@ pub fn serve(
     let config_path = config_path.or(loaded.file);
     let app = App::new(config, own, shared.clone())?;
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
-    let server = Server { shared, shutdown, cores, config_path, is_open: Arc::default() };
+    let server = Server { shared, shutdown, cores, config_path };
     behind.block_on(server.live(app, opening, (listeners, admin), &mut signals, out))
 }
 
@@ -89,8 +94,6 @@ struct Server {
     shutdown: Shutdown,
     cores: Vec<Core>,
     config_path: Option<PathBuf>,
-    /// Whether purchases can be made.
-    is_open: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -115,7 +118,6 @@ impl Server {
         let begun = signals.unless_ended(app::open(&self.shared, opening)).await;
         let is_open = begun.transpose().map_err(refused)?.is_some();
         if is_open {
-            self.is_open.store(true, Ordering::Release);
             self.announce(app.config(), &listeners, at, out)?;
         }
         // The cores have their own handles: with these open, too, the kernel would go on taking
@@ -141,10 +143,17 @@ impl Server {
         let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));
         let guard =
             move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
-        let (shutdown, is_open) = (self.shutdown.begun.clone(), Arc::clone(&self.is_open));
-        let ready = move || !shutdown.is_cancelled();
+        let probe = Arc::new(Probe {
+            stopping: self.shutdown.begun.clone(),
+            binding: self.shared.binding.clone(),
+            ledger: self.shared.store.clone(),
+            latest: Mutex::default(),
+        });
+        let ready = move || {
+            let probe = Arc::clone(&probe);
+            async move { probe.ready().await }
+        };
         let service = Ops {
-            is_open: Arc::new(move || is_open.load(Ordering::Acquire)),
             access: Some(Arc::clone(&self.shared.access)),
             summary: Some(app.summary().clone()),
             guard: Arc::new(guard),
@@ -184,6 +193,42 @@ impl Server {
             );
         }
         Ok(())
+    }
+}
+
+/// Finds out for `/readyz` whether anything can be bought.
+struct Probe {
+    stopping: CancellationToken,
+    binding: Binding,
+    ledger: Store,
+    /// Whether the ledger could be used, and when it said so.
+    latest: Mutex<Option<(clock::Instant, bool)>>,
+}
+
+impl Probe {
+    async fn ready(&self) -> Result<(), Problem> {
+        let refusal = |kind| Problem::new(kind).retry_after(Duration::from_secs(5));
+        if self.stopping.is_cancelled() {
+            return Err(refusal(&DRAINING));
+        }
+        if self.ledger.is_starting() {
+            let why = "starting: the ledger is being opened";
+            return Err(refusal(&LEDGER_UNAVAILABLE).detail(why));
+        }
+        self.binding.must_not_be_other()?;
+        let mut latest = self.latest.lock().await;
+        let is_usable = match *latest {
+            Some((at, is_usable)) if at.elapsed() < PROBE_EVERY => is_usable,
+            _ => {
+                let answer = timeout(PROBE_PATIENCE, self.ledger.must_be_usable()).await;
+                let is_usable = matches!(answer, Ok(Ok(())));
+                *latest = Some((clock::now(), is_usable));
+                is_usable
+            }
+        };
+        // The store's own words name paths: they are for the log.
+        let why = "the ledger cannot be used, so nothing is sold; the server's log says why";
+        if is_usable { Ok(()) } else { Err(refusal(&LEDGER_UNAVAILABLE).detail(why)) }
     }
 }
 
