@@ -73,15 +73,18 @@ pub struct Config {
 ///     other => panic!("{other:?}"),
 /// }
 /// ```
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// Mistakes in the settings, a line each: where, and what was expected. No value is repeated.
+    #[error("{}", .0.join("\n"))]
     Settings(Vec<String>),
     /// [`Tollgate::new`] was called outside of a tokio runtime.
+    #[error("tollgate has to be built inside a tokio runtime")]
     NoRuntime,
     /// What the system refuses: another server has the store, `page.dir` cannot be read.
-    System(io::Error),
+    #[error("{0}")]
+    System(#[from] io::Error),
 }
 
 impl Config {
@@ -216,10 +219,8 @@ impl Tollgate {
         // What was begun ends again with a start that fails.
         let (begun, served) =
             (shutdown.begun.clone().drop_guard(), shutdown.over.clone().drop_guard());
-        let shared = {
-            let secret = || cli::secret(&config).map_err(io::Error::other);
-            waited_for(app::begin(&config, None, &host, &shutdown, secret))?
-        };
+        let secret = || cli::secret(&config);
+        let shared = waited_for(app::begin(&config, None, &host, &shutdown, secret))?;
         let own = app::own_addresses(&config.server.listen)?;
         let app = App::new(config, own, shared)?;
         let tasks = TaskTracker::new();
@@ -309,30 +310,5 @@ where
 impl fmt::Debug for Tollgate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tollgate").finish_non_exhaustive()
-    }
-}
-
-impl From<io::Error> for StartError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Settings(faults) => f.write_str(&faults.join("\n")),
-            Self::NoRuntime => f.write_str("tollgate has to be built inside a tokio runtime"),
-            Self::System(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            Self::Settings(_) | Self::NoRuntime => None,
-        }
     }
 }

@@ -4,46 +4,50 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use tokio::runtime;
-use tollgate::cli::{self, Cli, Command, Exit};
+use tollgate::cli::{self, Cli, Command, Exit, Failure};
 use tollgate::routes::openapi;
 
 fn main() -> ExitCode {
+    cli::harden();
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
-    let exit = run(&mut out, &mut err).unwrap_or_else(|error| {
-        writeln!(err, "tollgate: {error}").ok();
-        Exit::Failed
+    let cli = match Cli::read(std::env::args_os(), &mut out, &mut err) {
+        Ok(Ok(cli)) => cli,
+        Ok(Err(exit)) => return exit.into(),
+        Err(error) => {
+            writeln!(err, "tollgate: {error}").ok();
+            return Exit::Failed.into();
+        }
+    };
+    let exit = run(&cli, &mut out, &mut err).unwrap_or_else(|Failure { exit, why }| {
+        writeln!(err, "{}: {why}", cli.command().name()).ok();
+        exit
     });
     exit.into()
 }
 
-fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
-    cli::harden();
-    let cli = match Cli::read(std::env::args_os(), out, err)? {
-        Ok(cli) => cli,
-        Err(exit) => return Ok(exit),
-    };
-    let load = if cli.command().asks_gateway() { cli::load } else { cli::load_without_key };
-    let settings = load(cli.config.as_deref());
+fn run(cli: &Cli, out: &mut impl Write, err: &mut impl Write) -> Result<Exit, Failure> {
+    let command = cli.command();
+    let settings = cli::load(cli.config.as_deref(), command.asks_gateway());
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    match (cli.command(), settings) {
+    match (command, settings) {
         (Command::Check { online: false }, settings) => {
-            runtime.block_on(cli::check(&settings, out, err))
+            Ok(runtime.block_on(cli::check(&settings, out, err))?)
         }
-        (_, Err(faults)) => cli::refuse(&faults, err),
+        (_, Err(faults)) => Ok(cli::refuse(&faults, err)?),
         (Command::Check { online: true }, settings) => {
-            runtime.block_on(cli::online(&settings, out, err))
+            Ok(runtime.block_on(cli::online(&settings, out, err))?)
         }
         (Command::Member { change }, Ok(loaded)) => {
             runtime.block_on(cli::member(&loaded.config, change, out, err))
         }
         (Command::Usage { since, by, format }, Ok(loaded)) => {
-            runtime.block_on(cli::usage(&loaded.config, (since, by, format), out, err))
+            runtime.block_on(cli::usage(&loaded.config, (since, by, format), out))
         }
         (Command::Reconcile { dry_run, format }, Ok(loaded)) => {
-            runtime.block_on(cli::reconcile(&loaded.config, (dry_run, format), out, err))
+            runtime.block_on(cli::reconcile(&loaded.config, (dry_run, format), out))
         }
         (Command::Purchase { action }, Ok(loaded)) => {
-            runtime.block_on(cli::purchase(&loaded.config, action, out, err))
+            runtime.block_on(cli::purchase(&loaded.config, action, out))
         }
         (Command::Openapi, Ok(loaded)) => {
             out.write_all(&openapi::document(&loaded.config.catalog))?;
@@ -51,10 +55,10 @@ fn run(out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
             Ok(Exit::Done)
         }
         (Command::Serve { new_account }, Ok(loaded)) => {
-            cli::serve(loaded, cli.config, new_account, out, err)
+            cli::serve(loaded, cli.config.clone(), new_account, out)
         }
         (Command::Sandbox { listen }, Ok(loaded)) => {
-            runtime.block_on(cli::sandbox(&loaded.config, listen, out))
+            Ok(runtime.block_on(cli::sandbox(&loaded.config, listen, out))?)
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Hands a finished video to the caller who knows its job, from our own origin.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use http::header::{ACCEPT_RANGES, CACHE_CONTROL, HeaderName};
 use http::{HeaderValue, Method, StatusCode};
 use http_body::{Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::access::Standing;
@@ -96,10 +95,8 @@ struct Transfer<B> {
     inner: Pin<Box<B>>,
     silence: Pin<Box<Sleep>>,
     is_waiting: bool,
-    stop: Pin<Box<WaitForCancellationFutureOwned>>,
     seat: Seat,
-    cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    end: Pin<Box<dyn Future<Output = Cut> + Send>>,
 }
 
 /// Why the rest of it does not come; the caller may ask for that by its range.
@@ -123,14 +120,21 @@ impl<B> Transfer<B> {
         stop: CancellationToken,
         over: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
+        let cut = seat.cut();
+        let end = async move {
+            tokio::select! {
+                biased;
+                () = over => Cut::Over,
+                () = stop.cancelled() => Cut::Stopped,
+                () = cut => Cut::MadeRoom,
+            }
+        };
         Self {
             inner: Box::pin(inner),
             silence: Box::pin(sleep(SILENCE)),
             is_waiting: false,
-            stop: Box::pin(stop.cancelled_owned()),
-            cut: Box::pin(seat.cut()),
-            over: Box::pin(over),
             seat,
+            end: Box::pin(end),
         }
     }
 }
@@ -147,14 +151,8 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         // Errors, so that nobody takes the part for the whole.
-        if self.over.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Some(Err(Cut::Over.into())));
-        }
-        if self.stop.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Some(Err(Cut::Stopped.into())));
-        }
-        if self.cut.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Some(Err(Cut::MadeRoom.into())));
+        if let Poll::Ready(cut) = self.end.as_mut().poll(cx) {
+            return Poll::Ready(Some(Err(cut.into())));
         }
         if let Poll::Ready(frame) = self.inner.as_mut().poll_frame(cx) {
             self.is_waiting = false;
@@ -176,12 +174,6 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
-    }
-}
-
-impl<B> fmt::Debug for Transfer<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("is_waiting", &self.is_waiting).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,6 @@
 //! everything, and one that decides nothing.
 
 mod handlers;
-mod standalone;
 mod start;
 
 use std::io;
@@ -19,7 +18,6 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 use url::Url;
 
-pub use standalone::{standalone_gateway, standalone_window};
 pub use start::{Shutdown, begin, open, own_addresses, prepare};
 
 use crate::access::jwt::Jwt;
@@ -59,25 +57,18 @@ pub const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// What outlives a change of settings.
 #[derive(Clone)]
 pub struct SharedState {
-    /// Counts since the start of the process.
     pub metrics: Arc<Metrics>,
     /// Knows the gateway's keys, those before a change of settings included.
     pub redactor: Redactor,
-    /// Purchases, jobs, members, and what was sent to the gateway.
     pub store: Store,
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
-    /// Who may call.
     pub access: Arc<Access>,
     /// The purchases that are under way.
     pub running: Running,
-    /// Who was refused for free, and when.
     pub refusals: Arc<Refusals>,
-    /// What the account's balance covers.
     pub credit: Credit,
-    /// The jobs and who watches them.
     pub jobs: Jobs,
-    /// The account's window.
     pub window: Arc<Window>,
     /// Who is connected.
     pub crowd: Arc<Crowd>,
@@ -119,22 +110,14 @@ struct Gateway {
 }
 
 impl App {
-    /// Builds the gate; `own` are the addresses of this machine that it answers under.
-    ///
-    /// # Errors
-    /// Settings that only the system can refuse: no trust anchors, an unreadable `page.dir`.
     pub fn new(config: Config, own: Vec<IpAddr>, shared: SharedState) -> io::Result<Self> {
         let app = Self::build(config, own, shared, None)?;
         app.apply();
         Ok(app)
     }
 
-    /// Builds the gate anew from other settings, and changes nothing that is in use:
-    /// [`take_over`](Self::take_over) does. It keeps this gate's billing summary, so that it has nothing to
-    /// ask.
-    ///
-    /// # Errors
-    /// As [`App::new`].
+    /// Builds the gate anew from other settings, and changes nothing that is in use before it
+    /// [takes over](Self::take_over). The billing summary stays, so that nothing has to be asked.
     pub fn renewed(&self, config: Config) -> io::Result<Self> {
         Self::build(config, self.own.clone(), self.shared.clone(), Some(self))
     }
@@ -226,15 +209,11 @@ impl App {
         }
     }
 
-    /// What the gateway says of the account.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
-    ///
-    /// # Errors
-    /// As [`App::new`].
     pub fn core<B>(&self, tasks: TaskTracker) -> io::Result<Public<B>>
     where
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
@@ -260,17 +239,14 @@ impl App {
         }
     }
 
-    /// What outlives a change of settings.
     pub fn shared(&self) -> &SharedState {
         &self.shared
     }
 
-    /// The settings that this gate was built from.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How the server treats connections.
     pub fn server(&self) -> server::Settings {
         server::Settings {
             header_timeout: self.config.server.header_timeout,
@@ -338,9 +314,6 @@ pub async fn window(store: Store, config: &Config, shutdown: CancellationToken) 
 
 /// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed
 /// where there are members only, who are let in once their list is [read](Access::open).
-///
-/// # Errors
-/// That of `secret`; a file of keys that cannot be used.
 pub fn access(
     mode: &Mode,
     store: Store,
@@ -355,7 +328,6 @@ pub fn access(
     Ok(Arc::new(Access::new(door, metrics)))
 }
 
-/// A sandbox as the settings want it.
 pub fn sandbox(config: &Config) -> Sandbox {
     Sandbox::new(sandbox::Settings {
         seed: config.sandbox.seed,
@@ -365,7 +337,6 @@ pub fn sandbox(config: &Config) -> Sandbox {
     })
 }
 
-/// What purchases are made under.
 pub fn terms(config: &Config) -> Terms {
     let (gateway, budget) = (&config.gateway, &config.budget);
     Terms {
@@ -386,4 +357,61 @@ pub fn terms(config: &Config) -> Terms {
 fn words(config: &Config) -> reading::Words {
     let config::Jobs { finished, failed, result } = config.jobs.clone();
     reading::Words { finished, failed, result }
+}
+
+/// The window of a command that asks the gateway itself, which goes on with what `store` remembers.
+pub async fn standalone_window(store: Store, settings: &config::Gateway) -> Arc<Window> {
+    let window = Window::new(store, settings.window, CancellationToken::new());
+    window.restore().await;
+    window.assume();
+    window
+}
+
+/// Asks the gateway at `base` with these keys, outside of any gate, when it is their turn in `window`.
+pub fn standalone_gateway(
+    settings: &config::Gateway,
+    base: &Url,
+    keys: &[Key],
+    window: Arc<Window>,
+) -> io::Result<impl Service<Ask, Response = Reply, Error = upstream::Error> + Clone + use<>> {
+    let ring = Arc::new(Mutex::new(Ring::new(keys.len())));
+    let redactor = Redactor::new(Arc::new(Metrics::default()));
+    if let Target::Live { keys: all, .. } = &settings.target {
+        // The gateway may echo another key than the one that it is asked with.
+        redactor.learn(all);
+    }
+    let (max_wait, transport) = (settings.max_wait, Client::new(base, keys, settings, redactor)?);
+    Ok(pipeline::gateway(upstream::Gateway { ring, window, max_wait, transport }))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::upstream::What;
+
+    #[tokio::test]
+    async fn key_that_is_not_asked_with_is_redacted_too() {
+        let keys = ["svc_sk_CANARY_first_key", "svc_sk_CANARY_second_key"];
+        let keys = keys.map(|key| Key::new(key.to_owned()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = Url::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let echo = format!(r#"{{"keyPrefix":"{}"}}"#, keys[1].expose());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0);
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", echo.len());
+            stream.write_all((head + &echo).as_bytes()).await.unwrap();
+        });
+        let mut settings = Config::default().gateway;
+        settings.target = Target::Live { base_url: base.clone(), keys: keys.to_vec() };
+        let window = standalone_window(Store::in_memory(Arc::new(clock::wall)), &settings).await;
+        let gateway = standalone_gateway(&settings, &base, &keys[..1], window).unwrap();
+        let reply = gateway.oneshot(Ask::free(What::Billing)).await.unwrap();
+        let said = String::from_utf8(reply.body.to_vec()).unwrap();
+        assert!(said.contains("keyPrefix") && !said.contains("CANARY"), "{said}");
+    }
 }

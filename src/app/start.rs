@@ -36,9 +36,6 @@ pub struct Shutdown {
 
 /// What outlives a change of settings, as it is at the start; its store is open. `admin` is where commands beside
 /// this server ask it; `secret` is asked for where members may call. Jobs and the sandbox run on `behind`.
-///
-/// # Errors
-/// A store that another server has, or a socket that cannot be had.
 pub async fn begin(
     config: &Config,
     admin: Option<SocketAddr>,
@@ -52,9 +49,6 @@ pub async fn begin(
 }
 
 /// The same before its store is [open](open): until then, nothing can be bought.
-///
-/// # Errors
-/// As [`begin`].
 pub async fn prepare(
     config: &Config,
     admin: Option<SocketAddr>,
@@ -94,9 +88,6 @@ pub async fn prepare(
 
 /// Waits for the store, which may be checked or brought up to date, and reads back what an earlier process
 /// left: only then does the first purchase begin. A store that cannot be used stops sales, not the rest.
-///
-/// # Errors
-/// The members' tokens were made with another secret.
 pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Result<()> {
     if let Some(opening) = &mut opening
         && let Err(error) = opening.opened().await
@@ -160,9 +151,6 @@ fn start_sandbox(
 }
 
 /// The addresses under which callers reach us; all of the machine's where we listen on all.
-///
-/// # Errors
-/// The system does not tell its addresses.
 pub fn own_addresses(listen: &[SocketAddr]) -> io::Result<Vec<IpAddr>> {
     let mut own: Vec<_> = listen.iter().map(|at| at.ip().to_canonical()).collect();
     if own.iter().any(IpAddr::is_unspecified) {

@@ -1,6 +1,7 @@
 //! `tollgate check`: says every fault and where, or what the settings amount to.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::process::{self, Capacity};
@@ -10,34 +11,31 @@ use crate::access::SecretFault;
 use crate::access::roll::Count;
 use crate::clock;
 use crate::config::{Budget, Config, Fault, Mode, Spend, Store, Target};
+use crate::reports::text::counted;
 use crate::store;
 
 /// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`.
-///
-/// # Errors
-/// That of writing.
 pub async fn check(
     loaded: &Result<Loaded, Vec<Fault>>,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> io::Result<Exit> {
-    let loaded = match loaded {
+    let Loaded { config, file, warnings } = match loaded {
         Ok(loaded) => loaded,
         Err(faults) => return refuse(faults, err),
     };
-    for warning in &loaded.warnings {
+    for warning in warnings {
         writeln!(err, "warning: {warning}")?;
     }
-    if let Some(fault) = secret_fault(&loaded.config).await {
+    if let Some(fault) = secret_fault(config).await {
         writeln!(err, "{fault}")?;
         return Ok(Exit::Mistake);
     }
-    if let Some(fault) = ledger_fault(&loaded.config) {
+    if let Some(fault) = ledger_fault(config) {
         writeln!(err, "{fault}")?;
         return Ok(Exit::Failed);
     }
-    let members = count(&loaded.config).await;
-    let (server, capacity) = (&loaded.config.server, process::foreseen(&loaded.config.server));
+    let (server, capacity) = (&config.server, process::foreseen(&config.server));
     if capacity.is_lowered(server) {
         writeln!(
             err,
@@ -46,16 +44,48 @@ pub async fn check(
             server.max_connections, server.max_connections_per_address
         )?;
     }
-    summary(loaded, (members, capacity), out)?;
+    let Capacity { connections, per_address, open_files } = capacity;
+    let open_files = open_files.map_or_else(|| "unknown".to_owned(), |limit| limit.to_string());
+    let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
+    let rows = [
+        (
+            "settings",
+            file.as_ref().map_or_else(
+                || "no file, the defaults and the environment".to_owned(),
+                |path| path.display().to_string(),
+            ),
+        ),
+        ("gateway", gateway(&config.gateway.target)),
+        ("listen", listen.join(", ")),
+        ("admin", config.admin.listen.to_string()),
+        (
+            "clients",
+            format!(
+                "at most {connections} connections, {per_address} of one address; the limit of open \
+                 files is {open_files}"
+            ),
+        ),
+        ("callers", callers(&config.access.mode, count(config).await)),
+        ("budgets", budgets(&config.budget)),
+        ("store", store(&config.store)),
+    ];
+    for (name, value) in rows {
+        writeln!(out, "{name:<9} {value}")?;
+    }
     Ok(Exit::Done)
+}
+
+/// Where the members are.
+fn members(config: &Config) -> Option<&Path> {
+    match &config.store {
+        Store::Sqlite(path) if config.access.mode == Mode::Members => Some(path),
+        Store::Sqlite(_) | Store::Memory => None,
+    }
 }
 
 /// Whether `serve` would refuse the secret; nothing is made or noted for it.
 async fn secret_fault(config: &Config) -> Option<String> {
-    let Store::Sqlite(path) = &config.store else { return None };
-    if config.access.mode != Mode::Members || !store::Store::is_keyed(path) {
-        return None;
-    }
+    let path = members(config).filter(|path| store::Store::is_keyed(path))?;
     let found = match secret(config) {
         Ok(found) => found,
         Err(why) => return Some(why.to_string()),
@@ -77,55 +107,12 @@ fn ledger_fault(config: &Config) -> Option<String> {
 
 /// The members in the ledger, where there is one that can be read.
 async fn count(config: &Config) -> Option<Count> {
-    let Store::Sqlite(path) = &config.store else { return None };
-    if config.access.mode != Mode::Members {
-        return None;
+    let path = members(config)?;
+    if !path.try_exists().ok()? {
+        return Some(Count::default());
     }
-    match path.try_exists() {
-        Ok(false) => Some(Count::default()),
-        Ok(true) => {
-            let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
-            Some(Count::of(&ledger.members().await.ok()?))
-        }
-        Err(_unreadable) => None,
-    }
-}
-
-fn summary(
-    loaded: &Loaded,
-    (members, capacity): (Option<Count>, Capacity),
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let config = &loaded.config;
-    let file = match &loaded.file {
-        Some(path) => path.display().to_string(),
-        None => "no file, the defaults and the environment".to_owned(),
-    };
-    let listen: Vec<_> = config.server.listen.iter().map(ToString::to_string).collect();
-    let rows = [
-        ("settings", file),
-        ("gateway", gateway(&config.gateway.target)),
-        ("listen", listen.join(", ")),
-        ("admin", config.admin.listen.to_string()),
-        ("clients", clients(capacity)),
-        ("callers", callers(&config.access.mode, members)),
-        ("budgets", budgets(&config.budget)),
-        ("store", store(&config.store)),
-    ];
-    for (name, value) in rows {
-        writeln!(out, "{name:<9} {value}")?;
-    }
-    Ok(())
-}
-
-/// How many connections a server accepts here.
-fn clients(capacity: Capacity) -> String {
-    let Capacity { connections, per_address, open_files } = capacity;
-    let limit = open_files.map_or_else(|| "unknown".to_owned(), |limit| limit.to_string());
-    format!(
-        "at most {connections} connections, {per_address} of one address; the limit of open files \
-         is {limit}"
-    )
+    let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
+    Some(Count::of(&ledger.members().await.ok()?))
 }
 
 /// The host alone: a path may say more than a terminal should.
@@ -134,9 +121,7 @@ pub(super) fn gateway(target: &Target) -> String {
         Target::Sandbox => "the sandbox, play money".to_owned(),
         Target::Live { base_url, keys } => {
             let host = base_url.host_str().unwrap_or_default();
-            let keys =
-                if keys.len() == 1 { "1 key".to_owned() } else { format!("{} keys", keys.len()) };
-            format!("live, {host}, {keys}")
+            format!("live, {host}, {}", counted(keys.len() as u64, "key"))
         }
     }
 }
@@ -144,22 +129,17 @@ pub(super) fn gateway(target: &Target) -> String {
 /// Who may call; of members how many, where that is known.
 pub(super) fn callers(mode: &Mode, members: Option<Count>) -> String {
     const HOW: &str = "`tollgate member add NAME` adds one";
-    let words = match (mode, members) {
-        (Mode::Open, _) => "open: whoever reaches an address above, told apart by address",
-        (Mode::Jwt { .. }, _) => "jwt: users of the web app's own login",
-        (Mode::Members, None) => "members: holders of a token",
+    match (mode, members) {
+        (Mode::Open, _) => "open: whoever reaches an address above, told apart by address".into(),
+        (Mode::Jwt { .. }, _) => "jwt: users of the web app's own login".into(),
+        (Mode::Members, None) => "members: holders of a token".into(),
         (Mode::Members, Some(Count { members: 0, .. })) => {
-            return format!("members: NOBODY YET, and nobody is let in; {HOW}");
+            format!("members: NOBODY YET, and nobody is let in; {HOW}")
         }
         (Mode::Members, Some(Count { members, admins })) => {
-            let admins = match admins {
-                1 => "1 admin".to_owned(),
-                _ => format!("{admins} admins"),
-            };
-            return format!("members: {members}, {admins}; {HOW}");
+            format!("members: {members}, {}; {HOW}", counted(admins as u64, "admin"))
         }
-    };
-    words.to_owned()
+    }
 }
 
 pub(super) fn budgets(budget: &Budget) -> String {

@@ -1,25 +1,21 @@
 //! One core: a thread with a runtime, a stack of its own, and a share of every listener.
 
-use std::convert::Infallible;
 use std::net::TcpListener as StdListener;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{io, thread};
 
 use arc_swap::ArcSwap;
-use http::Request;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
-use tower::Service;
+use tower::{Service, service_fn};
 use tracing::{error, info, warn};
 
-use crate::answer::Answer;
 use crate::app::{App, Shutdown};
 use crate::downstream::caller::{Introduced, Peer};
 use crate::pipeline::Public;
@@ -27,6 +23,9 @@ use crate::server;
 
 /// How long the last answers may take after `server.drain`.
 const FLUSH: Duration = Duration::from_secs(2);
+
+/// A core's stack, which can be exchanged while it serves: each request takes the one of its moment.
+type Current = Arc<ArcSwap<Public<Incoming>>>;
 
 /// A core that serves.
 pub(super) struct Core {
@@ -43,9 +42,8 @@ impl Core {
         listeners: &[StdListener],
         shutdown: &Shutdown,
     ) -> io::Result<Vec<Self>> {
-        let count = thread::available_parallelism()?.get();
         let settings = app.server();
-        (0..count)
+        (0..thread::available_parallelism()?.get())
             .map(|number| Self::start(number, app, listeners, settings.clone(), shutdown.clone()))
             .collect()
     }
@@ -58,12 +56,12 @@ impl Core {
         shutdown: Shutdown,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
-        let stack = Current::new(app.core(tasks.clone())?);
+        let stack = Current::new(ArcSwap::from_pointee(app.core(tasks.clone())?));
         let listeners =
             listeners.iter().map(StdListener::try_clone).collect::<io::Result<Vec<_>>>()?;
         let runtime = runtime()?;
         let (at_end, ended) = oneshot::channel();
-        let serving = serve(listeners, stack.clone(), tasks.clone(), settings, shutdown);
+        let serving = serve(listeners, Arc::clone(&stack), tasks.clone(), settings, shutdown);
         let thread = thread::Builder::new().name(format!("core-{number}")).spawn(move || {
             if let Err(error) = runtime.block_on(serving) {
                 error!(%error, "a core cannot serve");
@@ -82,7 +80,7 @@ impl Core {
 
     /// Requests from now on are answered by `stack`.
     pub(super) fn exchange(&self, stack: Public<Incoming>) {
-        self.stack.0.store(Arc::new(stack));
+        self.stack.store(Arc::new(stack));
     }
 
     /// Waits until all have finished what is under way, for at most `drain`.
@@ -122,8 +120,13 @@ async fn serve(
 ) -> io::Result<()> {
     let serving = TaskTracker::new();
     for listener in listeners {
-        let stack = stack.clone();
-        let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
+        let stack = Arc::clone(&stack);
+        let introduce = move |peer| {
+            let stack = Arc::clone(&stack);
+            // Every layer of a stack is always ready: it refuses rather than making a caller wait.
+            let inner = service_fn(move |request| Public::clone(&stack.load()).call(request));
+            Introduced { peer: Peer(peer), inner }
+        };
         let listener = TcpListener::from_std(listener)?;
         serving.spawn(server::run(listener, introduce, settings.clone(), shutdown.begun.clone()));
     }
@@ -133,29 +136,4 @@ async fn serve(
     tasks.close();
     shutdown.cut.run_until_cancelled(tasks.wait()).await;
     Ok(())
-}
-
-/// A core's stack, which can be exchanged while it serves: each request takes the one of its moment.
-#[derive(Clone)]
-struct Current(Arc<ArcSwap<Public<Incoming>>>);
-
-impl Current {
-    fn new(stack: Public<Incoming>) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(stack)))
-    }
-}
-
-impl Service<Request<Incoming>> for Current {
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = <Public<Incoming> as Service<Request<Incoming>>>::Future;
-
-    /// Every layer of the stack is always ready: it refuses rather than making a caller wait.
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        Public::clone(&self.0.load()).call(request)
-    }
 }

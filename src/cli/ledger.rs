@@ -17,6 +17,7 @@ use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::Failure;
 use crate::answer::BoxError;
 use crate::billing::summary::Statement;
 use crate::clock;
@@ -84,6 +85,11 @@ pub(super) fn file(config: &Config) -> Result<&Path, String> {
     }
 }
 
+/// The ledger, for reports.
+pub(super) fn read(config: &Config) -> Result<Store, Failure> {
+    Ok(Store::open_read_only(file(config)?, Arc::new(clock::wall))?)
+}
+
 /// Who asks on behalf of the ledger at `path`; or a sentence on why nobody can.
 pub(super) fn way(config: &Config, path: &Path) -> Result<Way, String> {
     match Store::open_exclusive(path, Arc::new(clock::wall)) {
@@ -131,11 +137,8 @@ fn reachable(mut at: SocketAddr) -> SocketAddr {
 
 impl Beside {
     /// What the gateway tells the server now.
-    ///
-    /// # Errors
-    /// A sentence on what stands in the way, and what helps.
     pub(super) async fn listing(&self) -> Result<Listing, String> {
-        let answer = timeout(self.patience, self.ask()).await;
+        let answer = timeout(self.patience, ask(self.admin, Request::get("/billing"))).await;
         let (status, body) = match answer {
             Ok(answer) => answer.map_err(|error| self.does_not_answer(&plain(&error.to_string()))),
             Err(_late) => Err(self.does_not_answer("it took too long")),
@@ -156,10 +159,6 @@ impl Beside {
             return Err(self.does_not_answer(&format!("process {process} answers there")));
         }
         Ok(Listing { keys, billing })
-    }
-
-    async fn ask(&self) -> Result<(StatusCode, Bytes), BoxError> {
-        ask(self.admin, Request::get("/billing")).await
     }
 
     /// The server in a sentence.

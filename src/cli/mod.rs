@@ -13,16 +13,17 @@ mod sandbox;
 mod secret;
 mod serve;
 mod settings;
-mod signals;
 mod usage;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 
 pub use check::check;
 pub use member::{Change, member};
@@ -33,7 +34,7 @@ pub use reconcile::reconcile;
 pub use sandbox::sandbox;
 pub(crate) use secret::secret;
 pub use serve::serve;
-pub use settings::{Loaded, load, load_from, load_without_key, read_text};
+pub use settings::{Loaded, load, load_from, read_text};
 pub use usage::{By, Format, Since, usage};
 
 use crate::access::token;
@@ -112,13 +113,19 @@ pub enum Command {
 impl Command {
     /// Whether it asks the gateway for anything, itself or through a server.
     pub fn asks_gateway(&self) -> bool {
+        matches!(self, Self::Serve { .. } | Self::Check { .. } | Self::Reconcile { .. })
+    }
+
+    /// What its error messages begin with.
+    pub fn name(&self) -> &'static str {
         match self {
-            Self::Serve { .. } | Self::Check { .. } | Self::Reconcile { .. } => true,
-            Self::Member { .. }
-            | Self::Usage { .. }
-            | Self::Purchase { .. }
-            | Self::Openapi
-            | Self::Sandbox { .. } => false,
+            Self::Member { .. } => "tollgate member",
+            Self::Usage { .. } => "tollgate usage",
+            Self::Reconcile { .. } => "tollgate reconcile",
+            Self::Purchase { .. } => "tollgate purchase",
+            Self::Serve { .. } | Self::Check { .. } | Self::Openapi | Self::Sandbox { .. } => {
+                "tollgate"
+            }
         }
     }
 }
@@ -127,13 +134,11 @@ impl Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// 0: all is well.
     Done = 0,
-    /// 1: something failed.
     Failed = 1,
-    /// 2: a mistake in the command line or in the settings.
+    /// In the command line or in the settings.
     Mistake = 2,
-    /// 3: `reconcile` left unknown outcomes.
+    /// `reconcile` left unknown outcomes.
     Unknown = 3,
 }
 
@@ -143,13 +148,28 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// Why a command did not do it: how it ends, and a sentence.
+pub struct Failure {
+    pub exit: Exit,
+    pub why: String,
+}
+
+impl Failure {
+    fn mistake(why: impl Into<String>) -> Self {
+        Self { exit: Exit::Mistake, why: why.into() }
+    }
+}
+
+impl<E: Display> From<E> for Failure {
+    fn from(why: E) -> Self {
+        Self { exit: Exit::Failed, why: why.to_string() }
+    }
+}
+
 impl Cli {
     /// Reads the command line, program name first. `Err` says how to end at once: help and version
     /// were printed to `out` ([`Exit::Done`]), or a mistake to `err` ([`Exit::Mistake`]), without
     /// any key that stood there.
-    ///
-    /// # Errors
-    /// The outer error is that of writing.
     pub fn read(
         arguments: impl IntoIterator<Item = OsString>,
         out: &mut impl Write,
@@ -175,14 +195,16 @@ impl Cli {
 }
 
 /// Prints each fault on a line of its own.
-///
-/// # Errors
-/// That of writing.
 pub fn refuse(faults: &[Fault], err: &mut impl Write) -> io::Result<Exit> {
     for fault in faults {
         writeln!(err, "{fault}")?;
     }
     Ok(Exit::Mistake)
+}
+
+fn print_json(document: &impl Serialize, out: &mut impl Write) -> Result<(), Failure> {
+    serde_json::to_writer(&mut *out, document)?;
+    Ok(writeln!(out)?)
 }
 
 #[cfg(test)]

@@ -6,20 +6,17 @@ use std::sync::Arc;
 use super::ledger::{self, Beside, Way};
 use super::{Exit, Loaded, check};
 use crate::app;
-use crate::billing::summary::{cents, shown};
+use crate::billing::summary::{cents, shown, works};
 use crate::clock;
-use crate::config::{Config, Fault, Key, Store, Target};
+use crate::config::{Config, Fault, Key, Target};
 use crate::contract::wire::KEY_PREFIX;
-use crate::reports::text::plain;
-use crate::store;
+use crate::reports::text::{counted, plain};
+use crate::store::Store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, Counter, KeyRow, Listing};
 
 /// [`check`], and if all is well the balance, the rate limit, the usage and the keys as the gateway
 /// lists them. A key is only ever named by its place and by the prefix that the gateway makes public.
-///
-/// # Errors
-/// That of writing, and no trust anchors.
 pub async fn online(
     loaded: &Result<Loaded, Vec<Fault>>,
     out: &mut impl Write,
@@ -37,62 +34,48 @@ async fn ask(config: &Config, out: &mut impl Write, err: &mut impl Write) -> io:
         writeln!(out, "online    nothing to ask: the sandbox starts with the server")?;
         return Ok(Exit::Done);
     };
-    let way = match &config.store {
-        Store::Sqlite(_) => ledger::file(config).ok().map(|path| ledger::way(config, path)),
-        Store::Memory => None,
-    };
-    let log = match way {
-        Some(Err(why)) => {
-            writeln!(err, "the gateway is not asked: {why}")?;
-            return Ok(Exit::Failed);
-        }
-        Some(Ok(Way::Through(server))) => return ask_through(&server, keys, out, err).await,
-        Some(Ok(Way::Alone(store))) => {
+    let store = match ledger::file(config).map(|path| ledger::way(config, path)) {
+        Ok(Ok(Way::Through(server))) => return ask_through(&server, keys, out, err).await,
+        Ok(Ok(Way::Alone(store))) => {
             writeln!(out, "asked     here; the ledger's window counts a request for each key")?;
             store
         }
-        None => {
+        Ok(Err(why)) => {
+            writeln!(err, "the gateway is not asked: {why}")?;
+            return Ok(Exit::Failed);
+        }
+        Err(_no_ledger) => {
             writeln!(out, "asked     here; there is no ledger yet to count it in the window")?;
-            store::Store::in_memory(Arc::new(clock::wall))
+            Store::in_memory(Arc::new(clock::wall))
         }
     };
-    let window = app::standalone_window(log, &config.gateway).await;
-    let mut listing = None;
-    let mut accepted = Vec::with_capacity(keys.len());
-    for key in keys {
+    let window = app::standalone_window(store, &config.gateway).await;
+    let mut listings = Vec::with_capacity(keys.len());
+    for (place, key) in (1..).zip(keys) {
         // A ring of its own for each, so that none stands in for another.
-        let gateway = app::standalone_gateway(
-            &config.gateway,
-            base_url,
-            std::slice::from_ref(key),
-            Arc::clone(&window),
-        )?;
-        match billing::ask(gateway).await {
-            Ok(listed) => {
-                accepted.push(true);
-                listing = Some(listed);
-            }
-            Err(Error::NoKeyLeft | Error::KeyRefused { .. }) => accepted.push(false),
+        let key = std::slice::from_ref(key);
+        let gateway = app::standalone_gateway(&config.gateway, base_url, key, Arc::clone(&window))?;
+        listings.push(match billing::ask(gateway).await {
+            Ok(listing) => Some(listing),
+            Err(Error::NoKeyLeft | Error::KeyRefused { .. }) => None,
             Err(error) => {
-                let place = accepted.len() + 1;
                 writeln!(err, "gateway.base_url: asked with key {place}: {error}")?;
                 return Ok(Exit::Failed);
             }
-        }
+        });
     }
-    let listed = listing.as_ref().map_or(&[][..], |listing| &listing.keys);
-    for (place, (key, accepted)) in (1..).zip(keys.iter().zip(&accepted)) {
+    let listing = listings.iter().flatten().last();
+    let listed = listing.map_or(&[][..], |listing| &listing.keys);
+    for (place, (key, own)) in (1..).zip(keys.iter().zip(&listings)) {
         let prefix = prefix(key, listed).map(|prefix| format!(" ({}…)", plain(prefix)));
         let prefix = prefix.unwrap_or_default();
-        match accepted {
-            true => writeln!(out, "key {place}     accepted{prefix}")?,
-            false => writeln!(err, "key {place}{prefix}: the gateway refuses it")?,
+        match own {
+            Some(_) => writeln!(out, "key {place}     accepted{prefix}")?,
+            None => writeln!(err, "key {place}{prefix}: the gateway refuses it")?,
         }
     }
-    if let Some(listing) = &listing {
-        print(listing, out)?;
-    }
-    Ok(if accepted.contains(&false) { Exit::Failed } else { Exit::Done })
+    listing.map_or(Ok(()), |listing| print(listing, out))?;
+    Ok(if listings.iter().all(Option::is_some) { Exit::Done } else { Exit::Failed })
 }
 
 /// What the running server was told: its own keys asked, so these here are looked up in the list alone.
@@ -127,11 +110,6 @@ async fn ask_through(
     Ok(exit)
 }
 
-/// Whether a key that works is listed so.
-fn works(prefix: &str, listed: &[KeyRow]) -> bool {
-    listed.iter().any(|row| row.revoked_at.is_none() && shown(&row.key_prefix) == prefix)
-}
-
 /// The longest listed prefix that is one of this key, and not the whole of it.
 fn prefix<'a>(key: &Key, listed: &'a [KeyRow]) -> Option<&'a str> {
     let prefixes = listed.iter().map(|row| shown(&row.key_prefix));
@@ -150,18 +128,15 @@ fn print(Listing { keys, billing }: &Listing, out: &mut impl Write) -> io::Resul
     writeln!(out, "limit     {} requests in {} s", limit.requests, limit.window_seconds)?;
     let counters = [("chat", usage.chat), ("search", usage.search), ("images", usage.images)];
     for (name, Counter { count, cost_cents }) in counters {
-        let calls = if count == 1 { "call" } else { "calls" };
-        writeln!(out, "{name:<9} {count} {calls}, {}", dollars(cost_cents))?;
+        writeln!(out, "{name:<9} {}, {}", counted(count, "call"), dollars(cost_cents))?;
     }
     writeln!(out, "spent     {} in all", dollars(usage.total_spent_cents))?;
     for row in keys {
         let said = |word: &str, text: &Option<String>| {
             text.as_ref().map(|text| format!(", {word} {}", plain(text))).unwrap_or_default()
         };
-        let uses = row
-            .usage_count
-            .map(|count| format!(", {count} {}", if count == 1 { "use" } else { "uses" }))
-            .unwrap_or_default();
+        let uses = row.usage_count.map(|count| format!(", {}", counted(count, "use")));
+        let uses = uses.unwrap_or_default();
         writeln!(
             out,
             "listed    {}…, {}{}{uses}{}{}",

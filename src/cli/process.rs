@@ -48,11 +48,7 @@ pub(super) fn start_log(settings: Log) {
         .with_default(LevelFilter::WARN.min(settings.level.into()));
     // A host program may have its own subscriber already.
     registry().with(lines.with_filter(filter)).try_init().ok();
-    quiet_panics();
-}
-
-/// The default hook prints what the panic says, and that may hold anything.
-fn quiet_panics() {
+    // The default hook prints what the panic says, and that may hold anything.
     panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = thread::current().name().unwrap_or("unnamed").to_owned();
@@ -60,7 +56,7 @@ fn quiet_panics() {
     }));
 }
 
-/// What a server accepts, and why.
+/// What a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capacity {
     pub(super) connections: usize,

@@ -1,20 +1,22 @@
 //! `tollgate purchase`: shows single purchases, and ends one unknown outcome by hand, also beside a running
 //! server.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::PossibleValue;
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::reconcile::keep;
-use super::{Exit, ledger};
+use super::{Exit, Failure, ledger, print_json};
 use crate::app;
 use crate::billing::books::charged;
 use crate::clock::{self, iso8601};
 use crate::config::Config;
+use crate::contract::money::Usd;
 use crate::reports::text::{plain, table};
 use crate::store::{Ending, PurchaseId, Row, State, Store};
 
@@ -25,7 +27,7 @@ pub enum PurchaseAction {
     List {
         /// Only purchases in this state
         #[arg(long, value_enum)]
-        state: Option<Shown>,
+        state: Option<State>,
         /// How they are printed
         #[arg(long, value_enum, default_value = "table")]
         format: Format,
@@ -39,21 +41,6 @@ pub enum PurchaseAction {
         #[arg(value_enum)]
         outcome: Outcome,
     },
-}
-
-/// `--state`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Shown {
-    /// Its price is set aside; nothing was sent
-    Held,
-    /// It was sent
-    Sent,
-    /// The gateway charged for it
-    Charged,
-    /// The gateway did not charge for it
-    Released,
-    /// Nobody knows; it counts as spent
-    Unknown,
 }
 
 /// `--format`
@@ -74,109 +61,90 @@ pub enum Outcome {
     Released,
 }
 
-impl Shown {
-    fn state(self) -> State {
-        match self {
-            Self::Held => State::Reserved,
-            Self::Sent => State::Sent,
-            Self::Charged => State::Posted,
-            Self::Released => State::Voided,
-            Self::Unknown => State::Unknown,
-        }
+impl ValueEnum for State {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            Self::Reserved => "Its price is set aside; nothing was sent",
+            Self::Sent => "It was sent",
+            Self::Posted => "The gateway charged for it",
+            Self::Voided => "The gateway did not charge for it",
+            Self::Unknown => "Nobody knows; it counts as spent",
+        };
+        Some(PossibleValue::new(self.shown()).help(help))
     }
 }
 
-fn id(text: &str) -> Result<PurchaseId, String> {
+fn id(text: &str) -> Result<PurchaseId, &'static str> {
     let id = Uuid::try_parse(text).map(PurchaseId);
-    id.map_err(|_| "expected the id of a purchase, as `tollgate purchase list` shows it".to_owned())
+    id.map_err(|_| "expected the id of a purchase, as `tollgate purchase list` shows it")
 }
 
-/// Does it; whatever stands in the way is a sentence on `err`.
-///
-/// # Errors
-/// That of writing.
 pub async fn purchase(
     config: &Config,
     action: PurchaseAction,
     out: &mut impl Write,
-    err: &mut impl Write,
-) -> io::Result<Exit> {
-    let done = match action {
-        PurchaseAction::List { state, format } => match rows(config, state).await {
-            Ok(rows) => Ok(list(&rows, format, out)?),
-            Err(why) => Err(why),
-        },
-        PurchaseAction::Resolve { id, outcome } => match resolve(config, id, outcome).await {
-            Ok(row) => Ok(writeln!(out, "{:<10} {id}  {}", shown(outcome), name(&row))?),
-            Err(why) => Err(why),
-        },
-    };
-    match done {
-        Ok(()) => Ok(Exit::Done),
-        Err(why) => {
-            writeln!(err, "tollgate purchase: {why}")?;
-            Ok(Exit::Failed)
+) -> Result<Exit, Failure> {
+    match action {
+        PurchaseAction::List { state, format } => list(&rows(config, state).await?, format, out)?,
+        PurchaseAction::Resolve { id, outcome } => {
+            let (row, state) = resolve(config, id, outcome).await?;
+            let (service, model) = (row.service.name(), plain(&row.model));
+            let (state, price) = (state.shown(), row.toll.short());
+            writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?;
         }
     }
+    Ok(Exit::Done)
 }
 
-async fn rows(config: &Config, state: Option<Shown>) -> Result<Vec<Row>, String> {
-    let path = ledger::file(config)?;
-    let ledger =
-        Store::open_read_only(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
-    let rows = match state {
-        Some(Shown::Unknown) => ledger.unknown(usize::MAX).await,
-        _ => ledger.rows(Duration::ZERO).await.map(|mut rows| {
-            rows.reverse();
-            rows.retain(|row| state.is_none_or(|state| row.state == state.state()));
-            rows
-        }),
-    };
-    rows.map_err(|error| error.to_string())
+/// The newest first.
+async fn rows(config: &Config, state: Option<State>) -> Result<Vec<Row>, Failure> {
+    let ledger = ledger::read(config)?;
+    if state == Some(State::Unknown) {
+        return Ok(ledger.unknown(usize::MAX).await?);
+    }
+    let mut rows = ledger.rows(Duration::ZERO).await?;
+    rows.reverse();
+    rows.retain(|row| state.is_none_or(|state| row.state == state));
+    Ok(rows)
 }
 
-/// The purchase as it was.
-async fn resolve(config: &Config, id: PurchaseId, outcome: Outcome) -> Result<Row, String> {
-    let path = ledger::file(config)?;
-    let ledger =
-        Store::open_shared(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
-    let row = ledger.purchase(id).await.map_err(|error| error.to_string())?;
+/// The purchase as it was, and what it is now.
+async fn resolve(
+    config: &Config,
+    id: PurchaseId,
+    outcome: Outcome,
+) -> Result<(Row, State), Failure> {
+    let ledger = Store::open_shared(ledger::file(config)?, Arc::new(clock::wall))?;
+    let row = ledger.purchase(id).await?;
     let row = row.ok_or_else(|| format!("{id}: no purchase has this id"))?;
     if row.state != State::Unknown {
-        return Err(format!(
+        return Err(Failure::from(format!(
             "{id}: its outcome is known: {}; only unknown outcomes can be resolved",
             row.state.shown()
-        ));
+        )));
     }
-    let ending = match outcome {
-        Outcome::Charged => charged(row.toll, keep(app::terms(config), row.service)),
-        Outcome::Released => Ending::Voided,
+    let (ending, state) = match outcome {
+        Outcome::Charged => {
+            (charged(row.toll, keep(app::terms(config), row.service)), State::Posted)
+        }
+        Outcome::Released => (Ending::Voided, State::Voided),
     };
-    ledger.settle(id, ending).await.map_err(|error| error.to_string())?;
-    Ok(row)
+    ledger.settle(id, ending).await?;
+    Ok((row, state))
 }
 
-fn shown(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Charged => State::Posted.shown(),
-        Outcome::Released => State::Voided.shown(),
-    }
-}
-
-fn name(row: &Row) -> String {
-    format!("{} {}, {}", row.service.name(), plain(&row.model), row.toll.short())
-}
-
-fn list(rows: &[Row], format: Format, out: &mut impl Write) -> io::Result<()> {
+fn list(rows: &[Row], format: Format, out: &mut impl Write) -> Result<(), Failure> {
     match format {
         Format::Table => {
-            let head = ["id", "when", "caller", "service", "model", "price", "state"];
-            write!(out, "{}", table(head, rows.iter().map(cells), head.len()))
+            let head = "id,when,caller,service,model,price,state";
+            write!(out, "{}", table(head, rows.iter().map(cells), usize::MAX))?;
+            Ok(())
         }
-        Format::Json => {
-            serde_json::to_writer(&mut *out, &rows.iter().map(Listed::of).collect::<Vec<_>>())?;
-            writeln!(out)
-        }
+        Format::Json => print_json(&rows.iter().map(Listed::of).collect::<Vec<_>>(), out),
     }
 }
 
@@ -192,7 +160,7 @@ fn cells(row: &Row) -> [String; 7] {
     ]
 }
 
-/// A purchase in JSON; money as decimal strings of six places.
+/// A purchase in JSON.
 #[derive(Serialize)]
 struct Listed<'a> {
     id: String,
@@ -202,7 +170,7 @@ struct Listed<'a> {
     caller: &'a str,
     service: &'static str,
     model: &'a str,
-    price: String,
+    price: Usd,
     price_micros: u64,
     state: &'static str,
 }
@@ -216,7 +184,7 @@ impl<'a> Listed<'a> {
             caller: &row.caller,
             service: row.service.name(),
             model: &row.model,
-            price: row.toll.to_string(),
+            price: row.toll,
             price_micros: row.toll.as_micros(),
             state: row.state.shown(),
         }

@@ -2,22 +2,24 @@
 //! and ours are apart.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::Exit;
 use super::ledger::{self, Way};
+use super::{Exit, Failure, print_json};
 use crate::app;
 use crate::billing::books::{self, Look};
 use crate::billing::reconcile::{self, Difference, Drift, Verdict};
 use crate::clock::{self, iso8601};
 use crate::config::{Config, Target};
+use crate::contract::money::Usd;
 use crate::purchase::Terms;
-use crate::store::{Checkpoint, Evidence, PurchaseId, Row, Service, State, Store};
+use crate::reports::text::plain;
+use crate::store::{PurchaseId, Row, Service, State, Store};
 use crate::upstream::billing;
 
 /// `--format`
@@ -38,107 +40,58 @@ struct Outcome {
     is_noted: Option<bool>,
 }
 
-/// Prints to `out` what can be told and what cannot, and unless it is a `dry_run` writes it down; what
-/// stands in the way is a sentence on `err`.
-///
-/// # Errors
-/// That of writing, and no trust anchors.
+/// Prints to `out` what can be told and what cannot, and unless it is a `dry_run` writes it down.
 pub async fn reconcile(
     config: &Config,
     (dry_run, format): (bool, Format),
     out: &mut impl Write,
-    err: &mut impl Write,
-) -> io::Result<Exit> {
-    let outcome = match compare(config, dry_run).await? {
-        Ok(outcome) => outcome,
-        Err(why) => {
-            writeln!(err, "tollgate reconcile: {why}")?;
-            return Ok(Exit::Failed);
-        }
-    };
+) -> Result<Exit, Failure> {
+    let outcome = compare(config, dry_run).await?;
     match format {
         Format::Text => print(&outcome, out)?,
-        Format::Json => print_json(&outcome, out)?,
+        Format::Json => print_json(&document(&outcome), out)?,
     }
-    Ok(match outcome.left() {
-        0 => Exit::Done,
-        _ => Exit::Unknown,
-    })
+    let left = match &outcome.verdict {
+        Some(verdict) => verdict.undecided.len(),
+        None => outcome.look.evidence.len(),
+    };
+    Ok(if left == 0 { Exit::Done } else { Exit::Unknown })
 }
 
-impl Outcome {
-    /// How many outcomes stay unknown.
-    fn left(&self) -> usize {
-        self.verdict.as_ref().map_or(self.look.evidence.len(), |verdict| verdict.undecided.len())
-    }
-}
-
-/// Compares, and writes down; or says why nothing could be compared.
-async fn compare(config: &Config, dry_run: bool) -> io::Result<Result<Outcome, String>> {
+/// Compares, and writes down.
+async fn compare(config: &Config, dry_run: bool) -> Result<Outcome, Failure> {
     let Target::Live { base_url, keys } = &config.gateway.target else {
         let why = "the sandbox's play money is never reconciled; set gateway.base_url and a key";
-        return Ok(Err(why.to_owned()));
+        return Err(why.into());
     };
-    let (way, ledger) = match open(config, dry_run) {
-        Ok(opened) => opened,
-        Err(why) => return Ok(Err(why)),
+    let path = ledger::file(config)?;
+    let way = ledger::way(config, path)?;
+    let clock = Arc::new(clock::wall);
+    let ledger = match &way {
+        Way::Alone(store) => store.clone(),
+        // In a dry run, one that cannot be written beside a server.
+        Way::Through(_) if dry_run => Store::open_read_only(path, clock)?,
+        Way::Through(_) => Store::open_shared(path, clock)?,
     };
-    let looked = match way {
-        Way::Through(server) => books::look(&ledger, server.listing()).await,
+    let look = match way {
+        Way::Through(server) => books::look(&ledger, server.listing(), clock::wall).await?,
         Way::Alone(store) => {
             let window = app::standalone_window(store, &config.gateway).await;
             let gateway = app::standalone_gateway(&config.gateway, base_url, keys, window)?;
             let listing = async { billing::ask(gateway).await.map_err(|why| why.to_string()) };
-            books::look(&ledger, listing).await
+            books::look(&ledger, listing, clock::wall).await?
         }
-    };
-    let look = match looked {
-        Ok(look) => look,
-        Err(blocked) => return Ok(Err(blocked.to_string())),
     };
     let verdict = look
         .before
         .map(|before| reconcile::decide(&before, &look.now, &look.evidence, look.read_at));
     if dry_run {
-        return Ok(Ok(Outcome { look, verdict, is_noted: None }));
+        return Ok(Outcome { look, verdict, is_noted: None });
     }
     let terms = app::terms(config);
     let keep = |service| keep(terms, service);
-    let noted = books::write_down(&ledger, &look, verdict.as_ref(), keep).await;
-    Ok(match noted {
-        Ok(is_noted) => Ok(Outcome { look, verdict, is_noted: Some(is_noted) }),
-        Err(blocked) => Err(blocked.to_string()),
-    })
-}
-
-fn print(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
-    let Outcome { look, verdict, is_noted } = outcome;
-    match (&look.before, verdict) {
-        (Some(before), Some(verdict)) => report(before, &look.evidence, verdict, out)?,
-        _ => first(&look.evidence, out)?,
-    }
-    writeln!(out, "{}", checkpoint(*is_noted))
-}
-
-fn checkpoint(is_noted: Option<bool>) -> &'static str {
-    match is_noted {
-        Some(true) => "a new checkpoint is noted",
-        Some(false) => "the checkpoint stays where it is, as more can be told later: try again",
-        None => "nothing is changed: this is a dry run",
-    }
-}
-
-/// Who asks, and the ledger: in a dry run, one that cannot be written beside a server.
-fn open(config: &Config, dry_run: bool) -> Result<(Way, Store), String> {
-    let path = ledger::file(config)?;
-    let way = ledger::way(config, path)?;
-    let clock = Arc::new(clock::wall);
-    let opened = match &way {
-        Way::Alone(store) => Ok(store.clone()),
-        Way::Through(_) if dry_run => Store::open_read_only(path, clock),
-        Way::Through(_) => Store::open_shared(path, clock),
-    };
-    Ok((way, opened.map_err(|error| error.to_string())?))
+    let is_noted = books::write_down(&ledger, &look, verdict.as_ref(), keep).await?;
+    Ok(Outcome { look, verdict, is_noted: Some(is_noted) })
 }
 
 /// How long a purchase that was charged keeps its key.
@@ -149,60 +102,47 @@ pub(super) fn keep(terms: Terms, service: Service) -> Duration {
     }
 }
 
-fn by_id(evidence: &[Evidence]) -> HashMap<PurchaseId, &Row> {
-    evidence.iter().map(|entry| (entry.row.id, &entry.row)).collect()
-}
-
-fn first(evidence: &[Evidence], out: &mut impl Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "nothing to compare with yet: outcomes can be told from the first checkpoint on"
-    )?;
-    match evidence.len() {
-        0 => Ok(()),
-        unknown => writeln!(
-            out,
-            "{unknown} unknown so far: there is nothing to tell them by, they stay spent"
-        ),
-    }
-}
-
-fn report(
-    before: &Checkpoint,
-    evidence: &[Evidence],
-    verdict: &Verdict,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let rows = by_id(evidence);
-    let name = |id: &PurchaseId| match rows.get(id) {
-        Some(row) => {
-            format!("{id}  {} {}, {}", row.service.name(), row.model, row.toll.short())
+fn print(outcome: &Outcome, out: &mut impl Write) -> Result<(), Failure> {
+    match (&outcome.look.before, &outcome.verdict) {
+        (Some(before), Some(verdict)) => {
+            writeln!(out, "since      {}", iso8601(before.snapshot.at))?;
+            report(&purchases(outcome), &verdict.drift, out)?;
         }
-        None => id.to_string(),
-    };
-    writeln!(out, "since      {}", iso8601(before.snapshot.at))?;
-    for settled in &verdict.settled {
-        let outcome = if settled.charged.is_some() { "charged" } else { "free" };
-        writeln!(out, "{outcome:<10} {}: {}", name(&settled.id), settled.proof)?;
+        _ => {
+            let words =
+                "nothing to compare with yet: outcomes can be told from the first checkpoint on";
+            writeln!(out, "{words}")?;
+            let unknown = outcome.look.evidence.len();
+            if unknown > 0 {
+                let why = "there is nothing to tell them by, they stay spent";
+                writeln!(out, "{unknown} unknown so far: {why}")?;
+            }
+        }
     }
-    for (id, doubt) in &verdict.undecided {
-        writeln!(out, "unknown    {}: {doubt}", name(id))?;
+    Ok(writeln!(out, "{}", checkpoint(outcome.is_noted))?)
+}
+
+fn report(purchases: &[Purchase<'_>], drift: &Drift, out: &mut impl Write) -> Result<(), Failure> {
+    for Purchase { id, service, model, price, state, reason } in purchases {
+        let state = if *state == State::Voided.shown() { "free" } else { state };
+        let (model, price) = (plain(model), price.short());
+        writeln!(out, "{state:<10} {id}  {service} {model}, {price}: {reason}")?;
     }
-    if verdict.settled.is_empty() && verdict.undecided.is_empty() {
+    if purchases.is_empty() {
         writeln!(out, "unknown    none")?;
     }
-    let Drift { posted, unknown, .. } = verdict.drift;
+    let Drift { posted, unknown, spent } = drift;
     let (charged, open) = (posted.short(), unknown.short());
     writeln!(out, "here       {charged} charged since then, {open} unknown or under way")?;
-    match verdict.drift.spent {
+    match spent {
         Some(spent) => writeln!(out, "gateway    {} spent since then", spent.short())?,
         None => writeln!(out, "gateway    its counter went back")?,
     }
-    writeln!(out, "drift      {}", drift(verdict.drift.difference()))
+    Ok(writeln!(out, "drift      {}", difference(drift))?)
 }
 
-fn drift(difference: Option<Difference>) -> String {
-    match difference {
+fn difference(drift: &Drift) -> String {
+    match drift.difference() {
         Some(Difference::None) => "none, to the cent".to_owned(),
         Some(Difference::Unknown) => "none beyond what is unknown or under way here".to_owned(),
         Some(Difference::More(amount)) => {
@@ -215,72 +155,74 @@ fn drift(difference: Option<Difference>) -> String {
     }
 }
 
-/// Money as decimal strings of six places.
+fn checkpoint(is_noted: Option<bool>) -> &'static str {
+    match is_noted {
+        Some(true) => "a new checkpoint is noted",
+        Some(false) => "the checkpoint stays where it is, as more can be told later: try again",
+        None => "nothing is changed: this is a dry run",
+    }
+}
+
 #[derive(Serialize)]
-struct Document {
+struct Document<'a> {
     dry_run: bool,
     /// When the checkpoint was noted that is compared from; none for the first.
     since: Option<String>,
-    purchases: Vec<Purchase>,
-    charged: Option<String>,
-    unknown: Option<String>,
-    spent: Option<String>,
+    purchases: Vec<Purchase<'a>>,
+    charged: Option<Usd>,
+    unknown: Option<Usd>,
+    spent: Option<Usd>,
     drift: Option<String>,
     checkpoint: &'static str,
 }
 
 #[derive(Serialize)]
-struct Purchase {
+struct Purchase<'a> {
     id: String,
-    service: Option<&'static str>,
-    model: Option<String>,
-    price: Option<String>,
+    service: &'static str,
+    model: &'a str,
+    price: Usd,
     /// `charged`, `released` or `unknown`.
     state: &'static str,
     reason: String,
 }
 
-fn print_json(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
+fn document(outcome: &Outcome) -> Document<'_> {
     let Outcome { look, verdict, is_noted } = outcome;
-    let rows = by_id(&look.evidence);
-    let purchase = |id: PurchaseId, state: State, reason: String| {
-        let row = rows.get(&id);
-        Purchase {
-            id: id.to_string(),
-            service: row.map(|row| row.service.name()),
-            model: row.map(|row| row.model.clone()),
-            price: row.map(|row| row.toll.to_string()),
-            state: state.shown(),
-            reason,
-        }
-    };
-    let purchases = match verdict {
-        Some(verdict) => {
-            let settled = verdict.settled.iter().map(|settled| {
-                let state = if settled.charged.is_some() { State::Posted } else { State::Voided };
-                purchase(settled.id, state, settled.proof.to_string())
-            });
-            let left = verdict.undecided.iter();
-            let left = left.map(|(id, doubt)| purchase(*id, State::Unknown, doubt.to_string()));
-            settled.chain(left).collect()
-        }
-        None => {
-            let why = "there is no checkpoint to tell it by";
-            let lost = look.evidence.iter();
-            lost.map(|entry| purchase(entry.row.id, State::Unknown, why.to_owned())).collect()
-        }
-    };
-    let books = verdict.as_ref().map(|verdict| verdict.drift);
-    let document = Document {
+    let drift = verdict.as_ref().map(|verdict| verdict.drift);
+    Document {
         dry_run: is_noted.is_none(),
         since: look.before.map(|before| iso8601(before.snapshot.at)),
-        purchases,
-        charged: books.map(|books| books.posted.to_string()),
-        unknown: books.map(|books| books.unknown.to_string()),
-        spent: books.and_then(|books| books.spent).map(|spent| spent.to_string()),
-        drift: books.map(|books| drift(books.difference())),
+        purchases: purchases(outcome),
+        charged: drift.map(|drift| drift.posted),
+        unknown: drift.map(|drift| drift.unknown),
+        spent: drift.and_then(|drift| drift.spent),
+        drift: drift.as_ref().map(difference),
         checkpoint: checkpoint(*is_noted),
+    }
+}
+
+/// All whose outcome was unknown, and what is known now.
+fn purchases(Outcome { look, verdict, .. }: &Outcome) -> Vec<Purchase<'_>> {
+    let rows = look.evidence.iter().map(|entry| (entry.row.id, &entry.row));
+    let rows: HashMap<PurchaseId, &Row> = rows.collect();
+    let purchase = |(id, state, reason): (PurchaseId, State, String)| {
+        let row = *rows.get(&id)?;
+        let (service, state) = (row.service.name(), state.shown());
+        let id = id.to_string();
+        Some(Purchase { id, service, model: &row.model, price: row.toll, state, reason })
     };
-    serde_json::to_writer(&mut *out, &document)?;
-    writeln!(out)
+    let Some(verdict) = verdict else {
+        let why = "there is no checkpoint to tell it by";
+        let lost = look.evidence.iter();
+        let lost = lost.map(|entry| (entry.row.id, State::Unknown, why.to_owned()));
+        return lost.filter_map(purchase).collect();
+    };
+    let settled = verdict.settled.iter().map(|settled| {
+        let state = if settled.charged.is_some() { State::Posted } else { State::Voided };
+        (settled.id, state, settled.proof.to_string())
+    });
+    let left = verdict.undecided.iter();
+    let left = left.map(|(id, doubt)| (*id, State::Unknown, doubt.to_string()));
+    settled.chain(left).filter_map(purchase).collect()
 }

@@ -25,7 +25,7 @@ pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> Ap
 }
 
 fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, String> {
-    let mut loaded = load(config_path).map_err(|faults| {
+    let mut loaded = load(config_path, true).map_err(|faults| {
         let mut text = Vec::new();
         refuse(&faults, &mut text).ok();
         String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
@@ -97,7 +97,7 @@ mod tests {
         let path = folder.path().join("proxy.toml");
         fs::write(&path, "server.listen = \"127.0.0.1:0\"\nadmin.listen = \"127.0.0.1:0\"\n")
             .unwrap();
-        let loaded = load(Some(&path)).expect("settings of a sandbox");
+        let loaded = load(Some(&path), true).expect("settings of a sandbox");
         let (shutdown, runtime) = (Shutdown::default(), Handle::current());
         let secret = || Err(io::Error::other("nobody logs in"));
         let shared = app::begin(&loaded.config, None, &runtime, &shutdown, secret).await.unwrap();

@@ -7,23 +7,18 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Exit;
+use super::serve::bind;
 use crate::app;
 use crate::config::Config;
 
 /// Runs it until it is told to stop. Its key is play money's, and printed so that it can be used.
-///
-/// # Errors
-/// An address that is taken, or that of writing.
 pub async fn sandbox(
     config: &Config,
     listen: SocketAddr,
     out: &mut impl Write,
 ) -> io::Result<Exit> {
     let sandbox = app::sandbox(config);
-    let named = |error: io::Error| {
-        io::Error::new(error.kind(), format!("cannot listen on {listen}: {error}"))
-    };
-    let listener = TcpListener::bind(listen).await.map_err(named)?;
+    let listener = TcpListener::from_std(bind(listen)?)?;
     // Before anybody can read that it runs: a signal that nobody takes ends a process on the spot.
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;

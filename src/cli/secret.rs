@@ -20,9 +20,7 @@ const LARGEST: u64 = 4_096;
 
 /// The secret of the settings; else that of the file beside the ledger, which is made where there is
 /// none and nobody's token depends on one; else one that ends with the process, as the list of members does.
-///
-/// # Errors
-/// A sentence on why there is none, without anything of it; [`SecretFault`] where it is gone.
+/// The error is a sentence without anything of it; [`SecretFault`] where it is gone.
 pub(crate) fn secret(config: &Config) -> io::Result<Secret> {
     if let Store::Sqlite(ledger) = &config.store
         && is_missing(config)
@@ -38,14 +36,11 @@ pub(super) fn secret_or_new(config: &Config) -> Result<Secret, String> {
     if let Some(given) = &config.secret {
         return Ok(Secret::new(given.expose().as_bytes()));
     }
-    match &config.store {
-        Store::Sqlite(ledger) => {
-            let path = ledger.with_file_name(FILE);
-            let found = find_or_make(&path).map_err(|why| format!("{}: {why}", path.display()))?;
-            Ok(Secret::new(found.expose().as_bytes()))
-        }
-        Store::Memory => Secret::random().map_err(|error| error.to_string()),
-    }
+    let Some(path) = file(config) else {
+        return Secret::random().map_err(|error| error.to_string());
+    };
+    let found = find_or_make(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+    Ok(Secret::new(found.expose().as_bytes()))
 }
 
 /// Whether the file would have to be made.
@@ -59,6 +54,11 @@ pub(super) fn file(config: &Config) -> Option<PathBuf> {
         (None, Store::Sqlite(ledger)) => Some(ledger.with_file_name(FILE)),
         (Some(_), _) | (None, Store::Memory) => None,
     }
+}
+
+/// The folder of a file that may be named without one.
+pub(super) fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whoever comes first makes it, and everybody reads it.
@@ -90,10 +90,7 @@ fn read(mut file: &File) -> Result<SecretText, String> {
 
 /// Nobody ever sees a part of it: it gets its name when it is on the disk, and one alone gets it.
 fn make(path: &Path) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        Some(_) | None => Path::new("."),
-    };
+    let folder = folder_of(path);
     let draft = folder.join(format!(".{FILE}.{}", Uuid::now_v7()));
     let named = write(&draft).and_then(|()| fs::hard_link(&draft, path));
     fs::remove_file(&draft).ok();

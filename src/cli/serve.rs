@@ -3,24 +3,26 @@
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, Semaphore};
-use tokio::time::timeout;
+use tokio::task::JoinHandle;
+use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::check::{budgets, callers, gateway};
 use super::core::{Core, runtime};
 use super::reload::reload;
 use super::secret::secret;
-use super::signals::{Signals, wait_for_the_end, watch_the_end};
-use super::{Exit, Loaded, process};
+use super::{Exit, Failure, Loaded, process};
 use crate::access::SecretFault;
-use crate::app::{self, App, SharedState, Shutdown};
+use crate::app::{self, App, SharedState, Shutdown, TIDY_EVERY};
 use crate::clock;
 use crate::config::Config;
 use crate::downstream::host::Hosts;
@@ -33,20 +35,16 @@ use crate::store::{Binding, Opening, Store};
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What serves a listener.
-type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// How long the ledger may take to close when nothing is under way any more.
+const CLOSES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Runs the proxy until it is told to stop. `new_account` gives the ledger to the gateway's account.
-///
-/// # Errors
-/// What the system refuses: an address that is taken, no trust anchors.
 pub fn serve(
     loaded: Loaded,
     config_path: Option<PathBuf>,
     new_account: bool,
     out: &mut impl Write,
-    err: &mut impl Write,
-) -> io::Result<Exit> {
+) -> Result<Exit, Failure> {
     let mut config = loaded.config;
     let behind = runtime()?;
     // Before anybody can know that we run: from the first listener on, a signal means a stop in good order.
@@ -68,10 +66,7 @@ pub fn serve(
         info!("stopped before the start was over");
         return Ok(Exit::Done);
     };
-    let (shared, opening) = match prepared {
-        Err(error) => return refused(error, err),
-        Ok(prepared) => prepared,
-    };
+    let (shared, opening) = prepared.map_err(refused)?;
     if new_account {
         shared.binding.renew();
         shared.window.forget_limit();
@@ -82,16 +77,15 @@ pub fn serve(
     let app = App::new(config, own, shared.clone())?;
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
     let server = Server { shared, shutdown, cores, config_path };
-    behind.block_on(server.live(app, opening, (listeners, admin), &mut signals, (out, err)))
+    behind.block_on(server.live(app, opening, (listeners, admin), &mut signals, out))
 }
 
-/// A start that was refused: by a secret that is another one than before, with what to do; else by the system.
-fn refused(error: io::Error, err: &mut impl Write) -> io::Result<Exit> {
+/// A secret that is another one than before is a mistake, and what to do is said; all else is the system's.
+fn refused(error: io::Error) -> Failure {
     if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) {
-        writeln!(err, "tollgate: {error}")?;
-        return Ok(Exit::Mistake);
+        return Failure::mistake(error.to_string());
     }
-    Err(error)
+    error.into()
 }
 
 /// What runs until a signal ends it.
@@ -110,23 +104,19 @@ impl Server {
         opening: Option<Opening>,
         (listeners, admin): (Vec<StdListener>, StdListener),
         signals: &mut Signals,
-        (out, err): (&mut impl Write, &mut impl Write),
-    ) -> io::Result<Exit> {
+        out: &mut impl Write,
+    ) -> Result<Exit, Failure> {
         // The admin listener goes last: probes see `draining` until nothing is left to drain.
         let end = CancellationToken::new();
-        let operators = self.operators(&app, &admin)?;
         let at = admin.local_addr()?;
-        tokio::spawn(operators(TcpListener::from_std(admin)?, end.clone()));
+        self.operate(&app, admin, end.clone())?;
         let access = Arc::clone(&self.shared.access);
         tokio::spawn(async move { access.follow().await });
         for listener in &listeners {
             info!(page = %listener.local_addr()?, admin = %at, "listening");
         }
         let begun = signals.unless_ended(app::open(&self.shared, opening)).await;
-        if let Some(Err(error)) = begun {
-            return refused(error, err);
-        }
-        let is_open = begun.is_some();
+        let is_open = begun.transpose().map_err(refused)?.is_some();
         if is_open {
             self.announce(app.config(), &listeners, at, out)?;
         }
@@ -136,19 +126,19 @@ impl Server {
         let drain = app.config().server.drain;
         if is_open {
             tokio::spawn(app.follow_account());
-            self.run(app, signals).await;
+            let reload = |app| reload(app, self.config_path.as_deref(), &self.cores);
+            wait_for_the_end(app, App::tidy, reload, signals).await;
         }
-        self.stop(drain).await;
+        self.shutdown.begun.cancel();
+        info!("stopping: finishing what is under way");
+        watch_the_end(drain);
+        Core::drain_all(self.cores, drain, &self.shutdown).await;
         end.cancel();
         Ok(Exit::Done)
     }
 
-    /// What serves the admin listener until it is told to end.
-    fn operators(
-        &self,
-        app: &App,
-        admin: &StdListener,
-    ) -> io::Result<impl FnOnce(TcpListener, CancellationToken) -> Serving + use<>> {
+    /// Serves the admin listener until the `end`.
+    fn operate(&self, app: &App, admin: StdListener, end: CancellationToken) -> io::Result<()> {
         let own = app::own_addresses(&[admin.local_addr()?])?;
         let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));
         let guard =
@@ -173,24 +163,9 @@ impl Server {
         // Who reaches the admin listener at all is not among those who crowd out each other.
         let connections = Arc::new(Semaphore::new(process::OPS_CONNECTIONS));
         let settings = server::Settings { crowd: Arc::default(), connections, ..app.server() };
-        Ok(move |listener, end| -> Serving {
-            let introduce = move |peer: SocketAddr| service.asked_from(peer.ip());
-            Box::pin(server::run(listener, introduce, settings, end))
-        })
-    }
-
-    /// Serves until the first SIGTERM or SIGINT.
-    async fn run(&self, app: App, signals: &mut Signals) {
-        let reload = |app| reload(app, self.config_path.as_deref(), &self.cores);
-        wait_for_the_end(app, App::tidy, reload, signals).await;
-    }
-
-    /// Finishes what is under way, for at most `drain` from now on.
-    async fn stop(self, drain: Duration) {
-        self.shutdown.begun.cancel();
-        info!("stopping: finishing what is under way");
-        watch_the_end(drain);
-        Core::drain_all(self.cores, drain, &self.shutdown).await;
+        let introduce = move |peer: SocketAddr| service.asked_from(peer.ip());
+        tokio::spawn(server::run(TcpListener::from_std(admin)?, introduce, settings, end));
+        Ok(())
     }
 
     /// Where the page is, what it costs, who may come: the first thing that a person reads.
@@ -257,8 +232,120 @@ impl Probe {
     }
 }
 
-fn bind(at: SocketAddr) -> io::Result<StdListener> {
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}"));
-    server::bind(at).map_err(named)
+pub(super) fn bind(at: SocketAddr) -> io::Result<StdListener> {
+    server::bind(at)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))
+}
+
+/// Tidies now and then, reloads on SIGHUP, and returns at the first SIGTERM or SIGINT.
+async fn wait_for_the_end<A, T: Future<Output = ()> + Send + 'static>(
+    mut app: A,
+    tidy: impl Fn(&A) -> T,
+    reload: impl Fn(A) -> A,
+    signals: &mut Signals,
+) {
+    let (mut due, mut tidying) = (interval(TIDY_EVERY), None::<JoinHandle<()>>);
+    let Signals { hup, term, int } = signals;
+    loop {
+        tokio::select! {
+            // One at a time: a ledger that hangs keeps nothing else waiting.
+            _ = due.tick() => if tidying.as_ref().is_none_or(JoinHandle::is_finished) {
+                tidying = Some(tokio::spawn(tidy(&app)));
+            },
+            _ = hup.recv() => app = reload(app),
+            _ = term.recv() => return,
+            _ = int.recv() => return,
+        }
+    }
+}
+
+/// They are heard from the first listener on, whatever the ledger does.
+struct Signals {
+    hup: Signal,
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            hup: signal(SignalKind::hangup())?,
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Resolves at a SIGTERM or SIGINT.
+    async fn end(&mut self) {
+        tokio::select! { _ = self.term.recv() => {}, _ = self.int.recv() => {} }
+    }
+
+    /// Does this, or returns `None` at a SIGTERM or SIGINT.
+    async fn unless_ended<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! { biased; () = self.end() => None, done = work => Some(done) }
+    }
+}
+
+/// A second signal means now; what is in flight then is an unknown outcome. On a thread of its own: a disk that
+/// hangs may hold up everything else, and then the process ends without it when `drain` is over.
+fn watch_the_end(drain: Duration) {
+    let watch = move || {
+        let watching = async {
+            let mut signals = Signals::new()?;
+            Ok::<_, io::Error>(timeout(drain + CLOSES_WITHIN, signals.end()).await.is_ok())
+        };
+        let runtime = Builder::new_current_thread().enable_all().build();
+        match runtime.and_then(|runtime| runtime.block_on(watching)) {
+            Ok(true) => std::process::exit(1),
+            Ok(false) => {
+                error!("ledger not closed in time");
+                std::process::exit(0)
+            }
+            Err(error) => warn!(%error, "second signal not heard"),
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("end".to_owned()).spawn(watch) {
+        warn!(%error, "second signal not heard");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tidy_that_never_ends_is_not_begun_twice_and_keeps_no_signal_waiting() {
+        let mut signals = Signals::new().unwrap();
+        let (begun, reloaded) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+        let tidy = |_: &()| {
+            let begun = Arc::clone(&begun);
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                pending().await
+            }
+        };
+        let reload = |()| {
+            reloaded.fetch_add(1, Ordering::Relaxed);
+            raise(Signal::SIGTERM).unwrap();
+        };
+        let told = async {
+            tokio::time::sleep(TIDY_EVERY * 5).await;
+            raise(Signal::SIGHUP).unwrap();
+            pending::<()>().await
+        };
+        let ended = wait_for_the_end((), tidy, reload, &mut signals);
+        tokio::select! {
+            () = ended => {}
+            () = told => {}
+            () = tokio::time::sleep(TIDY_EVERY * 1_000) => panic!("it is deaf"),
+        }
+        let counts = (begun.load(Ordering::Relaxed), reloaded.load(Ordering::Relaxed));
+        assert_eq!(counts, (1, 1));
+    }
 }

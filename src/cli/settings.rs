@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 use std::ffi::OsString;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
-use std::{fs, io};
 
 use zeroize::Zeroizing;
 
@@ -14,9 +15,7 @@ use crate::config::{Config, Environment, Fault, Place, Source, Store, Target};
 const DEFAULT_FILE: &str = "proxy.toml";
 /// The file beside it that adds to the environment.
 const ENV_FILE: &str = ".env";
-/// Variables that are read besides `TOLLGATE_…`.
-const VARIABLES: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
-/// Of these, where the key stands.
+/// Variables that are read besides `TOLLGATE_…`: where the key stands.
 const KEYS: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
 /// No settings or key file is larger than this.
 const LARGEST_FILE: u64 = 1 << 20;
@@ -24,7 +23,6 @@ const LARGEST_FILE: u64 = 1 << 20;
 /// Settings that are right, and where they came from.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The settings.
     pub config: Config,
     /// The settings file, if there is one.
     pub file: Option<PathBuf>,
@@ -33,88 +31,56 @@ pub struct Loaded {
 }
 
 /// Reads the settings: `explicit` is the file of `--config`, which must be there. The environment of
-/// this process wins over `.env`, and both over the file.
-///
-/// # Errors
-/// Every fault at once; none of them repeats a value.
-pub fn load(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
-    load_for(true, explicit, Path::new(""), std::env::vars_os())
-}
-
-/// [`load`], for what never asks the gateway: it needs no key, and a faulty one does not stop it.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_without_key(explicit: Option<&Path>) -> Result<Loaded, Vec<Fault>> {
-    load_for(false, explicit, Path::new(""), std::env::vars_os())
+/// this process wins over `.env`, and both over the file. What never `asks_gateway` needs no key, and a
+/// faulty one does not stop it. Every fault is returned at once; none of them repeats a value.
+pub fn load(explicit: Option<&Path>, asks_gateway: bool) -> Result<Loaded, Vec<Fault>> {
+    load_from(explicit, asks_gateway, Path::new(""), std::env::vars_os())
 }
 
 /// [`load`], with the folder of the default file and the environment given.
-///
-/// # Errors
-/// As [`load`].
 pub fn load_from(
     explicit: Option<&Path>,
-    folder: &Path,
-    variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Loaded, Vec<Fault>> {
-    load_for(true, explicit, folder, variables)
-}
-
-fn load_for(
     asks_gateway: bool,
-    explicit: Option<&Path>,
     folder: &Path,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Loaded, Vec<Fault>> {
-    let mut faults = Vec::new();
     let path = explicit.map_or_else(|| folder.join(DEFAULT_FILE), Path::to_path_buf);
     let name = path.display().to_string();
     let text = match text_of(&path) {
         Ok(text) => Some(text),
-        Err(Unread::Absent) if explicit.is_none() => None,
+        Err(Unread { kind: ErrorKind::NotFound, .. }) if explicit.is_none() => None,
         // What an unread file does not say means nothing: no further faults are drawn from it.
-        Err(unread) => return Err(vec![unread.into_fault(&name)]),
+        Err(unread) => return Err(vec![unread.fault(&name)]),
     };
     let folder = path.parent().unwrap_or(Path::new(""));
+    let mut faults = Vec::new();
     let mut environment = environment(variables, &mut faults);
     let has_key = KEYS.iter().any(|name| environment.contains_key(*name));
     add_env_file(&folder.join(ENV_FILE), &mut environment, &mut faults);
-
     let source = Source {
         file: text.as_ref().map(|text| (name.as_str(), text.as_str())),
         folder,
         environment: &environment,
         asks_gateway,
-        key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
+        key_file: &key_file,
     };
-    let config = match Config::read(&source) {
+    let file = text.as_ref().map(|_| path.clone());
+    let config = match judged(&source, file.as_deref()) {
         Ok(config) if faults.is_empty() => config,
-        Ok(_) => return Err(faults),
-        Err(more) => {
-            faults.extend(more);
+        judged => {
+            faults.extend(judged.err().into_iter().flatten());
             return Err(faults);
         }
     };
-    let settings = text.as_ref().map(|_| path.as_path());
-    let places = Places { file: settings.map(|_| name.as_str()), environment: &environment };
-    let mut faults = missing_files(&config, &places);
-    faults.extend(exposed(&config, settings, folder, &environment, &places.of("page.dir")));
-    if !faults.is_empty() {
-        return Err(faults);
-    }
     let mut warnings = config.warnings();
     warnings.extend(open_file_warnings(folder, &environment));
     if has_key && explicit.is_none() {
         warnings.extend(found_host_warning(&config, &name, &environment));
     }
-    Ok(Loaded { config, file: text.map(|_| path), warnings })
+    Ok(Loaded { config, file, warnings })
 }
 
-/// The same from text alone, without a file or a `.env`; `folder` is where relative paths count from.
-///
-/// # Errors
-/// As [`load`].
+/// Reads settings from text alone, without a file or a `.env`; `folder` is where relative paths count from.
 pub fn read_text(toml: &str, folder: &Path, variables: &Environment) -> Result<Config, Vec<Fault>> {
     let ours = variables.iter().filter(|(name, _)| is_ours(name));
     let environment = ours.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -123,87 +89,88 @@ pub fn read_text(toml: &str, folder: &Path, variables: &Environment) -> Result<C
         folder,
         environment: &environment,
         asks_gateway: true,
-        key_file: &|path| text_of(path).map_err(|unread| unread.reason()),
+        key_file: &key_file,
     };
-    let config = Config::read(&source)?;
-    let places = Places { file: Some(DEFAULT_FILE), environment: &environment };
-    let mut faults = missing_files(&config, &places);
-    faults.extend(exposed(&config, None, folder, &environment, &places.of("page.dir")));
+    judged(&source, None)
+}
+
+fn key_file(path: &Path) -> Result<Zeroizing<String>, String> {
+    text_of(path).map_err(|unread| unread.reason())
+}
+
+/// Reads the settings, and judges with a look at the disk what they name there.
+fn judged(source: &Source<'_>, settings: Option<&Path>) -> Result<Config, Vec<Fault>> {
+    let config = Config::read(source)?;
+    let fault = |(setting, expected): (&str, String)| {
+        let variable = format!("TOLLGATE_{}", setting.replace('.', "__").to_uppercase());
+        // The environment wins over the file, as it does for the value.
+        let place = match source.file {
+            _ if source.environment.contains_key(&variable) => Place::Variable(variable),
+            Some((name, _)) => Place::File(name.to_owned()),
+            None => Place::Nowhere,
+        };
+        Fault::new(place, format!("{setting}: expected {expected}"))
+    };
+    let found = missing_files(&config).into_iter().chain(exposed(&config, settings, source));
+    let faults: Vec<_> = found.map(fault).collect();
     if faults.is_empty() { Ok(config) } else { Err(faults) }
 }
 
-/// Where a setting was written that is judged with a look at the disk.
-struct Places<'a> {
-    /// The settings file, where there is one.
-    file: Option<&'a str>,
-    environment: &'a Environment,
-}
-
-impl Places<'_> {
-    /// The environment wins over the file, as it does for the value.
-    fn of(&self, setting: &str) -> Place {
-        let variable = format!("TOLLGATE_{}", setting.replace('.', "__").to_uppercase());
-        match self.file {
-            _ if self.environment.contains_key(&variable) => Place::Variable(variable),
-            Some(name) => Place::File(name.to_owned()),
-            None => Place::Nowhere,
+/// What the settings name and is not there, by setting: a site that was never built, a file of it, a folder
+/// for the ledger.
+fn missing_files(config: &Config) -> Vec<(&'static str, String)> {
+    let mut missing = Vec::new();
+    let mut need = |setting, what: &str, path: &Path, is_there: bool| {
+        if !is_there {
+            missing.push((setting, format!("{what} that is there: {}", path.display())));
         }
+    };
+    let is_folder = |path: &Path| path.as_os_str().is_empty() || path.is_dir();
+    if let Some(dir) = &config.page.dir {
+        need("page.dir", "a folder", dir, is_folder(dir));
     }
-}
-
-/// What the settings name and is not there: a site that was never built, a file of it, a folder for the
-/// ledger.
-fn missing_files(config: &Config, places: &Places<'_>) -> Vec<Fault> {
-    let site = config.page.dir.as_deref().map(|dir| ("page.dir", dir));
-    let store = match &config.store {
-        Store::Sqlite(path) => path.parent().map(|folder| ("store.url", folder)),
-        Store::Memory => None,
-    };
-    let named = site.into_iter().chain(store);
-    let missing = named.filter(|(_, folder)| !folder.as_os_str().is_empty() && !folder.is_dir());
-    let text = |name: &str, what: &str, path: &Path| {
-        let expected = format!("{name}: expected {what} that is there: {}", path.display());
-        Fault::new(places.of(name), expected)
-    };
-    let mut faults: Vec<_> = missing.map(|(name, path)| text(name, "a folder", path)).collect();
+    if let Store::Sqlite(path) = &config.store
+        && let Some(folder) = path.parent()
+    {
+        need("store.url", "a folder", folder, is_folder(folder));
+    }
     if let (Some(dir), Some(fallback)) = (&config.page.dir, &config.page.fallback) {
         let file = dir.join(fallback);
-        if dir.is_dir() && !file.is_file() {
-            faults.push(text("page.fallback", "a file in page.dir", &file));
-        }
+        need("page.fallback", "a file in page.dir", &file, !dir.is_dir() || file.is_file());
     }
-    faults
+    missing
 }
 
 /// The files of tollgate's own that `page.dir` would serve: the settings, the ledger with the replies and
-/// the secret beside it, files of keys. `folder` is where relative paths count from.
+/// the secret beside it, files of keys.
 fn exposed(
     config: &Config,
     settings: Option<&Path>,
-    folder: &Path,
-    environment: &Environment,
-    place: &Place,
-) -> Vec<Fault> {
+    source: &Source<'_>,
+) -> Vec<(&'static str, String)> {
     let Some(site) = config.page.dir.as_deref().and_then(|dir| dir.canonicalize().ok()) else {
         return Vec::new();
     };
     let ledger = match &config.store {
-        Store::Sqlite(path) => Some(("the ledger (store.url)", path.clone())),
+        Store::Sqlite(path) => Some(path.clone()),
         Store::Memory => None,
     };
-    // It may lie elsewhere than a ledger that is a link, and it has no hidden name.
-    let secret =
-        secret::file(config).map(|path| ("the secret beside the ledger (tollgate.secret)", path));
-    let settings = settings.map(|path| ("the settings file", path.to_owned()));
-    let named = |name: &'static str| {
-        let path = environment.get(name)?.trim();
-        (!path.is_empty()).then(|| (name, folder.join(path)))
+    let named = |name: &str| {
+        let path = source.environment.get(name)?.trim();
+        (!path.is_empty()).then(|| source.folder.join(path))
     };
-    let keys = [named("GATEWAY_API_KEY_FILE"), named("TOLLGATE_SECRET_FILE")];
-    let files = ledger.into_iter().chain(secret).chain(settings).chain(keys.into_iter().flatten());
-    let served = files.filter(|(_, file)| is_served(file, &site));
-    let text = |what| format!("page.dir: expected a folder that does not hold {what}");
-    served.map(|(what, _)| Fault::new(place.clone(), text(what))).collect()
+    let files = [
+        ("the ledger (store.url)", ledger),
+        // It may lie elsewhere than a ledger that is a link, and it has no hidden name.
+        ("the secret beside the ledger (tollgate.secret)", secret::file(config)),
+        ("the settings file", settings.map(Path::to_owned)),
+        ("GATEWAY_API_KEY_FILE", named("GATEWAY_API_KEY_FILE")),
+        ("TOLLGATE_SECRET_FILE", named("TOLLGATE_SECRET_FILE")),
+    ];
+    let served = files
+        .into_iter()
+        .filter(|(_, file)| file.as_ref().is_some_and(|file| is_served(file, &site)));
+    served.map(|(what, _)| ("page.dir", format!("a folder that does not hold {what}"))).collect()
 }
 
 /// Whether the site would give this file away: it lies in the folder, and not by a hidden name.
@@ -216,11 +183,7 @@ fn is_served(file: &Path, site: &Path) -> bool {
 
 /// Where a file really is, or will be once it is made.
 fn real(file: &Path) -> Option<PathBuf> {
-    let folder = match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        Some(_) | None => Path::new("."),
-    };
-    let made_later = || Some(folder.canonicalize().ok()?.join(file.file_name()?));
+    let made_later = || Some(secret::folder_of(file).canonicalize().ok()?.join(file.file_name()?));
     file.canonicalize().ok().or_else(made_later)
 }
 
@@ -246,7 +209,7 @@ fn environment(
 }
 
 fn is_ours(name: &str) -> bool {
-    name.starts_with("TOLLGATE_") || VARIABLES.contains(&name)
+    name.starts_with("TOLLGATE_") || KEYS.contains(&name)
 }
 
 /// Adds what `.env` says to an environment that it never overrides; of two lines for one variable
@@ -255,8 +218,8 @@ fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<Fau
     let name = path.display().to_string();
     let text = match text_of(path) {
         Ok(text) => text,
-        Err(Unread::Absent | Unread::Folder) => return,
-        Err(unread) => return faults.push(unread.into_fault(&name)),
+        Err(Unread { kind: ErrorKind::NotFound | ErrorKind::IsADirectory, .. }) => return,
+        Err(unread) => return faults.push(unread.fault(&name)),
     };
     let text = text.trim_start_matches('\u{feff}');
     let given = Cell::new(0);
@@ -307,52 +270,52 @@ impl io::Read for OneLine<'_> {
 }
 
 /// Why a file gave no text.
-enum Unread {
-    Absent,
-    Folder,
-    Large,
-    NotText(usize),
-    Failed(io::ErrorKind),
+struct Unread {
+    kind: ErrorKind,
+    /// The first one that is not UTF-8.
+    line: Option<usize>,
+}
+
+impl From<ErrorKind> for Unread {
+    fn from(kind: ErrorKind) -> Self {
+        Self { kind, line: None }
+    }
 }
 
 fn text_of(path: &Path) -> Result<Zeroizing<String>, Unread> {
-    let failed = |error: io::Error| {
-        let absent = error.kind() == io::ErrorKind::NotFound;
-        if absent { Unread::Absent } else { Unread::Failed(error.kind()) }
-    };
-    let about = fs::metadata(path).map_err(failed)?;
+    let about = fs::metadata(path).map_err(|error| error.kind())?;
     if about.is_dir() {
-        return Err(Unread::Folder);
+        return Err(ErrorKind::IsADirectory.into());
     }
     if about.len() > LARGEST_FILE {
-        return Err(Unread::Large);
+        return Err(ErrorKind::FileTooLarge.into());
     }
-    let bytes = fs::read(path).map_err(failed)?;
+    let bytes = fs::read(path).map_err(|error| error.kind())?;
     String::from_utf8(bytes).map(Zeroizing::new).map_err(|error| {
-        let (bytes, upto) =
-            (Zeroizing::new(error.as_bytes().to_vec()), error.utf8_error().valid_up_to());
-        Unread::NotText(bytes[..upto].iter().filter(|byte| **byte == b'\n').count() + 1)
+        let upto = error.utf8_error().valid_up_to();
+        let bytes = Zeroizing::new(error.into_bytes());
+        let line = bytes[..upto].iter().filter(|byte| **byte == b'\n').count() + 1;
+        Unread { kind: ErrorKind::InvalidData, line: Some(line) }
     })
 }
 
 impl Unread {
-    fn into_fault(self, name: &str) -> Fault {
-        let place = match self {
-            Self::NotText(line) => Place::Line { file: name.to_owned(), line },
-            Self::Absent | Self::Folder | Self::Large | Self::Failed(_) => {
-                Place::File(name.to_owned())
-            }
+    fn fault(self, name: &str) -> Fault {
+        let file = name.to_owned();
+        let place = match self.line {
+            Some(line) => Place::Line { file, line },
+            None => Place::File(file),
         };
         Fault::new(place, format!("expected a readable file: {}", self.reason()))
     }
 
     fn reason(&self) -> String {
-        match self {
-            Self::Absent => "there is none".to_owned(),
-            Self::Folder => "this is a folder".to_owned(),
-            Self::Large => "it is larger than 1 MiB".to_owned(),
-            Self::NotText(line) => format!("line {line} is not UTF-8"),
-            Self::Failed(kind) => kind.to_string(),
+        match (self.line, self.kind) {
+            (Some(line), _) => format!("line {line} is not UTF-8"),
+            (None, ErrorKind::NotFound) => "there is none".to_owned(),
+            (None, ErrorKind::IsADirectory) => "this is a folder".to_owned(),
+            (None, ErrorKind::FileTooLarge) => "it is larger than 1 MiB".to_owned(),
+            (None, kind) => kind.to_string(),
         }
     }
 }

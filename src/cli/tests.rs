@@ -17,7 +17,7 @@ fn read(arguments: &[&str]) -> (Result<Cli, Exit>, String, String) {
 }
 
 fn load(folder: &Path, environment: &[(&str, &str)]) -> Result<Loaded, Vec<Fault>> {
-    load_from(None, folder, variables(environment))
+    load_from(None, true, folder, variables(environment))
 }
 
 fn variables(environment: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
@@ -156,7 +156,8 @@ fn a_file_that_was_asked_for_must_be_there_and_be_text() {
     let folder = folder(&[]);
     let path = folder.path().join("other.toml");
     let fault = |path: &Path| {
-        let faults = load_from(Some(path), Path::new(""), variables(&[])).expect_err("at fault");
+        let faults =
+            load_from(Some(path), true, Path::new(""), variables(&[])).expect_err("at fault");
         assert_eq!(faults.len(), 1, "{faults:?}");
         faults[0].to_string()
     };
@@ -166,7 +167,7 @@ fn a_file_that_was_asked_for_must_be_there_and_be_text() {
     assert_eq!(fault(&path), format!("{shown}:2: expected a readable file: line 2 is not UTF-8"));
     assert!(fault(folder.path()).ends_with("this is a folder"));
     fs::write(&path, "[log]\nlevel = 'debug'").expect("written");
-    let loaded = load_from(Some(&path), Path::new(""), variables(&[])).expect("right");
+    let loaded = load_from(Some(&path), true, Path::new(""), variables(&[])).expect("right");
     assert_eq!(loaded.config.log.level, tracing::Level::DEBUG);
 }
 
@@ -212,7 +213,7 @@ fn key_that_goes_where_a_found_file_says_is_warned_of() {
     assert!(!warnings.iter().any(|warning| warning.contains("the key of the environment")));
     // Whoever names the file, the address or the key beside it has said what is meant.
     let file = found.path().join("proxy.toml");
-    assert!(!warned(load_from(Some(&file), Path::new(""), variables(&[key]))));
+    assert!(!warned(load_from(Some(&file), true, Path::new(""), variables(&[key]))));
     let base_url = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example");
     assert!(!warned(load(found.path(), &[key, base_url])));
     let beside = folder(&[("proxy.toml", HOST), (".env", &env_file)]);
@@ -328,7 +329,7 @@ fn a_variable_that_is_not_text_is_a_fault() {
         (OsString::from("TOLLGATE_PAGE__TITLE"), OsString::from_vec(vec![0xff])),
         (OsString::from("OTHERS"), OsString::from_vec(vec![0xff])),
     ];
-    let faults = load_from(None, folder.path(), variables).expect_err("at fault");
+    let faults = load_from(None, true, folder.path(), variables).expect_err("at fault");
     assert_eq!(format!("{faults:?}"), "[TOLLGATE_PAGE__TITLE: expected text in UTF-8]");
 }
 

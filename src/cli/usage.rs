@@ -1,18 +1,17 @@
 //! `tollgate usage`: what was spent, from the ledger, also while a server is writing it.
 
-use std::io::{self, Write};
-use std::sync::Arc;
+use std::io::Write;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::{Exit, ledger};
+use super::{Exit, Failure, ledger, print_json};
 use crate::clock::{self, Date};
 use crate::config::Config;
 use crate::reports::text::{csv, table};
-use crate::reports::usage::{Sum, Usage, day};
-use crate::store::{Spending, Store};
+use crate::reports::usage::{Sum, day};
+use crate::store::Spending;
 
 /// `--by`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -46,25 +45,26 @@ pub enum Since {
 }
 
 /// Reads `90m`, `24h`, `7d`, or a date such as `2026-11-01`.
-pub(super) fn since(text: &str) -> Result<Since, String> {
-    let expected = || "expected a time such as 24h or 7d, or a date such as 2026-11-01".to_owned();
-    if let [year, month, day] = text.split('-').collect::<Vec<_>>()[..] {
-        let is_date = (year.len(), month.len(), day.len()) == (4, 2, 2);
-        let (year, month, day) = (number(year), number(month), number(day));
-        let (Some(year), Some(month), Some(day)) = (year, month, day) else {
-            return Err(expected());
-        };
-        let date = Date { year, month, day };
-        // A day that the calendar does not have comes back as another one.
-        let exists = year >= 1970 && (1..=12).contains(&month) && Date::on(date.days()) == date;
-        return if is_date && exists { Ok(Since::Day(date)) } else { Err(expected()) };
-    }
+pub(super) fn since(text: &str) -> Result<Since, &'static str> {
+    let parsed = if text.contains('-') { date(text) } else { duration(text) };
+    parsed.ok_or("expected a time such as 24h or 7d, or a date such as 2026-11-01")
+}
+
+fn date(text: &str) -> Option<Since> {
+    let [year, month, day] = text.split('-').collect::<Vec<_>>()[..] else { return None };
+    let is_date = (year.len(), month.len(), day.len()) == (4, 2, 2);
+    let date = Date { year: number(year)?, month: number(month)?, day: number(day)? };
+    // A day that the calendar does not have comes back as another one.
+    let exists =
+        date.year >= 1970 && (1..=12).contains(&date.month) && Date::on(date.days()) == date;
+    (is_date && exists).then_some(Since::Day(date))
+}
+
+fn duration(text: &str) -> Option<Since> {
     const UNITS: &[(char, u64)] = &[('s', 1), ('m', 60), ('h', 3_600), ('d', 86_400)];
     let unit = UNITS.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(*unit)?, seconds)));
-    let (count, seconds) = unit.ok_or_else(expected)?;
-    let seconds =
-        number(count).and_then(|count| count.checked_mul(*seconds)).ok_or_else(expected)?;
-    Ok(Since::Last(Duration::from_secs(seconds)))
+    let (count, seconds) = unit?;
+    Some(Since::Last(Duration::from_secs(number(count)?.checked_mul(*seconds)?)))
 }
 
 fn number(digits: &str) -> Option<u64> {
@@ -72,75 +72,40 @@ fn number(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|_| plain)
 }
 
-impl Since {
-    fn moment(self, now: Duration) -> Duration {
-        match self {
-            Self::Last(time) => now.saturating_sub(time),
-            Self::Day(date) => date.begins(),
-        }
-    }
-}
-
-impl By {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Member => "member",
-            Self::Model => "model",
-            Self::Day => "day",
-        }
-    }
-
-    fn key(self, row: &Spending) -> String {
-        match self {
-            Self::Member => row.caller.clone(),
-            Self::Model => row.model.clone(),
-            Self::Day => day(row.day),
-        }
-    }
-}
-
-/// Prints the report to `out`; a ledger that cannot be read is a sentence on `err`.
-///
-/// # Errors
-/// That of writing.
+/// Prints the report to `out`.
 pub async fn usage(
     config: &Config,
     (since, by, format): (Since, By, Format),
     out: &mut impl Write,
-    err: &mut impl Write,
-) -> io::Result<Exit> {
-    let rows = match rows(config, since).await {
-        Ok(rows) => rows,
-        Err(why) => {
-            writeln!(err, "tollgate usage: {why}")?;
-            return Ok(Exit::Failed);
-        }
+) -> Result<Exit, Failure> {
+    let since = match since {
+        Since::Last(time) => clock::wall().saturating_sub(time),
+        Since::Day(date) => date.begins(),
     };
-    let usage = Usage::of(&rows, |row| by.key(row));
-    let line = |(key, sum): (&String, &Sum)| line(key, sum);
+    let rows = ledger::read(config)?.spending(None, since, usize::MAX).await?;
+    let (name, key): (_, fn(&Spending) -> String) = match by {
+        By::Member => ("member", |row| row.caller.clone()),
+        By::Model => ("model", |row| row.model.clone()),
+        By::Day => ("day", |row| day(row.day)),
+    };
+    let (groups, total) = (Sum::by(&rows, key), Sum::of(&rows));
+    let lines = groups.iter().map(|(key, sum)| line(key, sum));
     match format {
         Format::Table => {
-            let lines = usage.groups.iter().map(line);
-            let lines = lines.chain([line((&"total".to_owned(), &usage.total))]);
-            write!(out, "{}", table(head(by.name()), lines, 1))?;
+            let lines = lines.chain([line("total", &total)]);
+            write!(out, "{}", table(&head(name), lines, 1))?;
         }
-        Format::Csv => write!(out, "{}", csv(head("key"), usage.groups.iter().map(line)))?,
-        Format::Json => json(&usage, out)?,
+        Format::Csv => write!(out, "{}", csv(&head("key"), lines))?,
+        Format::Json => {
+            let rows = groups.iter().map(|(key, sum)| Group { key, sum }).collect();
+            print_json(&Document { rows, total }, out)?;
+        }
     }
     Ok(Exit::Done)
 }
 
-async fn rows(config: &Config, since: Since) -> Result<Vec<Spending>, String> {
-    let path = ledger::file(config)?;
-    let ledger =
-        Store::open_read_only(path, Arc::new(clock::wall)).map_err(|error| error.to_string())?;
-    let rows = ledger.spending(None, since.moment(clock::wall()), usize::MAX).await;
-    rows.map_err(|error| error.to_string())
-}
-
-fn head(key: &str) -> [&str; 5] {
-    let [count, settled, unknown, held] = Sum::COLUMNS;
-    [key, count, settled, unknown, held]
+fn head(key: &str) -> String {
+    format!("{key},{}", Sum::COLUMNS)
 }
 
 fn line(key: &str, sum: &Sum) -> [String; 5] {
@@ -148,40 +113,17 @@ fn line(key: &str, sum: &Sum) -> [String; 5] {
     [key.to_owned(), count, settled, unknown, held]
 }
 
-fn json(usage: &Usage, out: &mut impl Write) -> io::Result<()> {
-    let rows = usage.groups.iter().map(|(key, sum)| Group { key, figures: Figures::of(sum) });
-    let report = Report { rows: rows.collect(), total: Figures::of(&usage.total) };
-    serde_json::to_writer(&mut *out, &report)?;
-    writeln!(out)
-}
-
 #[derive(Serialize)]
-struct Report<'a> {
+struct Document<'a> {
     rows: Vec<Group<'a>>,
-    total: Figures,
+    total: Sum,
 }
 
 #[derive(Serialize)]
 struct Group<'a> {
     key: &'a str,
     #[serde(flatten)]
-    figures: Figures,
-}
-
-/// Money as decimal strings of six places.
-#[derive(Serialize)]
-struct Figures {
-    count: u64,
-    settled: String,
-    unknown: String,
-    held: String,
-}
-
-impl Figures {
-    fn of(sum: &Sum) -> Self {
-        let [_, settled, unknown, held] = sum.columns();
-        Self { count: sum.count, settled, unknown, held }
-    }
+    sum: &'a Sum,
 }
 
 #[cfg(test)]
@@ -236,7 +178,7 @@ mod tests {
         let lines = ["a,b", "plain", "say \"hi\""].map(|key| line(key, &sum));
         let figures = "1,0.003000,0.000000,0.000000";
         assert_eq!(
-            csv(head("key"), lines.into_iter()),
+            csv(&head("key"), lines.into_iter()),
             format!(
                 "key,count,settled,unknown,held\n\"a,b\",{figures}\nplain,{figures}\n\"say \"\"hi\"\"\",{figures}\n"
             )

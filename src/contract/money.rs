@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 const MICROS: u64 = 1_000_000;
 
 /// An amount of US dollars, exact, in micro-dollars. It is written `0.006000` and never negative.
@@ -99,6 +101,12 @@ impl std::str::FromStr for Usd {
 impl fmt::Display for Usd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:06}", self.0 / MICROS, self.0 % MICROS)
+    }
+}
+
+impl Serialize for Usd {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -4,7 +4,7 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use super::{Reports, unavailable};
+use super::{Amounts, Reports, unavailable};
 use crate::answer::{self, Answer};
 use crate::billing::summary::{Known, cents, shown};
 use crate::clock::iso8601;
@@ -33,10 +33,8 @@ struct Document {
 #[derive(Serialize)]
 struct Account {
     as_of: String,
-    balance: String,
-    balance_micros: u64,
-    spent: String,
-    spent_micros: u64,
+    #[serde(flatten)]
+    money: Amounts<2>,
     chats: u64,
     limit: Limit,
     keys: Vec<Key>,
@@ -64,10 +62,8 @@ struct Key {
 #[derive(Serialize)]
 struct Point {
     at: String,
-    balance: String,
-    balance_micros: u64,
-    spent: String,
-    spent_micros: u64,
+    #[serde(flatten)]
+    money: Amounts<2>,
     chats: u64,
 }
 
@@ -76,8 +72,8 @@ struct Unknown {
     count: usize,
     /// Whether there are more than are listed and counted.
     more: bool,
-    tolls: String,
-    tolls_micros: u64,
+    #[serde(flatten)]
+    tolls: Amounts<1>,
     purchases: Vec<Purchase>,
 }
 
@@ -88,16 +84,13 @@ struct Purchase {
     caller: String,
     service: &'static str,
     model: String,
-    toll: String,
-    toll_micros: u64,
+    #[serde(flatten)]
+    toll: Amounts<1>,
 }
 
 impl Reports {
     /// The account's numbers and keys' names as the gateway tells them, and what is unknown. The gateway
     /// is asked at most once a minute, and nobody waits for it for longer than a second.
-    ///
-    /// # Errors
-    /// 503 `ledger_unavailable`.
     pub async fn account(&self) -> Result<Answer, Problem> {
         self.summary.refresh().await;
         let mut rows = self.store.unknown(MAX_UNKNOWN + 1).await.map_err(unavailable)?;
@@ -114,20 +107,18 @@ impl Reports {
     }
 }
 
+fn money(balance_cents: u64, spent_cents: u64) -> Amounts<2> {
+    Amounts([("balance", cents(balance_cents)), ("spent", cents(spent_cents))])
+}
+
 fn account(Known { listing, as_of, .. }: &Known) -> Account {
     let Listing { keys, billing } = listing.as_ref();
-    let (balance, spent) = (cents(billing.balance_cents), cents(billing.usage.total_spent_cents));
+    let limit = billing.rate_limit;
     Account {
         as_of: iso8601(*as_of),
-        balance: balance.to_string(),
-        balance_micros: balance.as_micros(),
-        spent: spent.to_string(),
-        spent_micros: spent.as_micros(),
+        money: money(billing.balance_cents, billing.usage.total_spent_cents),
         chats: billing.usage.chat.count,
-        limit: Limit {
-            requests: billing.rate_limit.requests,
-            seconds: billing.rate_limit.window_seconds,
-        },
+        limit: Limit { requests: limit.requests, seconds: limit.window_seconds },
         keys: keys.iter().map(key).collect(),
     }
 }
@@ -145,34 +136,27 @@ fn key(row: &KeyRow) -> Key {
 }
 
 fn point(check: &Snapshot) -> Point {
-    let (balance, spent) = (cents(check.balance_cents), cents(check.spent_cents));
     Point {
         at: iso8601(check.at),
-        balance: balance.to_string(),
-        balance_micros: balance.as_micros(),
-        spent: spent.to_string(),
-        spent_micros: spent.as_micros(),
+        money: money(check.balance_cents, check.spent_cents),
         chats: check.chats,
     }
 }
 
 fn unknown(rows: Vec<Row>, more: bool) -> Unknown {
     let sum = rows.iter().try_fold(Usd::ZERO, |sum, row| sum.checked_add(row.toll));
-    let tolls = sum.unwrap_or(Usd::micros(u64::MAX));
     let purchase = |row: Row| Purchase {
         id: row.id.to_string(),
         at: iso8601(row.at),
         caller: row.caller,
         service: row.service.name(),
         model: row.model,
-        toll: row.toll.to_string(),
-        toll_micros: row.toll.as_micros(),
+        toll: Amounts([("toll", row.toll)]),
     };
     Unknown {
         count: rows.len(),
         more,
-        tolls: tolls.to_string(),
-        tolls_micros: tolls.as_micros(),
+        tolls: Amounts([("tolls", sum.unwrap_or(Usd::micros(u64::MAX)))]),
         purchases: rows.into_iter().map(purchase).collect(),
     }
 }

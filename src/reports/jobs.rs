@@ -4,10 +4,10 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use super::{Reports, unavailable};
+use super::{Amounts, Reports, unavailable};
 use crate::answer::{self, Answer};
 use crate::clock::{self, iso8601};
-use crate::jobs::{Job, Jobs, Status};
+use crate::jobs::{Jobs, Status};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::store::Caller;
 use crate::validate::{Checked, JobIds};
@@ -16,63 +16,27 @@ use crate::validate::{Checked, JobIds};
 const MAX_OF_ALL: usize = 200;
 
 #[derive(Serialize)]
-struct List<'a> {
-    jobs: Vec<Row<'a>>,
+struct List<T> {
+    jobs: Vec<T>,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct Own<'a> {
     model: &'a str,
-    toll: String,
-    toll_micros: u64,
+    #[serde(flatten)]
+    toll: Amounts<1>,
     ordered_at: String,
     #[serde(flatten)]
     status: Status<'a>,
 }
 
-/// Lists the named jobs that there are, or the caller's own where none is named.
-///
-/// # Errors
-/// `invalid_request`, when jobs have to be named; or the store cannot be asked.
-pub async fn list(jobs: &Jobs, caller: &Caller, named: Checked<JobIds>) -> Result<Answer, Problem> {
-    let named = named.into_inner().request_ids;
-    let listed =
-        if named.is_empty() { jobs.own(caller).await? } else { some(jobs, caller, &named).await? };
-    let rows = listed.iter().map(|job| Row {
-        model: &job.model,
-        toll: job.toll.to_string(),
-        toll_micros: job.toll.as_micros(),
-        ordered_at: iso8601(job.at),
-        status: Status::new(&job.request_id, job.latest.as_ref()),
-    });
-    Ok(answer::json(StatusCode::OK, &List { jobs: rows.collect() }))
-}
-
-/// Those of the named jobs that there are, in the order in which they are named.
-async fn some(jobs: &Jobs, caller: &Caller, named: &[Box<str>]) -> Result<Vec<Job>, Problem> {
-    let mut found = Vec::with_capacity(named.len());
-    for request_id in named {
-        match jobs.look(request_id, caller).await {
-            Ok(job) => found.push(job),
-            Err(problem) if problem.kind() == &JOB_NOT_FOUND => {}
-            Err(problem) => return Err(problem),
-        }
-    }
-    Ok(found)
-}
-
 #[derive(Serialize)]
 struct OfAll<'a> {
-    jobs: Vec<OfAllRow<'a>>,
-}
-
-#[derive(Serialize)]
-struct OfAllRow<'a> {
     request_id: &'a str,
     owner: &'a str,
     model: &'a str,
-    toll: String,
-    toll_micros: u64,
+    #[serde(flatten)]
+    toll: Amounts<1>,
     /// `open`, `finished` or `failed`.
     state: &'static str,
     ordered_at: String,
@@ -81,27 +45,42 @@ struct OfAllRow<'a> {
     heard_at: Option<String>,
 }
 
-impl Reports {
-    /// Everybody's latest jobs.
-    ///
-    /// # Errors
-    /// 503 `ledger_unavailable`.
-    pub async fn jobs_of_all(&self) -> Result<Answer, Problem> {
-        let jobs = self.store.latest_jobs(MAX_OF_ALL).await.map_err(unavailable)?;
-        Ok(answer::json(StatusCode::OK, &OfAll { jobs: jobs.iter().map(row).collect() }))
+/// Lists the named jobs that there are, in that order, or the caller's own where none is named.
+pub async fn list(jobs: &Jobs, caller: &Caller, named: Checked<JobIds>) -> Result<Answer, Problem> {
+    let named = named.into_inner().request_ids;
+    let mut found = Vec::with_capacity(named.len());
+    for request_id in &named {
+        match jobs.look(request_id, caller).await {
+            Ok(job) => found.push(job),
+            Err(problem) if problem.kind() == &JOB_NOT_FOUND => {}
+            Err(problem) => return Err(problem),
+        }
     }
+    if named.is_empty() {
+        found = jobs.own(caller).await?;
+    }
+    let rows = found.iter().map(|job| Own {
+        model: &job.model,
+        toll: Amounts([("toll", job.toll)]),
+        ordered_at: iso8601(job.at),
+        status: Status::new(&job.request_id, job.latest.as_ref()),
+    });
+    Ok(answer::json(StatusCode::OK, &List { jobs: rows.collect() }))
 }
 
-fn row(job: &Job) -> OfAllRow<'_> {
-    OfAllRow {
-        request_id: &job.request_id,
-        owner: &job.owner,
-        model: &job.model,
-        toll: job.toll.to_string(),
-        toll_micros: job.toll.as_micros(),
-        state: job.latest.as_ref().map_or("open", |word| word.state.name()),
-        ordered_at: iso8601(job.at),
-        age_seconds: clock::wall().saturating_sub(job.at).as_secs(),
-        heard_at: job.latest.as_ref().map(|word| iso8601(word.at)),
+impl Reports {
+    pub async fn jobs_of_all(&self) -> Result<Answer, Problem> {
+        let jobs = self.store.latest_jobs(MAX_OF_ALL).await.map_err(unavailable)?;
+        let rows = jobs.iter().map(|job| OfAll {
+            request_id: &job.request_id,
+            owner: &job.owner,
+            model: &job.model,
+            toll: Amounts([("toll", job.toll)]),
+            state: job.latest.as_ref().map_or("open", |word| word.state.name()),
+            ordered_at: iso8601(job.at),
+            age_seconds: clock::wall().saturating_sub(job.at).as_secs(),
+            heard_at: job.latest.as_ref().map(|word| iso8601(word.at)),
+        });
+        Ok(answer::json(StatusCode::OK, &List { jobs: rows.collect() }))
     }
 }

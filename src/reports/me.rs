@@ -1,23 +1,21 @@
-//! Tells a caller what is left to it: of its limits, of budgets, and of the account where it may see that.
+//! `GET /bff/me`: what is left to a caller of its limits, of budgets, and of the account where it may see that.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::StatusCode;
 use serde::Serialize;
 
+use super::Amounts;
 use crate::access::Standing;
 use crate::answer::{self, Answer};
 use crate::billing::summary::Summary;
 use crate::clock;
-use crate::contract::money::Usd;
-use crate::downstream::rate::{Allowed, Limiter};
+use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::purchase::credit::{Credit, Left};
 use crate::store::{Caller, Limits, Own, Role, Scope, Store};
 use crate::upstream::window::Window;
 
-/// Answers `GET /bff/me`.
 pub struct Me {
     /// `sandbox` or `live`.
     pub mode: &'static str,
@@ -25,17 +23,11 @@ pub struct Me {
     pub access: &'static str,
     /// Whether every caller may see the account's balance; admins always may.
     pub shows_balance: bool,
-    /// `[budget]`.
     pub budgets: Limits,
-    /// `[limits]`.
     pub limiter: Arc<Limiter>,
-    /// What is left of the balance.
     pub credit: Credit,
-    /// The account's rate limit.
     pub window: Arc<Window>,
-    /// What the gateway says of the account.
     pub summary: Summary,
-    /// What was spent.
     pub store: Store,
 }
 
@@ -75,19 +67,15 @@ struct Allowance {
 struct Budget {
     scope: &'static str,
     period: &'static str,
-    limit: String,
-    limit_micros: u64,
-    spent: String,
-    spent_micros: u64,
-    left: String,
-    left_micros: u64,
+    #[serde(flatten)]
+    money: Amounts<3>,
     renews: String,
 }
 
 #[derive(Serialize)]
 struct Balance {
-    amount: String,
-    amount_micros: u64,
+    #[serde(flatten)]
+    amount: Amounts<1>,
     as_of: String,
     stale: bool,
 }
@@ -100,36 +88,33 @@ struct RateLimit {
 impl Me {
     /// What `caller` may know. The gateway is asked for the balance at most once a minute, and nobody
     /// waits for it for longer than a second.
-    ///
-    /// # Errors
-    /// 503 `ledger_unavailable` where a budget is set and what was spent cannot be read.
     pub async fn of(&self, caller: &Caller, standing: &Standing) -> Result<Answer, Problem> {
         let shows_balance = self.shows_balance || standing.role == Role::Admin;
         if shows_balance {
             self.summary.refresh().await;
         }
         let left = self.credit.left().filter(|_| shows_balance);
-        let wait = self.window.wait_expected();
+        let allowed = self.limiter.allowed(caller);
         let document = Document {
             caller: who(caller, standing.role),
             mode: self.mode,
             access: self.access,
-            limits: self.allowance(caller),
+            limits: Allowance {
+                requests: allowed.requests,
+                seconds: allowed.period.as_secs(),
+                burst: allowed.burst,
+                left: allowed.left,
+                reset_seconds: allowed.reset_seconds,
+            },
             budgets: self.budgets(caller, standing.own).await?,
             balance: left.map(|Left { amount, as_of }| Balance {
-                amount: amount.to_string(),
-                amount_micros: amount.as_micros(),
+                amount: Amounts([("amount", amount)]),
                 as_of: clock::iso8601(as_of),
                 stale: self.summary.is_stale(),
             }),
-            window: RateLimit { wait_seconds: clock::whole_seconds(wait) },
+            window: RateLimit { wait_seconds: clock::whole_seconds(self.window.wait_expected()) },
         };
         Ok(answer::json(StatusCode::OK, &document))
-    }
-
-    fn allowance(&self, caller: &Caller) -> Allowance {
-        let Allowed { requests, period, burst, left, reset_seconds } = self.limiter.allowed(caller);
-        Allowance { requests, seconds: period.as_secs(), burst, left, reset_seconds }
     }
 
     async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Budget>, Problem> {
@@ -150,35 +135,16 @@ impl Me {
                 ("month", of_month, spent.month, spent.month_renews),
             ];
             budgets.extend(rows.into_iter().filter_map(|(period, limit, spent, renews)| {
-                Some(budget(name, period, limit?, spent, renews))
+                let (limit, renews) = (limit?, clock::iso8601(renews));
+                let left = limit.saturating_sub(spent);
+                let money = Amounts([("limit", limit), ("spent", spent), ("left", left)]);
+                Some(Budget { scope: name, period, money, renews })
             }));
         }
         Ok(budgets)
     }
 }
 
-fn budget(
-    scope: &'static str,
-    period: &'static str,
-    limit: Usd,
-    spent: Usd,
-    renews: Duration,
-) -> Budget {
-    let left = limit.saturating_sub(spent);
-    Budget {
-        scope,
-        period,
-        limit: limit.to_string(),
-        limit_micros: limit.as_micros(),
-        spent: spent.to_string(),
-        spent_micros: spent.as_micros(),
-        left: left.to_string(),
-        left_micros: left.as_micros(),
-        renews: clock::iso8601(renews),
-    }
-}
-
-/// How the caller is known.
 fn who(caller: &Caller, role: Role) -> Who<'_> {
     match caller {
         Caller::Address(_) => Who { kind: "address", name: None, role: None },

@@ -8,27 +8,25 @@ pub mod text;
 pub mod turns;
 pub mod usage;
 
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
 use crate::billing::summary::Summary;
+use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Role, Store, Unavailable};
 use turns::Turns;
 
 /// Answers `GET /bff/usage` and `GET /bff/admin/…`.
 pub struct Reports {
-    /// Purchases, members and jobs.
     pub store: Store,
-    /// What the gateway says of the account.
     pub summary: Summary,
     /// Whether more than an IP address identifies callers.
     pub knows_callers: bool,
-    /// Whose reports are being read.
     pub turns: Turns,
 }
 
 /// Refuses all but admins. In open mode nobody is one.
-///
-/// # Errors
-/// 403 `forbidden`.
 pub fn must_be_admin(role: Role) -> Result<(), Problem> {
     match role {
         Role::Admin => Ok(()),
@@ -40,6 +38,20 @@ pub fn must_be_admin(role: Role) -> Result<(), Problem> {
 fn unavailable(error: Unavailable) -> Problem {
     tracing::error!(%error, "an admin's question cannot be answered");
     Problem::new(&LEDGER_UNAVAILABLE)
+}
+
+/// Amounts by name, as members of a JSON object: dollars, and with `_micros` after the name micro-dollars.
+struct Amounts<const N: usize>([(&'static str, Usd); N]);
+
+impl<const N: usize> Serialize for Amounts<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2 * N))?;
+        for (name, amount) in &self.0 {
+            map.serialize_entry(name, amount)?;
+            map.serialize_entry(&format_args!("{name}_micros"), &amount.as_micros())?;
+        }
+        map.end()
+    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 /// Returns lines of comma-separated values, the header first.
-pub fn csv<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let mut text = head.join(",") + "\n";
+pub fn csv<const N: usize>(head: &str, rows: impl Iterator<Item = [String; N]>) -> String {
+    let mut text = format!("{head}\n");
     for row in rows {
         text += &row.each_ref().map(|text| cell(text)).join(",");
         text.push('\n');
@@ -12,16 +12,20 @@ pub fn csv<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; 
     text
 }
 
-/// Returns lines of aligned columns, the header first; those from `numbers` on are aligned to the right.
+/// Returns lines of aligned columns, the header first, which is comma-separated; columns from `numbers` on
+/// are aligned to the right.
 pub fn table<const N: usize>(
-    head: [&str; N],
+    head: &str,
     rows: impl Iterator<Item = [String; N]>,
     numbers: usize,
 ) -> String {
-    let lines: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
-    let widths: [usize; N] = std::array::from_fn(|column| {
-        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
-    });
+    let head: Vec<_> = head.split(',').map(str::to_owned).collect();
+    let lines: Vec<_> = std::iter::once(head).chain(rows.map(Vec::from)).collect();
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
     let mut text = String::new();
     for line in &lines {
         let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
@@ -53,6 +57,11 @@ fn cell(text: &str) -> Cow<'_, str> {
 pub fn plain(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
+}
+
+/// Returns `1 key`, or `2 keys`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

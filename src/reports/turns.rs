@@ -46,9 +46,6 @@ impl Default for Turns {
 impl Turns {
     /// The answer of `report` to `question`, once the caller's earlier reports have ended; or the answer
     /// that it had to the same question a moment ago. Whether the caller may ask is decided before.
-    ///
-    /// # Errors
-    /// 503 `overloaded` if too many callers read reports; those of `report`.
     pub async fn of(
         &self,
         caller: &Caller,

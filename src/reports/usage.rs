@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
 use super::text::csv;
-use super::{Reports, unavailable};
+use super::{Amounts, Reports, unavailable};
 use crate::answer::{self, Answer};
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
@@ -20,9 +20,8 @@ use crate::validate::{Checked, EverybodyQuery, Shape, SinceQuery, too_many_rows}
 pub(super) const MAX_ROWS: usize = 20_000;
 
 /// What purchases come to. Released ones count nothing; all others count as spent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
-    /// How many.
     pub count: u64,
     /// What those that were charged cost.
     pub settled: Usd,
@@ -32,54 +31,36 @@ pub struct Sum {
     pub held: Usd,
 }
 
-/// Groups in the order of their keys, and all together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Key and sum.
-    pub groups: BTreeMap<String, Sum>,
-    /// Of all groups.
-    pub total: Sum,
-}
-
-impl Usage {
-    /// Adds up `rows` by `key`.
-    pub fn of(rows: &[Spending], key: impl Fn(&Spending) -> String) -> Self {
-        let mut usage = Self::default();
-        for row in rows {
-            usage.groups.entry(key(row)).or_default().add(row);
-            usage.total.add(row);
-        }
-        usage
-    }
-}
-
 impl Sum {
-    fn add(&mut self, row: &Spending) {
-        self.count += row.count;
-        self.settled = plus(self.settled, row.settled);
-        self.unknown = plus(self.unknown, row.unknown);
-        self.held = plus(self.held, row.held);
+    /// The names of its [columns](Self::columns).
+    pub const COLUMNS: &str = "count,settled,unknown,held";
+
+    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Spending>) -> Self {
+        rows.into_iter().fold(Self::default(), |sum, row| Self {
+            count: sum.count + row.count,
+            settled: plus(sum.settled, row.settled),
+            unknown: plus(sum.unknown, row.unknown),
+            held: plus(sum.held, row.held),
+        })
+    }
+
+    /// Adds up rows with the same key.
+    pub fn by(rows: &[Spending], key: impl Fn(&Spending) -> String) -> BTreeMap<String, Self> {
+        let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for row in rows {
+            groups.entry(key(row)).or_default().push(row);
+        }
+        groups.into_iter().map(|(key, rows)| (key, Self::of(rows))).collect()
     }
 
     fn spent(&self) -> Usd {
         plus(plus(self.settled, self.unknown), self.held)
     }
 
-    /// The names of its [columns](Self::columns).
-    pub const COLUMNS: [&str; 4] = ["count", "settled", "unknown", "held"];
-
     /// The count, and the amounts with six places.
     pub fn columns(&self) -> [String; 4] {
         let Self { count, settled, unknown, held } = self;
         [count.to_string(), settled.to_string(), unknown.to_string(), held.to_string()]
-    }
-}
-
-impl From<&Spending> for Sum {
-    fn from(row: &Spending) -> Self {
-        let mut sum = Self::default();
-        sum.add(row);
-        sum
     }
 }
 
@@ -97,8 +78,8 @@ pub fn day(days: u64) -> String {
 #[derive(Serialize)]
 struct Own<'a> {
     since: String,
-    total: String,
-    total_micros: u64,
+    #[serde(flatten)]
+    total: Amounts<1>,
     rows: Vec<OwnRow<'a>>,
 }
 
@@ -108,8 +89,8 @@ struct OwnRow<'a> {
     service: &'static str,
     model: &'a str,
     count: u64,
-    spent: String,
-    spent_micros: u64,
+    #[serde(flatten)]
+    spent: Amounts<1>,
 }
 
 #[derive(Serialize)]
@@ -132,19 +113,12 @@ struct Row<'a> {
 #[derive(Serialize)]
 struct Figures {
     count: u64,
-    settled: String,
-    settled_micros: u64,
-    unknown: String,
-    unknown_micros: u64,
-    held: String,
-    held_micros: u64,
+    #[serde(flatten)]
+    amounts: Amounts<3>,
 }
 
 impl Reports {
     /// What `caller` spent on the UTC days that `query` asks for, today included.
-    ///
-    /// # Errors
-    /// 403 `forbidden` if an IP address is all that identifies callers; 503 `ledger_unavailable`.
     pub async fn usage(
         &self,
         caller: &Caller,
@@ -159,25 +133,43 @@ impl Reports {
         let since = beginning(query.get().days);
         let rows = self.store.spending(Some(caller.to_string()), since, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
-        Ok(answer::json(StatusCode::OK, &own(since, &rows)))
+        let own = rows.iter().map(|of| OwnRow {
+            day: day(of.day),
+            service: of.service.name(),
+            model: &of.model,
+            count: of.count,
+            spent: Amounts([("spent", Sum::of([of]).spent())]),
+        });
+        let document = Own {
+            since: clock::iso8601(since),
+            total: Amounts([("total", Sum::of(&rows).spent())]),
+            rows: own.collect(),
+        };
+        Ok(answer::json(StatusCode::OK, &document))
     }
 
     /// What everybody spent, by caller, UTC day, service and model.
-    ///
-    /// # Errors
-    /// 422 `invalid_request` if there are more rows than are shown, since a part would not add up; 503
-    /// `ledger_unavailable`.
     pub async fn usage_of_all(&self, query: Checked<EverybodyQuery>) -> Result<Answer, Problem> {
         let EverybodyQuery { days, shape } = query.into_inner();
         let since = beginning(days);
         let rows = self.store.spending(None, since, MAX_ROWS + 1).await.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
+            // A part would not add up.
             return Err(too_many_rows(MAX_ROWS));
         }
-        Ok(match shape {
-            Shape::Json => answer::json(StatusCode::OK, &of_all(since, &rows)),
-            Shape::Csv => download(&rows),
-        })
+        if shape == Shape::Csv {
+            return Ok(download(&rows));
+        }
+        let all = rows.iter().map(|of| Row {
+            caller: &of.caller,
+            day: day(of.day),
+            service: of.service.name(),
+            model: &of.model,
+            figures: figures([of]),
+        });
+        let (since, total) = (clock::iso8601(since), figures(&rows));
+        let document = OfAll { since, total, rows: all.collect() };
+        Ok(answer::json(StatusCode::OK, &document))
     }
 }
 
@@ -187,72 +179,20 @@ fn beginning(days: u64) -> Duration {
     Date::on((today + 1).saturating_sub(days)).begins()
 }
 
-fn own(since: Duration, rows: &[Spending]) -> Own<'_> {
-    let mut total = Sum::default();
-    rows.iter().for_each(|row| total.add(row));
-    Own {
-        since: clock::iso8601(since),
-        total: total.spent().to_string(),
-        total_micros: total.spent().as_micros(),
-        rows: rows.iter().map(own_row).collect(),
-    }
-}
-
-fn own_row(of: &Spending) -> OwnRow<'_> {
-    let spent = Sum::from(of).spent();
-    OwnRow {
-        day: day(of.day),
-        service: of.service.name(),
-        model: &of.model,
-        count: of.count,
-        spent: spent.to_string(),
-        spent_micros: spent.as_micros(),
-    }
-}
-
-fn of_all(since: Duration, rows: &[Spending]) -> OfAll<'_> {
-    let mut total = Sum::default();
-    rows.iter().for_each(|row| total.add(row));
-    OfAll {
-        since: clock::iso8601(since),
-        total: Figures::of(total),
-        rows: rows.iter().map(row).collect(),
-    }
-}
-
-fn row(of: &Spending) -> Row<'_> {
-    Row {
-        caller: &of.caller,
-        day: day(of.day),
-        service: of.service.name(),
-        model: &of.model,
-        figures: Figures::of(of.into()),
-    }
-}
-
-impl Figures {
-    fn of(Sum { count, settled, unknown, held }: Sum) -> Self {
-        Self {
-            count,
-            settled: settled.to_string(),
-            settled_micros: settled.as_micros(),
-            unknown: unknown.to_string(),
-            unknown_micros: unknown.as_micros(),
-            held: held.to_string(),
-            held_micros: held.as_micros(),
-        }
-    }
+fn figures<'a>(rows: impl IntoIterator<Item = &'a Spending>) -> Figures {
+    let Sum { count, settled, unknown, held } = Sum::of(rows);
+    let amounts = Amounts([("settled", settled), ("unknown", unknown), ("held", held)]);
+    Figures { count, amounts }
 }
 
 fn download(rows: &[Spending]) -> Answer {
-    let head = ["caller", "day", "service", "model", "count", "settled", "unknown", "held"];
     let rows = rows.iter().map(|row| {
-        let [count, settled, unknown, held] = Sum::from(row).columns();
+        let [count, settled, unknown, held] = Sum::of([row]).columns();
         let service = row.service.name().to_owned();
         let (caller, model) = (row.caller.clone(), row.model.clone());
         [caller, day(row.day), service, model, count, settled, unknown, held]
     });
-    let text = csv(head, rows).into();
+    let text = csv(&format!("caller,day,service,model,{}", Sum::COLUMNS), rows).into();
     let mut answer = answer::bytes_of(StatusCode::OK, "text/csv; charset=utf-8", text);
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -303,14 +243,14 @@ mod tests {
             [("m", sum(2, 3, 3_000, 0)), ("n", sum(3, 6, 0, 30))],
             [("1970-01-01", sum(1, 3, 0, 0)), ("1970-01-02", sum(4, 6, 3_000, 30))],
         ]) {
-            let usage = Usage::of(&rows, by);
             let expected = groups.map(|(key, sum)| (key.to_owned(), sum));
-            assert_eq!(usage.groups, BTreeMap::from(expected));
-            assert_eq!(usage.total, sum(5, 9, 3_000, 30));
+            assert_eq!(Sum::by(&rows, by), BTreeMap::from(expected));
         }
-        assert_eq!(Usage::of(&[], |row| row.caller.clone()), Usage::default());
-        let mut most = sum(1, 0, 0, 1);
-        most.add(&row("a", "m", 0, Sum { held: Usd::micros(u64::MAX), ..sum(1, 0, 0, 0) }));
+        assert_eq!(Sum::of(&rows), sum(5, 9, 3_000, 30));
+        assert_eq!(Sum::by(&[], |row| row.caller.clone()), BTreeMap::new());
+        assert_eq!(Sum::of(&[]), Sum::default());
+        let held = Sum { held: Usd::micros(u64::MAX), ..sum(1, 0, 0, 0) };
+        let most = Sum::of(&[row("a", "m", 0, sum(1, 0, 0, 1)), row("a", "m", 0, held)]);
         assert_eq!((most.count, most.held), (2, Usd::micros(u64::MAX)));
     }
 }

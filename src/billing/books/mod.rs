@@ -8,7 +8,6 @@ use tracing::{info, warn};
 
 use super::reconcile::{REFUNDS_WITHIN, Verdict};
 use super::summary::{Known, Latest};
-use crate::clock;
 use crate::contract::money::Usd;
 use crate::store::{
     Binding, Checkpoint, Ending, Evidence, Recognise, Service, Snapshot, Store, Unavailable,
@@ -20,7 +19,6 @@ use crate::upstream::billing::{Billing, Listing};
 pub struct Look {
     /// What the ledger knows, read after the gateway had answered.
     pub evidence: Vec<Evidence>,
-    /// The last checkpoint.
     pub before: Option<Checkpoint>,
     /// What the gateway says now.
     pub now: Snapshot,
@@ -33,38 +31,24 @@ pub struct Look {
 /// Why they cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum Blocked {
-    /// The gateway did not say.
     #[error("the gateway's books cannot be read: {0}")]
     Gateway(String),
-    /// The key is another account's.
     #[error(
         "the gateway's key belongs to another account than the ledger: nothing is compared. Use a key \
          of the ledger's account, or give the ledger to this one: tollgate serve --new-account"
     )]
     OtherAccount,
-    /// The listing says nothing of the account.
     #[error(
         "the gateway lists no ids of keys: nobody can say whether the ledger is this account's"
     )]
     NoKeys,
-    /// The ledger did not.
     #[error(transparent)]
     Ledger(#[from] Unavailable),
 }
 
 /// Looks into both books, the gateway's by `gateway`. Purchases may be under way: whatever may or may not
 /// be in the gateway's figures is in the evidence as such.
-///
-/// # Errors
-/// See [`Blocked`].
 pub async fn look(
-    ledger: &Store,
-    gateway: impl Future<Output = Result<Listing, String>>,
-) -> Result<Look, Blocked> {
-    look_by(ledger, gateway, clock::wall).await
-}
-
-async fn look_by(
     ledger: &Store,
     gateway: impl Future<Output = Result<Listing, String>>,
     wall: impl Fn() -> Duration,
@@ -89,10 +73,7 @@ async fn look_by(
 
 /// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be told
 /// from the earlier one; whether it did. `keep` says for how long a purchase that was charged keeps its key.
-///
-/// # Errors
-/// The ledger's: what was settled until then stays so. If the ledger is another account's by now, nothing
-/// is written.
+/// What was settled before an error stays so; if the ledger is another account's by now, nothing is written.
 pub async fn write_down(
     ledger: &Store,
     look: &Look,
@@ -135,7 +116,6 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Nothing was noted yet.
     pub fn new(ledger: Store, binding: Binding) -> Self {
         Self { ledger, binding, is_noted: AtomicBool::new(false) }
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::billing::reconcile;
 use crate::billing::reconcile::tests::world::{Bought, Dice, World};
+use crate::clock;
 use crate::contract::money::Usd;
 use crate::store::{
     Account, Claim, Ending, Job, JobState, KeptReply, Limits, PurchaseId, Reservation,
@@ -184,7 +185,7 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
     // Back with the first account's key, whose counters did not move.
     let listing = listing(&["a"], figures());
     let later = || NOON + 2 * SETTLES_WITHIN;
-    let look = look_by(&ledger, async { Ok(listing) }, later).await.unwrap();
+    let look = look(&ledger, async { Ok(listing) }, later).await.unwrap();
     assert_eq!(look.before, None, "there is nothing to compare it with");
     assert_eq!(look.evidence.len(), 1);
     write_down(&ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
@@ -207,7 +208,7 @@ async fn other_account_is_not_compared() {
     let ledger = ledger();
     let look = async |keys: &[&str]| {
         let listing = listing(keys, figures());
-        look(&ledger, async { Ok(listing) }).await
+        look(&ledger, async { Ok(listing) }, clock::wall).await
     };
     assert!(look(&["k1"]).await.is_ok());
     ledger.recognise(vec!["k1".to_owned()], Recognise::Note).await.unwrap();
@@ -222,7 +223,7 @@ async fn reconciliation_notes_the_account_that_it_compared() {
     let keep = |_| Duration::from_secs(60);
     let is_same =
         async |key: &str| ledger.recognise(vec![key.to_owned()], Recognise::Look).await.unwrap();
-    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }, clock::wall).await.unwrap();
     assert!(is_same("k2").await, "a dry run notes nothing");
     assert!(write_down(&ledger, &look, None, keep).await.unwrap());
     assert!(is_same("k1").await && !is_same("k2").await);
@@ -231,7 +232,7 @@ async fn reconciliation_notes_the_account_that_it_compared() {
 #[tokio::test]
 async fn reconciliation_notes_no_checkpoint_of_another_account() {
     let ledger = ledger();
-    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }, clock::wall).await.unwrap();
     // A server notes its account meanwhile.
     Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["k2"])).await;
     let keep = |_| Duration::from_secs(60);
@@ -314,7 +315,7 @@ async fn live(seed: u64) -> usize {
             }
             Event::Reconciles => {
                 let listing = listing(&["k"], world.snapshot(at, at));
-                let look = look_by(&ledger, async { Ok(listing) }, || world.wall(at)).await;
+                let look = look(&ledger, async { Ok(listing) }, || world.wall(at)).await;
                 let look = look.unwrap();
                 let verdict = look.before.map(|before| {
                     reconcile::decide(&before, &look.now, &look.evidence, look.read_at)

@@ -1,13 +1,14 @@
 //! What the counters and the evidence say together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::{
-    CENT, Count, Doubt, Draft, Proof, REFUNDS_WITHIN, SETTLES_WITHIN, Settled, micros, usd,
+    CENT, Count, Doubt, Drift, Proof, REFUNDS_WITHIN, SETTLES_WITHIN, Verdict, micros, usd,
 };
 use crate::contract::catalog::UNSTATED_CHAT;
-use crate::store::{Checkpoint, Evidence, JobState, Service, Snapshot, State};
+use crate::contract::money::Usd;
+use crate::store::{Checkpoint, Evidence, JobState, PurchaseId, Service, Snapshot, State};
 
 /// The dearest chat of the price list, in micro-dollars: what somebody else's chat costs at most.
 const DEAREST_CHAT: i128 = 6_000;
@@ -33,10 +34,10 @@ enum Counts {
 pub(super) struct Case<'a> {
     before: &'a Checkpoint,
     now: &'a Snapshot,
-    pub(super) evidence: &'a [Evidence],
+    evidence: &'a [Evidence],
     chats: i128,
     chat_cents: i128,
-    pub(super) spent_cents: i128,
+    spent_cents: i128,
     /// Why nothing may be released, if so.
     hold: Option<Doubt>,
 }
@@ -74,7 +75,7 @@ impl<'a> Case<'a> {
     }
 
     /// The purchases that the checkpoint counts nothing of.
-    pub(super) fn since(&self) -> impl Iterator<Item = &'a Evidence> {
+    fn since(&self) -> impl Iterator<Item = &'a Evidence> {
         let number = self.before.number;
         self.evidence.iter().filter(move |entry| entry.number > number)
     }
@@ -181,8 +182,8 @@ impl<'a> Case<'a> {
         entry.row.ended.is_none_or(|ended| age(ended) < SETTLES_WITHIN)
     }
 
-    pub(super) fn chats(&self, verdict: &mut Draft) {
-        let unknown: Vec<_> = self.unknown(Service::Chat).collect();
+    pub(super) fn chats(&self, verdict: &mut Verdict) {
+        let unknown = self.unknown(Service::Chat);
         let (charged, _, _) = self.sure_chats();
         let doubtful = self.counting(&[Counts::Perhaps], Service::Chat).count();
         let count = Count {
@@ -204,7 +205,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    pub(super) fn videos(&self, verdict: &mut Draft) {
+    pub(super) fn videos(&self, verdict: &mut Verdict) {
         let (_, chats, _) = self.sure_chats();
         let sure = self.sum(&[Counts::Surely], Service::Video);
         // More than this was not spent on all that is doubtful; what is dearer was not charged.
@@ -213,75 +214,89 @@ impl<'a> Case<'a> {
         for entry in self.unknown(Service::Video) {
             alike.entry(micros(entry.row.toll)).or_default().push(entry);
         }
-        let stories = self.stories(sure);
+        let kinds = self.doubtful_videos();
+        let choice = self.choice(&kinds, sure);
         for (price, rows) in alike {
             let proof = Proof::Spending(usd(below - CENT));
-            let story = stories.get(&price);
-            match story {
-                Some(Story::Alone { charged, of }) if charged == of => verdict.charge(&rows, proof),
+            // How many of this price were charged, if nobody else uses the account.
+            let kind = kinds.iter().position(|(kind, _)| *kind == price);
+            let charged = choice
+                .as_ref()
+                .map(|chosen| kind.and_then(|kind| Some((*chosen.get(kind)?, kinds.get(kind)?.1))));
+            match charged {
+                Ok(Some((charged, of))) if charged == of => verdict.charge(&rows, proof),
                 _ if price >= below => self.release(verdict, &rows, proof),
-                Some(Story::Alone { charged: 0, .. }) => verdict.doubt(&rows, Doubt::Hidden),
-                Some(Story::Alone { charged, of }) => {
-                    verdict.doubt(&rows, Doubt::WhichOne { charged: *charged, of: *of });
-                }
-                Some(Story::Many) => verdict.doubt(&rows, Doubt::ManySums),
-                Some(Story::None) | None => verdict.doubt(&rows, Doubt::NoSum),
+                Ok(Some((0, _))) => verdict.doubt(&rows, Doubt::Hidden),
+                Ok(Some((charged, of))) => verdict.doubt(&rows, Doubt::WhichOne { charged, of }),
+                Ok(None) => verdict.doubt(&rows, Doubt::NoSum),
+                Err(doubt) => verdict.doubt(&rows, *doubt),
             }
         }
     }
 
-    /// By price, how many of the doubtful videos were charged if nobody else uses the account.
-    fn stories(&self, sure: i128) -> BTreeMap<i128, Story> {
+    /// How many of the doubtful videos there are, by price.
+    fn doubtful_videos(&self) -> Vec<(i128, u64)> {
         let mut kinds: BTreeMap<i128, u64> = BTreeMap::new();
         for (way, times) in [(Counts::Perhaps, 1), (Counts::OrBack, 2), (Counts::Back, 1)] {
             for entry in self.counting(&[way], Service::Video) {
                 *kinds.entry(micros(entry.row.toll)).or_default() += times;
             }
         }
-        let choices: Vec<(i128, u64)> = kinds.into_iter().collect();
+        kinds.into_iter().collect()
+    }
+
+    /// How many of each kind were charged if nobody else uses the account, and nothing else fits.
+    fn choice(&self, kinds: &[(i128, u64)], sure: i128) -> Result<Vec<u64>, Doubt> {
         let slack = self.sum(&[Counts::Perhaps], Service::Other);
         // What chats cost in all is the gateway's own figure, which young ones may be in or not.
         let chats = self.sum(&[Counts::Perhaps], Service::Chat);
         let left = (self.spent_cents - self.chat_cents) * CENT - sure + self.refunds();
-        let sums = Sums::of(&choices, left - 2 * CENT - slack - chats, left + 2 * CENT + chats);
-        let kinds = choices.iter().enumerate();
-        let story = |(kind, (price, of)): (usize, &(i128, u64))| {
-            let story = match &sums {
-                Sums::One(chosen) => {
-                    let charged = chosen.get(kind).copied().unwrap_or_default();
-                    Story::Alone { charged, of: *of }
-                }
-                Sums::None => Story::None,
-                Sums::Many => Story::Many,
-            };
-            (*price, story)
-        };
-        kinds.map(story).collect()
+        only_sum(kinds, left - 2 * CENT - slack - chats, left + 2 * CENT + chats)
     }
 
     /// The lost purchases that these counters can tell of.
-    pub(super) fn unknown(&self, service: Service) -> impl Iterator<Item = &'a Evidence> {
-        let wanted = move |entry: &&Evidence| {
+    pub(super) fn unknown(&self, service: Service) -> Vec<&'a Evidence> {
+        let wanted = |entry: &&Evidence| {
             let row = &entry.row;
             row.state == State::Unknown && row.service == service && entry.is_recognised
         };
-        self.since().filter(wanted)
+        self.since().filter(wanted).collect()
     }
 
     /// None of these was charged so far.
-    fn release(&self, verdict: &mut Draft, rows: &[&Evidence], proof: Proof) {
+    fn release(&self, verdict: &mut Verdict, rows: &[&Evidence], proof: Proof) {
         for entry in rows {
-            let id = entry.row.id;
             match self.hold {
-                Some(doubt) => verdict.undecided.push((id, doubt)),
-                None if self.is_young(entry) => verdict.undecided.push((id, Doubt::Young)),
-                None => verdict.settled.push(Settled { id, charged: None, proof }),
+                Some(doubt) => verdict.doubt(&[entry], doubt),
+                None if self.is_young(entry) => verdict.doubt(&[entry], Doubt::Young),
+                None => verdict.settle(entry, None, proof),
             }
         }
     }
 
+    /// Adds the drift that remains, and whether time alone may still tell more.
+    pub(super) fn finish(&self, verdict: Verdict) -> Verdict {
+        let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
+        let undecided: HashSet<PurchaseId> = verdict.undecided.iter().map(|(id, _)| *id).collect();
+        let booked = self.since().filter(|entry| entry.row.state == State::Posted);
+        let charged = verdict.settled.iter().filter_map(|settled| settled.charged);
+        let is_open =
+            |entry: &&Evidence| undecided.contains(&entry.row.id) || entry.row.ended.is_none();
+        let drift = Drift {
+            posted: sum(&mut booked.map(|entry| entry.row.toll).chain(charged)),
+            unknown: sum(&mut self.since().filter(is_open).map(|entry| entry.row.toll)),
+            spent: (self.spent_cents >= 0).then(|| usd(self.spent_cents * CENT)),
+        };
+        let can_be_told = |(_, doubt): &(PurchaseId, Doubt)| {
+            !matches!(doubt, Doubt::Older(_) | Doubt::Uncounted | Doubt::Unrecognised)
+        };
+        let is_final = !verdict.undecided.iter().any(can_be_told)
+            || !self.evidence.iter().any(|entry| self.may_settle(entry));
+        Verdict { drift, is_final, ..verdict }
+    }
+
     /// Whether time alone may make this one certain.
-    pub(super) fn may_settle(&self, entry: &Evidence) -> bool {
+    fn may_settle(&self, entry: &Evidence) -> bool {
         let is_open = entry.row.service == Service::Video
             && entry.row.state == State::Posted
             && entry.job == Some(JobState::Open)
@@ -291,37 +306,19 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What the counters say of the doubtful videos of one price.
-enum Story {
-    /// So many of so many were charged, and nothing else fits.
-    Alone { charged: u64, of: u64 },
-    /// Nothing fits.
-    None,
-    /// More than one thing fits.
-    Many,
-}
-
 /// Combinations that are tried.
 const MAX_TRIES: u32 = 100_000;
 
-/// How many choices make a sum between two bounds, both excluded.
-enum Sums {
-    None,
-    One(Vec<u64>),
-    Many,
-}
-
-impl Sums {
-    /// A choice takes of each kind (price, how many there are) any number.
-    fn of(kinds: &[(i128, u64)], above: i128, below: i128) -> Self {
-        let mut search = Search { kinds, found: Vec::new(), tries: MAX_TRIES };
-        search.extend(&mut Vec::new(), above, below);
-        match (search.tries, search.found.len()) {
-            (0, _) => Self::Many,
-            (_, 0) => Self::None,
-            (_, 1) => Self::One(search.found.swap_remove(0)),
-            (_, _) => Self::Many,
-        }
+/// The only choice with a sum between two bounds, both excluded. A choice takes of each kind (price, how
+/// many there are) any number.
+fn only_sum(kinds: &[(i128, u64)], above: i128, below: i128) -> Result<Vec<u64>, Doubt> {
+    let mut search = Search { kinds, found: Vec::new(), tries: MAX_TRIES };
+    search.extend(&mut Vec::new(), above, below);
+    match (search.tries, search.found.pop()) {
+        (0, _) => Err(Doubt::ManySums),
+        (_, None) => Err(Doubt::NoSum),
+        (_, Some(chosen)) if search.found.is_empty() => Ok(chosen),
+        (_, Some(_)) => Err(Doubt::ManySums),
     }
 }
 
@@ -361,32 +358,24 @@ impl Search<'_> {
 mod tests {
     use super::*;
 
-    fn found(kinds: &[(i128, u64)], above: i128, below: i128) -> Result<Vec<u64>, &'static str> {
-        match Sums::of(kinds, above, below) {
-            Sums::None => Err("none"),
-            Sums::One(chosen) => Ok(chosen),
-            Sums::Many => Err("many"),
-        }
-    }
-
     #[test]
     fn one_choice_is_found_and_two_are_not_taken_for_one() {
         for (kinds, above, below, expected) in [
             (&[][..], -1, 1, Ok(vec![])),
-            (&[], 0, 2, Err("none")),
+            (&[], 0, 2, Err(Doubt::NoSum)),
             (&[(3, 2), (5, 2)], 7, 9, Ok(vec![1, 1])),
             (&[(3, 2), (5, 2)], -1, 1, Ok(vec![0, 0])),
             (&[(3, 2), (5, 2)], 15, 17, Ok(vec![2, 2])),
-            (&[(3, 2), (5, 2)], 3, 5, Err("none")),
-            (&[(3, 2), (5, 2)], 2, 6, Err("many")),
-            (&[(3, 5), (5, 3)], 14, 16, Err("many")),
-            (&[(0, 2)], -1, 1, Err("many")),
-            (&[(3, 2)], -9, -7, Err("none")),
+            (&[(3, 2), (5, 2)], 3, 5, Err(Doubt::NoSum)),
+            (&[(3, 2), (5, 2)], 2, 6, Err(Doubt::ManySums)),
+            (&[(3, 5), (5, 3)], 14, 16, Err(Doubt::ManySums)),
+            (&[(0, 2)], -1, 1, Err(Doubt::ManySums)),
+            (&[(3, 2)], -9, -7, Err(Doubt::NoSum)),
             (&[(3, 2_000_000)], 2_999_999, 3_000_001, Ok(vec![1_000_000])),
             // Too many to be tried.
-            (&[(2, 1_000), (2, 1_000), (2, 1_000)], 3_000, 3_002, Err("many")),
+            (&[(2, 1_000), (2, 1_000), (2, 1_000)], 3_000, 3_002, Err(Doubt::ManySums)),
         ] {
-            assert_eq!(found(kinds, above, below), expected, "{kinds:?} in {above}..{below}");
+            assert_eq!(only_sum(kinds, above, below), expected, "{kinds:?} in {above}..{below}");
         }
     }
 }

@@ -19,7 +19,6 @@
 
 mod case;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -36,11 +35,9 @@ pub const REFUNDS_WITHIN: Duration = Duration::from_secs(86_400);
 const CENT: i128 = 10_000;
 
 /// What can be said of every unknown outcome.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What is known now.
     pub settled: Vec<Settled>,
-    /// What is not, and why.
     pub undecided: Vec<(PurchaseId, Doubt)>,
     /// How far the books are apart after that.
     pub drift: Drift,
@@ -51,11 +48,9 @@ pub struct Verdict {
 /// An outcome that was unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Whose.
     pub id: PurchaseId,
     /// What it cost; nothing where it was not charged.
     pub charged: Option<Usd>,
-    /// How that is known.
     pub proof: Proof,
 }
 
@@ -80,43 +75,55 @@ pub struct Count {
 }
 
 /// Why an outcome stays unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
-    /// It began before the checkpoint (wall-clock time since the Unix epoch).
+    #[error("it began before the last checkpoint, {}", iso8601(*.0))]
     Older(Duration),
-    /// The gateway did not charge for it, but still may.
+    #[error(
+        "not charged so far, and it may be yet: ask again {} minutes after it was lost",
+        SETTLES_WITHIN.as_secs() / 60
+    )]
     Young,
-    /// A counter of the gateway is lower than it was.
+    #[error("a counter of the gateway is lower than it was")]
     WentBack,
     /// The gateway's count is none that our purchases could make.
+    #[error("{why}: {0}", why = .0.why())]
     Miscounted(Count),
-    /// So many of so many alike were charged: nothing says which.
-    WhichOne {
-        /// How many were charged.
-        charged: u64,
-        /// Of how many.
-        of: u64,
-    },
-    /// No choice of the doubtful videos costs what was spent.
+    #[error("{charged} of {of} alike were charged, and nothing says which")]
+    WhichOne { charged: u64, of: u64 },
+    #[error(
+        "no choice of the doubtful videos costs what was spent: somebody else uses the account"
+    )]
     NoSum,
-    /// More than one does.
+    #[error("more than one choice of the doubtful videos costs what was spent")]
     ManySums,
-    /// It was not charged, unless somebody else uses the account or a video was refunded.
+    #[error("not charged, unless somebody else uses the account or a failed video was refunded")]
     Hidden,
-    /// Nothing at the gateway counts this kind of purchase.
+    #[error("nothing at the gateway counts this kind of purchase")]
     Uncounted,
-    /// It may have been sent to another account, whose counters nobody knows.
+    #[error(
+        "sent before the gateway listed its account's keys, so it may be on another account: find out \
+         from the gateway, then end it with tollgate purchase resolve"
+    )]
     Unrecognised,
-    /// The gateway's counters contradict each other, or what is surely charged here.
+    #[error(
+        "not charged as it seems, but the gateway's counters contradict each other or the ledger"
+    )]
     Contradiction,
     /// The balance rose (or fell) by so many cents that the spending does not explain.
+    #[error(
+        "not charged as it seems, but the balance {} by {} that was not spent (credit bought, a refund): \
+         nothing is released",
+        if *.0 > 0 { "rose" } else { "fell" },
+        usd(.0.abs() * CENT).short()
+    )]
     Balance(i128),
-    /// The clock was set back.
+    #[error("not charged as it seems, but this machine's clock was set back: nothing is released")]
     Clock,
 }
 
 /// Our books and the gateway's since the checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
     /// What is charged here, with what has been settled now.
     pub posted: Usd,
@@ -148,63 +155,37 @@ pub fn decide(
     read_at: Duration,
 ) -> Verdict {
     let case = Case::new(before, now, evidence, read_at);
-    let mut verdict = Draft::default();
-    let lost = |entry: &&Evidence| entry.row.state == State::Unknown;
-    let (told, untold): (Vec<_>, Vec<_>) =
-        evidence.iter().filter(lost).partition(|entry| entry.is_recognised);
-    verdict.doubt(&untold, Doubt::Unrecognised);
-    for entry in told.iter().filter(|entry| entry.number <= before.number) {
-        verdict.undecided.push((entry.row.id, Doubt::Older(before.snapshot.at)));
+    let mut verdict = Verdict::default();
+    for entry in evidence.iter().filter(|entry| entry.row.state == State::Unknown) {
+        if !entry.is_recognised {
+            verdict.doubt(&[entry], Doubt::Unrecognised);
+        } else if entry.number <= before.number {
+            verdict.doubt(&[entry], Doubt::Older(before.snapshot.at));
+        }
     }
     if case.went_back() {
         for service in [Service::Chat, Service::Video, Service::Other] {
-            verdict.doubt(&case.unknown(service).collect::<Vec<_>>(), Doubt::WentBack);
+            verdict.doubt(&case.unknown(service), Doubt::WentBack);
         }
-        return verdict.finish(&case);
+    } else {
+        case.chats(&mut verdict);
+        case.videos(&mut verdict);
+        verdict.doubt(&case.unknown(Service::Other), Doubt::Uncounted);
     }
-    case.chats(&mut verdict);
-    case.videos(&mut verdict);
-    verdict.doubt(&case.unknown(Service::Other).collect::<Vec<_>>(), Doubt::Uncounted);
-    verdict.finish(&case)
+    case.finish(verdict)
 }
 
-/// A verdict in the making.
-#[derive(Default)]
-struct Draft {
-    settled: Vec<Settled>,
-    undecided: Vec<(PurchaseId, Doubt)>,
-}
-
-impl Draft {
+impl Verdict {
     fn doubt(&mut self, rows: &[&Evidence], why: Doubt) {
         self.undecided.extend(rows.iter().map(|entry| (entry.row.id, why)));
     }
 
-    fn charge(&mut self, rows: &[&Evidence], proof: Proof) {
-        self.settled.extend(rows.iter().map(|entry| {
-            let row = &entry.row;
-            Settled { id: row.id, charged: Some(row.toll), proof }
-        }));
+    fn settle(&mut self, Evidence { row, .. }: &Evidence, charged: Option<Usd>, proof: Proof) {
+        self.settled.push(Settled { id: row.id, charged, proof });
     }
 
-    fn finish(self, case: &Case<'_>) -> Verdict {
-        let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
-        let undecided: HashSet<PurchaseId> = self.undecided.iter().map(|(id, _)| *id).collect();
-        let booked = case.since().filter(|entry| entry.row.state == State::Posted);
-        let charged = self.settled.iter().filter_map(|settled| settled.charged);
-        let is_open =
-            |entry: &&Evidence| undecided.contains(&entry.row.id) || entry.row.ended.is_none();
-        let drift = Drift {
-            posted: sum(&mut booked.map(|entry| entry.row.toll).chain(charged)),
-            unknown: sum(&mut case.since().filter(is_open).map(|entry| entry.row.toll)),
-            spent: (case.spent_cents >= 0).then(|| usd(case.spent_cents * CENT)),
-        };
-        let can_be_told = |(_, doubt): &(PurchaseId, Doubt)| {
-            !matches!(doubt, Doubt::Older(_) | Doubt::Uncounted | Doubt::Unrecognised)
-        };
-        let is_final = !self.undecided.iter().any(can_be_told)
-            || !case.evidence.iter().any(|entry| case.may_settle(entry));
-        Verdict { settled: self.settled, undecided: self.undecided, drift, is_final }
+    fn charge(&mut self, rows: &[&Evidence], proof: Proof) {
+        rows.iter().for_each(|entry| self.settle(entry, Some(entry.row.toll), proof));
     }
 }
 
@@ -251,57 +232,12 @@ impl fmt::Display for Count {
     }
 }
 
-impl fmt::Display for Doubt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Older(checkpoint) => {
-                write!(f, "it began before the last checkpoint, {}", iso8601(*checkpoint))
-            }
-            Self::Young => write!(
-                f,
-                "not charged so far, and it may be yet: ask again {} minutes after it was lost",
-                SETTLES_WITHIN.as_secs() / 60
-            ),
-            Self::WentBack => f.write_str("a counter of the gateway is lower than it was"),
-            Self::Miscounted(count) if count.counted < count.charged => {
-                write!(f, "the gateway counts fewer chats than were charged: {count}")
-            }
-            Self::Miscounted(count) => {
-                write!(f, "somebody else uses the account: {count}")
-            }
-            Self::WhichOne { charged, of } => {
-                write!(f, "{charged} of {of} alike were charged, and nothing says which")
-            }
-            Self::NoSum => f.write_str(
-                "no choice of the doubtful videos costs what was spent: somebody else uses the account",
-            ),
-            Self::ManySums => {
-                f.write_str("more than one choice of the doubtful videos costs what was spent")
-            }
-            Self::Hidden => f.write_str(
-                "not charged, unless somebody else uses the account or a failed video was refunded",
-            ),
-            Self::Contradiction => f.write_str(
-                "not charged as it seems, but the gateway's counters contradict each other or the ledger",
-            ),
-            Self::Balance(cents) => {
-                let way = if *cents > 0 { "rose" } else { "fell" };
-                let by = Usd::cents(u64::try_from(cents.unsigned_abs()).unwrap_or(u64::MAX));
-                write!(
-                    f,
-                    "not charged as it seems, but the balance {way} by {} that was not spent (credit \
-                     bought, a refund): nothing is released",
-                    by.unwrap_or(Usd::micros(u64::MAX)).short()
-                )
-            }
-            Self::Clock => f.write_str(
-                "not charged as it seems, but this machine's clock was set back: nothing is released",
-            ),
-            Self::Unrecognised => f.write_str(
-                "sent before the gateway listed its account's keys, so it may be on another account: find out \
-                 from the gateway, then end it with tollgate purchase resolve",
-            ),
-            Self::Uncounted => f.write_str("nothing at the gateway counts this kind of purchase"),
+impl Count {
+    fn why(&self) -> &'static str {
+        if self.counted < self.charged {
+            "the gateway counts fewer chats than were charged"
+        } else {
+            "somebody else uses the account"
         }
     }
 }

@@ -2,7 +2,6 @@
 //! purchase.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -34,14 +33,11 @@ const OPERATORS_EVERY: Duration = Duration::from_secs(2);
 /// How long anybody waits for a question of somebody else.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the gateway said.
+/// What the gateway said, and when, and when it was asked: wall-clock times since the Unix epoch.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// All of it.
     pub listing: Arc<Listing>,
-    /// When: wall-clock time since the Unix epoch.
     pub as_of: Duration,
-    /// When it was asked, likewise.
     pub asked: Duration,
     /// Which gateway said so: how many with other keys or another address there were before.
     pub generation: u64,
@@ -50,7 +46,6 @@ pub struct Known {
 /// What came of the questions so far.
 #[derive(Clone, Debug, Default)]
 pub struct Latest {
-    /// What the gateway said last.
     pub known: Option<Known>,
     /// Whether the latest answer could be read; `None` before the first.
     pub is_read: Option<bool>,
@@ -60,11 +55,9 @@ pub struct Latest {
 /// than the gateway itself makes public.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
-    /// The server's process.
+    /// The server's.
     pub process: u32,
-    /// The account's keys.
     pub keys: Vec<KeyRow>,
-    /// What it has and has spent.
     pub billing: Billing,
 }
 
@@ -92,7 +85,6 @@ struct Shared {
     /// When the gateway was asked last, and what came of it.
     last: Mutex<Option<(Instant, Result<Known, Problem>)>>,
     latest: watch::Sender<Latest>,
-    is_stale: AtomicBool,
     /// The rate limit that this gateway told.
     limit: Mutex<Option<RateLimit>>,
     /// Prefixes of the keys whose revocation was logged.
@@ -120,7 +112,6 @@ impl Summary {
             operators: tokio::sync::Mutex::default(),
             last: Mutex::default(),
             latest: watch::Sender::default(),
-            is_stale: AtomicBool::new(false),
             limit: Mutex::default(),
             revoked: Mutex::default(),
             credit,
@@ -148,17 +139,15 @@ impl Summary {
         }
     }
 
-    /// What came of each question.
     pub fn latest(&self) -> watch::Receiver<Latest> {
         self.0.latest.subscribe()
     }
 
     /// Whether the gateway did not answer when it was asked last.
     pub fn is_stale(&self) -> bool {
-        self.0.is_stale.load(Ordering::Relaxed)
+        lock(&self.0.last).as_ref().is_some_and(|(_, said)| said.is_err())
     }
 
-    /// What the gateway said last.
     pub fn known(&self) -> Option<Known> {
         self.0.latest.borrow().known.clone()
     }
@@ -170,11 +159,8 @@ impl Summary {
         timeout(PATIENCE, asking).await.ok();
     }
 
-    /// Returns the summary for an operator: the gateway is asked after this call. Those who wait share an
-    /// answer.
-    ///
-    /// # Errors
-    /// 502 or 503, as of any question, with the cause for the operator.
+    /// Returns the summary for an operator, or the cause: the gateway is asked after this call. Those who
+    /// wait share an answer.
     pub async fn now(&self) -> Result<Known, Problem> {
         let shared = Arc::clone(&self.0);
         in_task(async move { shared.now().await }).await
@@ -215,7 +201,7 @@ async fn in_task(
 }
 
 impl Shared {
-    /// Returns the summary, at most `age` old. A question waits for its turn however long that takes.
+    /// The summary, at most `age` old. A question waits for its turn however long that takes.
     async fn at_most(&self, age: Duration) -> Result<Known, Problem> {
         let since = clock::now().checked_sub(age);
         if let Some(said) = self.said_after(since) {
@@ -268,17 +254,17 @@ impl Shared {
                 reply,
                 Err(Error::Aborted(_) | Error::WindowFull { .. } | Error::Draining)
             );
-            let said = match reply.and_then(|reply| billing::read(&reply)) {
-                Ok(listing) => {
-                    self.credit.learnt(mark, cents(listing.billing.balance_cents));
-                    self.warn_of_revoked(&listing.keys, &source.keys);
-                    self.learn_limit(listing.billing.rate_limit);
-                    let (listing, as_of) = (Arc::new(listing), clock::wall());
-                    Ok(Known { listing, as_of, asked, generation })
+            let said = reply.and_then(|reply| billing::read(&reply)).map(|listing| {
+                self.credit.learnt(mark, cents(listing.billing.balance_cents));
+                self.warn_of_revoked(&listing.keys, &source.keys);
+                // A limit of the settings holds all the same: the window sees to that.
+                let limit = listing.billing.rate_limit;
+                if lock(&self.limit).replace(limit) != Some(limit) {
+                    self.window.set_limit(limit);
                 }
-                Err(error) => Err(error),
-            };
-            self.is_stale.store(said.is_err(), Ordering::Relaxed);
+                let (listing, as_of) = (Arc::new(listing), clock::wall());
+                Known { listing, as_of, asked, generation }
+            });
             // A question that was not sent says nothing of the gateway.
             if !was_held_back {
                 self.publish(said.as_ref().ok());
@@ -302,23 +288,13 @@ impl Shared {
         });
     }
 
-    /// A limit of the settings holds all the same: the window sees to that.
-    fn learn_limit(&self, limit: RateLimit) {
-        if lock(&self.limit).replace(limit) != Some(limit) {
-            self.window.set_limit(limit);
-        }
-    }
-
     /// Names keys of the ring that the gateway lists as revoked, once each. A prefix that a working
     /// key has, too, says nothing.
     fn warn_of_revoked(&self, listed: &[KeyRow], ring: &[Key]) {
-        let works = |prefix: &str| {
-            listed.iter().any(|key| key.revoked_at.is_none() && shown(&key.key_prefix) == prefix)
-        };
         let is_ours = |prefix: &str| ring.iter().any(|key| key.expose().starts_with(prefix));
         for key in listed.iter().filter(|key| key.revoked_at.is_some()) {
             let prefix = shown(&key.key_prefix);
-            if prefix.len() <= KEY_PREFIX.len() || works(prefix) || !is_ours(prefix) {
+            if prefix.len() <= KEY_PREFIX.len() || works(prefix, listed) || !is_ours(prefix) {
                 continue;
             }
             if lock(&self.revoked).insert(prefix.to_owned()) {
@@ -332,6 +308,11 @@ impl Shared {
 /// Returns a listed prefix without what stands for the rest of the key.
 pub fn shown(prefix: &str) -> &str {
     prefix.trim_end_matches(['.', '…', '*'])
+}
+
+/// Whether a key that works is listed with this prefix.
+pub fn works(prefix: &str, listed: &[KeyRow]) -> bool {
+    listed.iter().any(|key| key.revoked_at.is_none() && shown(&key.key_prefix) == prefix)
 }
 
 /// Returns a number of cents as an amount, at most the largest that there is.

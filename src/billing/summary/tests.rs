@@ -1,6 +1,6 @@
 //! One question for all who want to know, and what becomes of its answer.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::StatusCode;

@@ -157,12 +157,12 @@ fn panic_in_a_server(text: &str) {
     let variables =
         [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"), ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")];
     let variables = variables.map(|(name, value)| (name.into(), value.into()));
-    let loaded = cli::load_from(None, folder.path(), variables).expect("right settings");
+    let loaded = cli::load_from(None, true, folder.path(), variables).expect("right settings");
     let (mut out, announced) =
         std::io::pipe().map(|(out, announced)| (BufReader::new(out), announced)).unwrap();
     thread::spawn(move || {
         let mut announced = announced;
-        cli::serve(loaded, None, false, &mut announced, &mut std::io::stderr()).ok();
+        cli::serve(loaded, None, false, &mut announced).ok();
     });
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
