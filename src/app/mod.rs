@@ -31,6 +31,7 @@ use crate::billing::summary::Summary;
 use crate::clock;
 use crate::config::{self, Config, Key, Mode, Target};
 use crate::downstream::body::Memory;
+use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
 use crate::downstream::{self, DownstreamConfig};
@@ -41,7 +42,7 @@ use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
-use crate::routes::{self, Handlers};
+use crate::routes::{Handlers, Routes};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
 use crate::store::{Binding, KeyId, Limits, Refusals, Store};
@@ -157,7 +158,7 @@ impl App {
         };
         let handlers = handlers::handlers(&config, &shared, &limiter, &summary, polls.clone())?;
         let downstream = DownstreamConfig {
-            origins: config.access.allowed_origins.clone().into(),
+            origins: Origins::new(&config.access.allowed_origins, shared.access.has_logins()),
             hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own.clone())),
             trusted: config.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
@@ -242,7 +243,7 @@ impl App {
     {
         let gateway = self.gateway.stack(&self.config, &self.shared)?;
         let purchases = pipeline::purchases(&self.context, tasks, gateway);
-        let routes = routes::service(Arc::clone(&self.handlers), purchases);
+        let routes = Routes { handlers: Arc::clone(&self.handlers), purchases };
         Ok(pipeline::downstream(&self.downstream, routes))
     }
 

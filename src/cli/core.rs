@@ -16,12 +16,12 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
-use tower::Service;
+use tower::{Service, ServiceExt};
 use tracing::{error, info, warn};
 
 use crate::answer::Answer;
 use crate::app::{App, Shutdown};
-use crate::downstream::caller::{Introduced, Peer};
+use crate::downstream::caller::Peer;
 use crate::pipeline::Public;
 use crate::server;
 
@@ -123,7 +123,8 @@ async fn serve(
     let serving = TaskTracker::new();
     for listener in listeners {
         let stack = stack.clone();
-        let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
+        let introduce =
+            move |peer| stack.clone().map_request(move |request| Peer(peer).introduce(request));
         let listener = TcpListener::from_std(listener)?;
         serving.spawn(server::run(listener, introduce, settings.clone(), shutdown.begun.clone()));
     }

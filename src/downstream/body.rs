@@ -3,24 +3,18 @@
 //! What the head tells (media type, length) is refused before the body is touched, so that a client
 //! that asked `Expect: 100-continue` sends nothing in vain.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::Either;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 
 use super::route::Takes;
-use super::{Call, DownstreamConfig, closing, refuse, shown};
-use crate::answer::{self, Answer, BoxError};
+use super::{Call, DownstreamConfig, shown};
+use crate::answer::BoxError;
 use crate::config;
 use crate::problem::{
     MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
@@ -65,59 +59,21 @@ impl Limits {
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct ReadBody<S> {
-    inner: S,
-    limits: Limits,
-    memory: Arc<Memory>,
-}
-
 /// Reads the body that the call's row takes.
-pub fn layer<S>(
-    config: &DownstreamConfig,
-) -> impl Layer<S, Service = ReadBody<S>> + Clone + use<S> {
-    let (limits, memory) = (config.bodies, Arc::clone(&config.memory));
-    layer_fn(move |inner| ReadBody { inner, limits, memory: Arc::clone(&memory) })
-}
-
-type Read = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
-
-impl<S, B> Service<Call<B>> for ReadBody<S>
+pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, Problem>
 where
-    S: Service<Call<Bytes>, Response = Answer, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Either<S::Future, Read>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, call: Call<B>) -> Self::Future {
-        let Some(limit) = self.limits.bytes(call.route.takes) else {
-            let (call, _none) = call.with(Bytes::new());
-            return Either::Left(self.inner.call(call));
-        };
-        // Take the service that was polled ready, and leave its clone behind.
-        let spare = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, spare);
-        let (limits, memory) = (self.limits, Arc::clone(&self.memory));
-        Either::Right(Box::pin(async move {
-            let taken = match admit(&call, limit, limits.memory, &memory) {
-                Ok(taken) => taken,
-                Err(problem) => return Ok(refuse(problem, &call)),
-            };
-            let (call, body) = call.with(Bytes::new());
-            match read(body, limit, limits.timeout, taken).await {
-                Ok(body) => inner.call(Call { body, ..call }).await,
-                // What is left of the body was dropped with it: the connection closes as for an unread one.
-                Err(problem) => Ok(closing(answer::refusal(problem, call.id.as_str()))),
-            }
-        }))
-    }
+    let taken = match config.bodies.bytes(call.route.takes) {
+        None => None,
+        Some(limit) => Some((limit, admit(&call, limit, config.bodies.memory, &config.memory)?)),
+    };
+    let Call { id, caller, standing, way, route, head, body } = call;
+    let body = match taken {
+        None => Bytes::new(),
+        Some((limit, taken)) => whole(body, limit, config.bodies.timeout, taken).await?,
+    };
+    Ok(Call { id, caller, standing, way, route, head, body })
 }
 
 /// Judges the head, and takes memory for the body.
@@ -185,7 +141,7 @@ fn is_form(media_type: &str) -> bool {
     essence.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-async fn read<B>(body: B, limit: usize, timeout: Duration, taken: Taken) -> Result<Bytes, Problem>
+async fn whole<B>(body: B, limit: usize, timeout: Duration, taken: Taken) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {

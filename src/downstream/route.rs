@@ -3,8 +3,6 @@
 use http::Method;
 
 use super::dialect::hint;
-use super::step::{Onward, Step};
-use super::{Arrival, check};
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
 /// What the limiter counts a call as.
@@ -182,13 +180,4 @@ impl Table {
         };
         Problem::new(&METHOD_NOT_ALLOWED).detail(detail).allow(allowed)
     }
-}
-
-/// Answers 404 and 405.
-pub fn layer<B: http_body::Body>()
--> Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>> + Clone + use<B>> {
-    check(|request: &Arrival<B>| match &request.body().route {
-        Ok(_) => Ok(()),
-        Err(problem) => Err(problem.clone()),
-    })
 }

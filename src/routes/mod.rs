@@ -16,13 +16,10 @@ mod purchases;
 pub mod site;
 mod widgets;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::HeaderValue;
-use tower::{Service, service_fn};
 
 use crate::access::{Access, Admit};
 use crate::answer::{self, Answer};
@@ -99,28 +96,26 @@ impl Context {
     }
 }
 
-/// The service at the end of `downstream`; it buys through `purchases`.
-pub fn service(
-    handlers: Arc<Handlers>,
-    purchases: Purchases,
-) -> impl Service<Call<Bytes>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + Sync
-{
-    service_fn(move |call: Call<Bytes>| {
-        let (handlers, purchases) = (Arc::clone(&handlers), purchases.clone());
+/// The end of `downstream`: answers calls, and buys through `purchases`.
+pub struct Routes {
+    pub handlers: Arc<Handlers>,
+    pub purchases: Purchases,
+}
+
+impl Routes {
+    pub async fn answer(&self, call: Call<Bytes>) -> Answer {
+        let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
         let endpoint = endpoints::of(route);
-        let is_paid = route.class == Class::Paid;
-        let name = is_paid.then(|| handlers.ledger_name.clone());
-        (endpoint.answer)(Context { handlers, purchases, call }).map(move |outcome| {
-            let mut answer =
-                outcome.unwrap_or_else(|problem| answer::refusal(problem, id.as_str()));
-            if !endpoint.is_page() {
-                answer = answer::sealed(answer);
-            }
-            if let Some(name) = name {
-                answer.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
-            }
-            Ok(answer)
-        })
-    })
+        let outcome = (endpoint.answer)(Context { handlers, purchases, call }).await;
+        let mut answer = outcome.unwrap_or_else(|problem| answer::refusal(problem, id.as_str()));
+        if !endpoint.is_page() {
+            answer = answer::sealed(answer);
+        }
+        if route.class == Class::Paid {
+            let name = self.handlers.ledger_name.clone();
+            answer.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
+        }
+        answer
+    }
 }

@@ -174,7 +174,7 @@ pub(super) struct Left {
 }
 
 impl Left {
-    pub(super) fn finish(self, mut answer: Answer) -> Answer {
+    pub(super) fn show(self, mut answer: Answer) -> Answer {
         let left = format!("\"caller\";r={};t={}", self.room, self.seconds);
         if let Ok(left) = HeaderValue::try_from(left) {
             answer.headers_mut().insert(LEFT, left);

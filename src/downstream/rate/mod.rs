@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use self::bucket::{Bucket, Left};
+use super::Call;
 use super::route::Class;
-use super::step::{Finish, Onward, Step};
-use super::{Call, DownstreamConfig, refuse};
 use crate::answer::Answer;
 use crate::clock;
 use crate::config::Limits;
@@ -105,38 +104,36 @@ impl Limiter {
         }
     }
 
-    /// Counts one call, or returns why it is refused and what is left.
-    fn admit(
-        self: &Arc<Self>,
-        caller: &Caller,
-        class: Class,
-    ) -> Result<Counted, Box<(Problem, Left)>> {
-        let Some(bucket) = self.bucket(class) else { return Ok(Counted::default()) };
-        let is_paid = class == Class::Paid;
+    /// Counts one call by its row's class, or says why it is refused; with what its answer shows in either case.
+    pub fn count<B>(self: &Arc<Self>, call: &Call<B>) -> (Counted, Result<(), Problem>) {
+        let Some(bucket) = self.bucket(call.route.class) else {
+            return (Counted::default(), Ok(()));
+        };
+        let (caller, is_paid) = (&call.caller, call.route.class == Class::Paid);
+        let refused = |left, detail: String, wait| {
+            if is_paid {
+                self.note_refusal(caller);
+            }
+            let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
+            (Counted { left: Some(left), place: None }, Err(problem))
+        };
         let left = match bucket.take(caller) {
             Ok(room) => bucket.left(room),
             Err(wait) => {
-                if is_paid {
-                    self.note_refusal(caller);
-                }
                 let Bucket { burst, one_per, .. } = bucket;
                 let detail = format!("at most {burst} calls at once, then one every {one_per:?}");
-                let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-                return Err(Box::new((problem, bucket.left(0))));
+                return refused(bucket.left(0), detail, wait);
             }
         };
         let place = match is_paid.then(|| self.enter(caller)) {
             None => None,
             Some(Some(place)) => Some(place),
             Some(None) => {
-                self.note_refusal(caller);
                 let detail = format!("at most {} calls at the same time", self.concurrent);
-                let wait = Duration::from_secs(1);
-                let problem = Problem::new(&RATE_LIMITED).detail(detail).retry_after(wait);
-                return Err(Box::new((problem, left)));
+                return refused(left, detail, Duration::from_secs(1));
             }
         };
-        Ok(Counted { left: Some(left), place })
+        (Counted { left: Some(left), place }, Ok(()))
     }
 
     /// One more call of this caller at the same time, or `None` when it has enough under way.
@@ -175,20 +172,6 @@ pub(super) fn has_counted(answer: &Answer) -> bool {
     bucket::has_policy(answer)
 }
 
-/// Counts each call by its row's class.
-pub fn layer<B: http_body::Body>(
-    config: &DownstreamConfig,
-) -> Step<impl Fn(Call<B>) -> Onward<Call<B>, Counted> + Clone + use<B>> {
-    let limiter = Arc::clone(&config.limiter);
-    Step(move |call: Call<B>| match limiter.admit(&call.caller, call.route.class) {
-        Ok(counted) => Ok((call, counted)),
-        Err(refused) => {
-            let (problem, left) = *refused;
-            Err(Box::new(left.finish(refuse(problem, &call))))
-        }
-    })
-}
-
 /// Says what is left, also where what took of it was refused, and keeps the caller's place until the
 /// connection has taken all of the answer.
 #[derive(Debug, Default)]
@@ -197,8 +180,8 @@ pub struct Counted {
     place: Option<Place>,
 }
 
-impl Finish for Counted {
-    fn finish(self, mut answer: Answer) -> Answer {
+impl Counted {
+    pub fn show(self, mut answer: Answer) -> Answer {
         if let Some(place) = self.place {
             if answer.body().problem().is_some_and(is_retried_unread) {
                 place.limiter.note_refusal(&place.caller);
@@ -206,7 +189,7 @@ impl Finish for Counted {
             answer = answer.map(|body| body.holding(place));
         }
         match self.left {
-            Some(left) => left.finish(answer),
+            Some(left) => left.show(answer),
             None => answer,
         }
     }
