@@ -30,11 +30,11 @@ use crate::billing::books::Keeper;
 use crate::billing::summary::Summary;
 use crate::clock;
 use crate::config::{self, Config, Key, Mode, Target};
+use crate::downstream::DownstreamConfig;
 use crate::downstream::body::Memory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
-use crate::downstream::{self, DownstreamConfig};
 use crate::jobs::{self, Jobs, reading};
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Public};
@@ -197,9 +197,8 @@ impl App {
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
         shared.window.follow(config.gateway.window);
-        let (most, trusted) =
-            (config.server.max_connections_per_address, downstream.trusted.clone());
-        shared.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
+        let most = config.server.max_connections_per_address;
+        shared.crowd.follow(most, Arc::clone(&downstream.trusted));
     }
 
     /// Takes the place of `old`: its settings hold from now on, and its gateway is asked for the billing

@@ -4,10 +4,10 @@ mod connection;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use std::{fmt, io};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -21,7 +21,10 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
 
+use crate::answer::BoxError;
 use crate::clock;
+use crate::config::Network;
+use crate::downstream::caller::counted;
 use crate::metrics::Metrics;
 use crate::sync::lock;
 
@@ -88,8 +91,7 @@ pub async fn run<F, S, B>(
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + Unpin + 'static,
     S::Future: Send + Unpin,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let connections = TaskTracker::new();
     let serve = |stream: TcpStream, peer, room: Room| {
@@ -197,43 +199,29 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Who is connected, on all listeners and cores. Without a rule, anybody may connect.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Crowd(Mutex<State>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
-    rule: Option<Rule>,
+    /// How many each may have, and `server.trusted_proxies`, which have no limit.
+    rule: Option<(usize, Arc<[Network]>)>,
     open: HashMap<IpAddr, usize>,
     told: Option<clock::Instant>,
 }
 
-struct Rule {
-    most: usize,
-    counted: Box<dyn Fn(IpAddr) -> Option<IpAddr> + Send + Sync>,
-}
-
-impl fmt::Debug for Crowd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Crowd")
-    }
-}
-
 impl Crowd {
-    /// From now on `most` connections of each may be open; whoever has more keeps them. `counted` is
-    /// the address that a peer counts under, `None` for whom there is no limit.
-    pub fn follow(
-        &self,
-        most: usize,
-        counted: impl Fn(IpAddr) -> Option<IpAddr> + Send + Sync + 'static,
-    ) {
-        self.lock().rule = Some(Rule { most, counted: Box::new(counted) });
+    /// From now on `most` connections of each may be open; whoever has more keeps them.
+    pub fn follow(&self, most: usize, trusted: Arc<[Network]>) {
+        self.lock().rule = Some((most, trusted));
     }
 
     /// One more connection of this peer, or `None` when it has enough.
     fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Guest> {
         let mut state = self.lock();
         let State { rule, open, told } = &mut *state;
-        let counted = rule.as_ref().and_then(|rule| Some(((rule.counted)(peer)?, rule.most)));
+        let counted =
+            rule.as_ref().and_then(|(most, trusted)| Some((counted(peer, trusted)?, *most)));
         let Some((address, most)) = counted else { return Some(Guest(None)) };
         let count = open.entry(address).or_default();
         if *count < most {
@@ -280,7 +268,7 @@ mod tests {
     #[test]
     fn who_is_gone_is_not_remembered() {
         let crowd = Arc::new(Crowd::default());
-        crowd.follow(2, Some);
+        crowd.follow(2, Arc::default());
         let two = [crowd.enter(peer(1)), crowd.enter(peer(1))];
         assert!(two.iter().all(Option::is_some));
         assert!(crowd.enter(peer(1)).is_none());
@@ -294,10 +282,10 @@ mod tests {
     fn a_new_rule_throws_nobody_out_and_holds_for_the_next() {
         let crowd = Arc::new(Crowd::default());
         let early = crowd.enter(peer(1));
-        crowd.follow(2, Some);
+        crowd.follow(2, Arc::default());
         let mut three = vec![crowd.enter(peer(1)), crowd.enter(peer(1)), crowd.enter(peer(1))];
         assert!(three.pop().is_some_and(|third| third.is_none()));
-        crowd.follow(1, |peer| (peer != self::peer(9)).then_some(peer));
+        crowd.follow(1, [Network { address: peer(9), prefix: 32 }].into());
         three.pop();
         assert!(crowd.enter(peer(1)).is_none(), "one of it is still open");
         let exempt: Vec<_> = (0..9).map(|_| crowd.enter(peer(9))).collect();

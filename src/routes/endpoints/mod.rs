@@ -7,8 +7,8 @@ mod table;
 use std::pin::Pin;
 
 use http::{Method, StatusCode};
-use utoipa::openapi::{RefOr, Schema};
 
+use self::schemas::Shape;
 use super::{Context, api, bff};
 use crate::answer::Answer;
 use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Table, Takes};
@@ -146,7 +146,7 @@ pub(super) struct Query {
     pub(super) name: &'static str,
     pub(super) is_required: bool,
     pub(super) about: &'static str,
-    pub(super) schema: fn() -> RefOr<Schema>,
+    pub(super) schema: fn() -> Shape,
 }
 
 /// A reply that is no refusal.
@@ -158,11 +158,7 @@ pub(super) struct Reply {
 }
 
 /// A parameter that may be left out.
-pub(super) const fn may(
-    name: &'static str,
-    about: &'static str,
-    schema: fn() -> RefOr<Schema>,
-) -> Query {
+pub(super) const fn may(name: &'static str, about: &'static str, schema: fn() -> Shape) -> Query {
     Query { name, is_required: false, about, schema }
 }
 

@@ -28,7 +28,9 @@ const ONE_JOB: Query = Query {
     schema: schemas::request_id,
 };
 const SOME_JOBS: Query =
-    may("request_id", "The jobs, repeatable; without it the caller's own.", schemas::request_ids);
+    may("request_id", "The jobs, repeatable; without it the caller's own.", || {
+        schemas::list(schemas::request_id())
+    });
 
 const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, ..ok("Done.", &[]) };
 /// Every endpoint. What is in none of these rows is the page's, or nobody's.
@@ -190,8 +192,10 @@ pub static ENDPOINTS: &[Endpoint] = &[
         answer: |cx| Box::pin(openai::videos::list(cx)),
         operations: &[op("openaiVideos", "openai", "The caller's latest jobs")
             .query(&[
-                may("limit", "1 to 100.", schemas::limit),
-                may("order", "By age.", schemas::order),
+                may("limit", "1 to 100.", || {
+ schemas::integer().minimum(Some(1)).maximum(Some(100)).into()
+}),
+                may("order", "By age.", || schemas::one_of(["asc", "desc"])),
             ])
             .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
             .problems(&[&INVALID_REQUEST, &FORBIDDEN])],
@@ -243,7 +247,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
                     "UTC days, today included: 1d to 366d; 7d when nothing is said.",
                     schemas::since,
                 ),
-                may("format", "json or csv.", schemas::shape),
+                may("format", "json or csv.", || schemas::one_of(["json", "csv"])),
             ])
             .replies(&[ok("By caller, UTC day and model.", &[(JSON, "Anything")])])
             .problems(&[&INVALID_REQUEST])],
