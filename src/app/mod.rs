@@ -164,7 +164,7 @@ impl App {
             access: Arc::clone(&shared.access),
             routes: handlers::routes(&config),
             limiter,
-            bodies: (&config.server).into(),
+            server: config.server.clone(),
             memory: Arc::clone(&shared.bodies),
             refusals: Arc::default(),
             metrics: Arc::clone(&shared.metrics),

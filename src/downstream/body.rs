@@ -26,36 +26,13 @@ const LOGIN: usize = 4_096;
 /// When to come back if there is no memory for a payload.
 const COME_BACK: Duration = Duration::from_secs(5);
 
-/// How large a payload may be and how long it may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub chat: usize,
-    pub video: usize,
-    /// Bytes of all payloads that are in memory.
-    pub memory: usize,
-    /// From the head to the last byte.
-    pub timeout: Duration,
-}
-
-impl From<&config::Server> for Limits {
-    fn from(server: &config::Server) -> Self {
-        Self {
-            chat: server.chat_body,
-            video: server.video_body,
-            memory: server.max_body_memory,
-            timeout: server.body_timeout,
-        }
-    }
-}
-
-impl Limits {
-    fn bytes(&self, takes: Takes) -> Option<usize> {
-        match takes {
-            Takes::Nothing => None,
-            Takes::ChatJson => Some(self.chat),
-            Takes::VideoJson | Takes::VideoForm => Some(self.video),
-            Takes::LoginJson => Some(LOGIN),
-        }
+/// The most bytes that a row takes; `None` where it takes no body.
+fn limit(server: &config::Server, takes: Takes) -> Option<usize> {
+    match takes {
+        Takes::Nothing => None,
+        Takes::ChatJson => Some(server.chat_body),
+        Takes::VideoJson | Takes::VideoForm => Some(server.video_body),
+        Takes::LoginJson => Some(LOGIN),
     }
 }
 
@@ -64,14 +41,15 @@ pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, P
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    let taken = match config.bodies.bytes(call.route.takes) {
+    let server = &config.server;
+    let taken = match limit(server, call.route.takes) {
         None => None,
-        Some(limit) => Some((limit, admit(&call, limit, config.bodies.memory, &config.memory)?)),
+        Some(limit) => Some((limit, admit(&call, limit, server.max_body_memory, &config.memory)?)),
     };
     let Call { id, caller, standing, way, route, head, body } = call;
     let body = match taken {
         None => Bytes::new(),
-        Some((limit, taken)) => whole(body, limit, config.bodies.timeout, taken).await?,
+        Some((limit, taken)) => whole(body, limit, server.body_timeout, taken).await?,
     };
     Ok(Call { id, caller, standing, way, route, head, body })
 }

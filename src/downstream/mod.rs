@@ -24,7 +24,7 @@ use self::route::Route;
 use crate::access::cookie::Way;
 use crate::access::{Access, Standing};
 use crate::clock;
-use crate::config::{Network, blot};
+use crate::config::{self, Network, blot};
 use crate::metrics::Metrics;
 use crate::store::Caller;
 
@@ -39,7 +39,7 @@ pub struct DownstreamConfig {
     pub access: Arc<Access>,
     pub routes: Arc<route::Table>,
     pub limiter: Arc<rate::Limiter>,
-    pub bodies: body::Limits,
+    pub server: config::Server,
     pub memory: Arc<body::Memory>,
     /// What was refused before its caller was counted.
     pub refusals: Arc<observe::RefusalLog>,

@@ -6,12 +6,14 @@
 mod kinds;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::clock::whole_seconds;
 
@@ -230,43 +232,46 @@ fn challenge(kind: &Kind) -> Option<&'static str> {
     }
 }
 
+/// `{"error": {…}}` as OpenAI's SDKs read it, with `charged` and what is ours beside their fields.
 #[derive(Serialize)]
-struct OpenAiDocument<'a> {
-    error: Told<'a>,
+pub struct OpenAiError<'a> {
+    pub message: String,
+    #[serde(rename = "type")]
+    pub family: &'static str,
+    pub param: Option<String>,
+    pub code: &'static str,
+    pub charged: Charged,
+    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    pub errors: &'a [Fault],
+    /// The gateway's body as it came, where it is JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<&'a RawValue>,
 }
 
-#[derive(Serialize)]
-struct Told<'a> {
-    message: &'a str,
-    #[serde(rename = "type")]
-    family: &'static str,
-    param: Option<String>,
-    code: &'static str,
-    charged: Charged,
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
-    errors: &'a [Fault],
+impl OpenAiError<'_> {
+    pub fn document(&self) -> Bytes {
+        // Strings, and JSON that was read before: this cannot fail.
+        serde_json::to_vec(&BTreeMap::from([("error", self)])).unwrap_or_default().into()
+    }
 }
 
 impl Problem {
-    /// `{"error": {…}}` as OpenAI's SDKs read it, with `charged` and every fault beside their fields.
     pub fn openai_document(&self) -> Bytes {
         // SDKs show people the message alone: it says what to do, too.
         let message = match self.faults.is_empty() {
             true => format!("{}. {}", self.detail.trim_end_matches('.'), self.kind.advice),
             false => self.detail.to_string(),
         };
-        let document = OpenAiDocument {
-            error: Told {
-                message: &message,
-                family: family(self.kind.status),
-                param: self.faults.first().and_then(|fault| param(&fault.pointer)),
-                code: self.kind.code,
-                charged: self.charged,
-                errors: &self.faults,
-            },
+        let error = OpenAiError {
+            message,
+            family: family(self.kind.status),
+            param: self.faults.first().and_then(|fault| param(&fault.pointer)),
+            code: self.kind.code,
+            charged: self.charged,
+            errors: &self.faults,
+            gateway: None,
         };
-        // Strings only: this cannot fail.
-        serde_json::to_vec(&document).unwrap_or_default().into()
+        error.document()
     }
 }
 

@@ -1,11 +1,21 @@
 //! `/api/v1/…`: the gateway's own endpoints. A body passes unchanged.
 
-use http::StatusCode;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
 use http::header::RANGE;
+use http::{Method, StatusCode};
+use moka::future::Cache;
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceExt};
 
 use super::{Context, purchases};
 use crate::answer::Answer;
-use crate::problem::Problem;
+use crate::contract::money::Usd;
+use crate::problem::{GATEWAY_UNREACHABLE, Problem, UNKNOWN_ENDPOINT};
+use crate::upstream::{Ask, Error, Reply, What};
 use crate::validate;
 
 /// `POST /api/v1/chat`
@@ -44,7 +54,7 @@ pub(super) async fn content(cx: &Context, status: &[u8]) -> Result<Answer, Probl
 /// A `POST` of `gateway.passthrough`, sold at the price of the settings.
 pub(super) async fn passthrough_buy(cx: Context) -> Result<Answer, Problem> {
     let path = cx.call.head.uri.path();
-    let toll = cx.handlers.further.toll(path)?;
+    let toll = cx.handlers.passthrough.toll(path)?;
     let order = validate::passthrough(&cx.call.body, cx.query(), path, toll)?;
     cx.buy(order).await.map(purchases::answer)
 }
@@ -52,6 +62,49 @@ pub(super) async fn passthrough_buy(cx: Context) -> Result<Answer, Problem> {
 /// A `GET` of `gateway.passthrough`.
 pub(super) async fn passthrough_ask(cx: Context) -> Result<Answer, Problem> {
     validate::no_query(cx.query())?;
-    let reply = cx.handlers.further.read(cx.call.head.uri.path()).await?;
+    let reply = cx.handlers.passthrough.read(cx.call.head.uri.path()).await?;
     Ok(purchases::passed_on(reply.status, reply.is_json, reply.body))
+}
+
+/// For how long an answer serves everybody who asks for the same.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The further endpoints of the gateway that `gateway.passthrough` lets through.
+pub struct Passthrough {
+    gateway: BoxCloneSyncService<Ask, Reply, Error>,
+    tolls: HashMap<String, Usd>,
+    latest: Cache<Box<str>, Reply>,
+}
+
+impl Passthrough {
+    /// Asks through `gateway`; `tolls` are those of what is bought, by path.
+    pub fn new<S>(gateway: S, tolls: HashMap<String, Usd>) -> Self
+    where
+        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
+        S::Future: Send,
+    {
+        let latest = Cache::builder().max_capacity(100).time_to_live(FRESH).build();
+        Self { gateway: BoxCloneSyncService::new(gateway), tolls, latest }
+    }
+
+    /// What a call of the endpoint at `path` costs.
+    fn toll(&self, path: &str) -> Result<Usd, Problem> {
+        self.tolls.get(path).copied().ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))
+    }
+
+    /// The gateway's answer to a `GET` of `path`, at most a second old: one question for all who ask.
+    async fn read(&self, path: &str) -> Result<Reply, Problem> {
+        let (method, body) = (Method::GET, Bytes::new());
+        let ask = Ask::free(What::Other { method, path: path.into(), body });
+        let gateway = self.gateway.clone();
+        // In a task of its own: whoever asks first may hang up, and the others still wait for it.
+        let asking = async {
+            match tokio::spawn(gateway.oneshot(ask)).await {
+                Ok(outcome) => outcome.map_err(|error| error.of_read()),
+                Err(_stopped) => Err(Problem::new(&GATEWAY_UNREACHABLE)),
+            }
+        };
+        let reply = self.latest.try_get_with(path.into(), asking).await;
+        reply.map_err(|problem: Arc<Problem>| (*problem).clone())
+    }
 }

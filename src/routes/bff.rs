@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
+use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 
-use super::{Context, purchases};
+use super::{Context, assets, purchases};
 use crate::access::Shown;
 use crate::access::cookie::unmeant;
 use crate::answer::{self, Answer, Body};
@@ -160,6 +161,11 @@ fn problem_page(kind: &Kind) -> String {
          <h1>{code}</h1><p>{title}. Status {}. {charged}</p><p>{advice}</p></html>\n",
         status.as_u16()
     )
+}
+
+/// What other sites put into their own pages.
+pub(super) fn shared_file(head: &Parts) -> Result<Answer, Problem> {
+    assets::answer(head).ok_or_else(|| Problem::new(&NOT_FOUND))
 }
 
 /// Whatever is no endpoint: the page, or the fronted site.

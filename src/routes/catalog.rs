@@ -4,7 +4,6 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
-use crate::contract::money::Usd;
 use crate::contract::{catalog as contract, video, wire};
 
 #[derive(Clone, Debug)]
@@ -64,26 +63,20 @@ struct PriceList<'a> {
 struct ChatRow<'a> {
     id: &'a str,
     tier: &'static str,
-    #[serde(flatten)]
-    toll: Toll,
+    toll: String,
+    toll_micros: u64,
     best_for: &'static str,
 }
 
 #[derive(Serialize)]
 struct VideoRow<'a> {
     id: &'a str,
-    #[serde(flatten)]
-    toll: Toll,
+    toll: String,
+    toll_micros: u64,
     durations: Lengths,
     image: &'static str,
     aspect_ratio: &'static str,
     remarks: &'static str,
-}
-
-#[derive(Serialize)]
-struct Toll {
-    toll: String,
-    toll_micros: u64,
 }
 
 #[derive(Serialize)]
@@ -141,15 +134,12 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
     serde_json::to_vec(&list).unwrap_or_default().into()
 }
 
-fn toll(toll: Usd) -> Toll {
-    Toll { toll: toll.to_string(), toll_micros: toll.as_micros() }
-}
-
 fn chat_row(model: &contract::ChatModel) -> ChatRow<'_> {
     ChatRow {
         id: &model.id,
         tier: model.tier.name(),
-        toll: toll(model.toll()),
+        toll: model.toll().to_string(),
+        toll_micros: model.toll().as_micros(),
         best_for: model.best_for,
     }
 }
@@ -158,7 +148,8 @@ fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
     let (min, max) = contract::OVERALL_DURATION;
     VideoRow {
         id: &model.id,
-        toll: toll(model.toll),
+        toll: model.toll.to_string(),
+        toll_micros: model.toll.as_micros(),
         durations: match model.durations {
             Durations::Between(min, max) => Lengths::Range { min, max },
             Durations::OneOf(values) => Lengths::OneOf { values },

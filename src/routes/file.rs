@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, VARY,
+    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, VARY,
 };
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::Body as _;
 
 use super::compress::CODINGS;
@@ -15,7 +15,6 @@ use crate::answer::{Answer, Body};
 #[derive(Debug)]
 pub struct Ready {
     media_type: &'static str,
-    cache: &'static str,
     /// Headers that go with every answer that shows or confirms this file.
     extra: HeaderMap,
     /// By the server's preference; the last is the file as it is.
@@ -54,29 +53,25 @@ macro_rules! embedded {
 pub(super) use embedded;
 
 const IDENTITY: &str = "identity";
+/// Kept by browsers, and asked after each time: a change of ours is theirs at once.
+pub(super) const REVALIDATE: &str = "no-cache";
+pub(super) const FOR_EVER: &str = "public, max-age=31536000, immutable";
+
+pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N]) -> HeaderMap {
+    pairs.into_iter().map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
+}
 
 impl Ready {
     /// Compresses `bytes`, which are known at start only.
-    pub fn new(
-        bytes: Bytes,
-        media_type: &'static str,
-        cache: &'static str,
-        extra: HeaderMap,
-    ) -> Self {
+    pub fn new(bytes: Bytes, media_type: &'static str, extra: &HeaderMap) -> Self {
         // A coding that fails is left out; the file as it is always remains.
         let forms = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
-        Self::with_forms(bytes, forms, media_type, cache, extra)
+        Self::with_forms(bytes, forms, media_type, extra)
     }
 
-    /// A file of the binary.
-    pub fn embedded(
-        file: &Embedded,
-        media_type: &'static str,
-        cache: &'static str,
-        extra: HeaderMap,
-    ) -> Self {
+    pub fn embedded(file: &Embedded, media_type: &'static str, extra: &HeaderMap) -> Self {
         let forms = file.forms.map(Bytes::from_static);
-        Self::with_forms(Bytes::from_static(file.bytes), forms, media_type, cache, extra)
+        Self::with_forms(Bytes::from_static(file.bytes), forms, media_type, extra)
     }
 
     /// The tags change with `extra`, too: a 304 must not keep outdated headers alive.
@@ -84,12 +79,11 @@ impl Ready {
         bytes: Bytes,
         compressed: [Bytes; CODINGS.len()],
         media_type: &'static str,
-        cache: &'static str,
-        extra: HeaderMap,
+        extra: &HeaderMap,
     ) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&bytes);
-        for (name, value) in &extra {
+        for (name, value) in extra {
             hasher.update(name.as_str().as_bytes()).update(value.as_bytes());
         }
         let hash = short(&hasher.finalize());
@@ -101,7 +95,7 @@ impl Ready {
             .map(|((coding, _), small)| form(coding, small))
             .collect();
         forms.push(form(IDENTITY, bytes));
-        Self { media_type, cache, extra, forms }
+        Self { media_type, extra: extra.clone(), forms }
     }
 
     /// Answers a GET or HEAD: in the coding liked best, with 304, and with 206 for one byte range.
@@ -159,15 +153,15 @@ impl Ready {
         let mut answer = self.bare(status);
         *answer.body_mut() = Body::from(body);
         let headers = answer.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
         headers.insert(ETAG, form.tag.clone());
-        match form.coding {
-            IDENTITY => headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes")),
-            coding => headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding)),
-        };
-        if status == StatusCode::NOT_MODIFIED {
-            headers.remove(CONTENT_TYPE);
-            headers.remove(CONTENT_ENCODING);
+        if form.coding == IDENTITY {
+            headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        }
+        if status != StatusCode::NOT_MODIFIED {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
+            if form.coding != IDENTITY {
+                headers.insert(CONTENT_ENCODING, HeaderValue::from_static(form.coding));
+            }
         }
         answer
     }
@@ -176,9 +170,7 @@ impl Ready {
         let mut answer = Response::new(Body::empty());
         *answer.status_mut() = status;
         *answer.headers_mut() = self.extra.clone();
-        let headers = answer.headers_mut();
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static(self.cache));
-        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        answer.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
         answer
     }
 }
@@ -194,7 +186,7 @@ fn tag(hash: &str, coding: &str) -> HeaderValue {
         .unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-fn set(answer: &mut Answer, name: http::HeaderName, value: &str) {
+fn set(answer: &mut Answer, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         answer.headers_mut().insert(name, value);
     }

@@ -1,6 +1,6 @@
 //! The endpoints: a call that passed the layers becomes an answer. [`endpoints`] is the table of them.
 
-mod api;
+pub mod api;
 pub mod assets;
 mod bff;
 pub mod catalog;
@@ -11,16 +11,15 @@ mod openai;
 pub mod openapi;
 pub mod ops;
 pub mod page;
-pub mod passthrough;
 mod purchases;
 pub mod site;
-mod widgets;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderValue;
 
+use self::api::Passthrough;
 use crate::access::{Access, Admit};
 use crate::answer::{self, Answer};
 use crate::downstream::Call;
@@ -32,7 +31,6 @@ use crate::purchase::{Purchase, Purchases, Receipt};
 use crate::redact::Redactor;
 use crate::reports::Reports;
 use crate::reports::me::Me;
-use crate::routes::passthrough::Further;
 use crate::validate::{ChatRules, Checked, Order};
 
 /// What the endpoints answer with.
@@ -49,8 +47,7 @@ pub struct Handlers {
     pub videos: Videos,
     pub me: Me,
     pub reports: Reports,
-    /// `gateway.passthrough`.
-    pub further: Further,
+    pub passthrough: Passthrough,
     pub jobs: Jobs,
     /// Finds keys in text that endpoints decode.
     pub redactor: Redactor,

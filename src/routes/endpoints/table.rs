@@ -9,7 +9,7 @@ use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
 };
-use crate::routes::{api, bff, openai, widgets};
+use crate::routes::{api, bff, openai};
 
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
@@ -287,28 +287,28 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: Path::Exact("/bff/client.js"), pages: Pages::Any, ..BASE },
         about: "A client for web pages: one ES module without imports.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
+        answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("client", "embedding", "A client for web pages: one module without imports")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/client.d.ts"), pages: Pages::Any, ..BASE },
         about: "Its types, for TypeScript.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
+        answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("clientTypes", "embedding", "The client's types, for TypeScript")
             .replies(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/elements.js"), pages: Pages::Any, ..BASE },
         about: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
+        answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("elements", "embedding", "The elements tollgate-chat and tollgate-video")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Below("/bff/widgets/"), pages: Pages::Any, ..BASE },
         about: "The modules that the elements load.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
+        answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("widgets", "embedding", "A module that the elements load")
             .below("{name}")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])

@@ -8,10 +8,10 @@ use super::*;
 const TEXT: &[u8] = include_bytes!("../../../static/style.css");
 
 fn file() -> Ready {
-    Ready::new(Bytes::from_static(TEXT), "text/css", "no-cache", HeaderMap::new())
+    Ready::new(Bytes::from_static(TEXT), "text/css", &HeaderMap::new())
 }
 
-fn headers(told: &[(http::HeaderName, &str)]) -> HeaderMap {
+fn headers(told: &[(HeaderName, &str)]) -> HeaderMap {
     told.iter().map(|(name, value)| (name.clone(), value.parse().expect("a header"))).collect()
 }
 
