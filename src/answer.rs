@@ -31,7 +31,6 @@ pub type Answer = Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How much of a body is handed out at once, in bytes.
 const PART: usize = 16 * 1_024;
 
 /// The body of a response: an [`http_body::Body`] of [`Bytes`] that is there already, or that comes piece
@@ -174,7 +173,6 @@ impl http_body::Body for Body {
     }
 }
 
-/// An answer of `status` with a JSON body that no cache keeps.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
     // What tollgate serialises are its own plain structs, for which this cannot fail.
     let bytes = serde_json::to_vec(body).unwrap_or_default();
@@ -187,7 +185,6 @@ pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> An
     answer
 }
 
-/// The answer as a stream of server-sent events.
 pub fn events(answer: Answer) -> Answer {
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),

@@ -21,7 +21,6 @@ use crate::problem::{
     UNSUPPORTED_MEDIA_TYPE,
 };
 
-/// Bytes of a login: a token and what is around it.
 const LOGIN: usize = 4_096;
 /// When to come back if there is no memory for a payload.
 const COME_BACK: Duration = Duration::from_secs(5);
@@ -36,7 +35,6 @@ fn limit(server: &config::Server, takes: Takes) -> Option<usize> {
     }
 }
 
-/// Reads the body that the call's row takes.
 pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
@@ -54,7 +52,6 @@ where
     Ok(Call { id, caller, standing, way, route, head, body })
 }
 
-/// Judges the head, and takes memory for the body.
 fn admit<B: http_body::Body>(
     call: &Call<B>,
     limit: usize,
@@ -156,21 +153,22 @@ impl Memory {
         let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
         let order = (Ordering::AcqRel, Ordering::Acquire);
         self.taken.fetch_update(order.0, order.1, more).ok()?;
-        Some(Taken { memory: Arc::clone(self), bytes })
+        Some(Taken { memory: Arc::clone(self), bytes, payload: Bytes::new() })
     }
 }
 
-/// Memory of one payload, given back when this is dropped.
 #[derive(Debug)]
 struct Taken {
     memory: Arc<Memory>,
     bytes: usize,
+    payload: Bytes,
 }
 
 impl Taken {
     /// The payload, which gives the memory back with its last copy.
-    fn holding(self, payload: Bytes) -> Bytes {
-        Bytes::from_owner(Payload { payload, _taken: self })
+    fn holding(mut self, payload: Bytes) -> Bytes {
+        self.payload = payload;
+        Bytes::from_owner(self)
     }
 }
 
@@ -180,12 +178,7 @@ impl Drop for Taken {
     }
 }
 
-struct Payload {
-    payload: Bytes,
-    _taken: Taken,
-}
-
-impl AsRef<[u8]> for Payload {
+impl AsRef<[u8]> for Taken {
     fn as_ref(&self) -> &[u8] {
         &self.payload
     }

@@ -37,7 +37,6 @@ pub struct Peer(
 );
 
 impl Peer {
-    /// Puts the connection's other end into a request.
     #[doc(hidden)]
     pub fn introduce<B>(self, mut request: Request<B>) -> Request<B> {
         request.extensions_mut().insert(self);
@@ -45,7 +44,6 @@ impl Peer {
     }
 }
 
-/// Finds the request's caller, or refuses it.
 pub async fn identify<B>(
     config: &DownstreamConfig,
     id: &RequestId,

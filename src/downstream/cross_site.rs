@@ -29,7 +29,6 @@ const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 const MAX_AGE: Duration = Duration::from_secs(7_200);
-/// What a script of another origin may send.
 const MAY_SEND: &[&str] = &[
     "content-type",
     "authorization",
@@ -62,7 +61,6 @@ const MAY_READ: &[&str] = &[
     "x-should-retry",
 ];
 
-/// `access.allowed_origins`, and what follows from them.
 #[derive(Clone, Debug)]
 pub struct Origins {
     listed: Arc<[String]>,
@@ -201,7 +199,6 @@ pub fn reading<B>(
     }
 }
 
-/// What the browser says of the page that asks.
 fn page_of(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(ORIGIN).or_else(|| headers.get(SITE))
 }

@@ -12,7 +12,6 @@ use crate::problem::{SHOULD_RETRY, is_sent_again};
 /// Where OpenAI's dialect is spoken.
 const HOME: &str = "/v1";
 
-/// Whether nothing is there to be asked so.
 fn is_nowhere(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
 }
@@ -24,9 +23,7 @@ fn is_openai(path: &str) -> bool {
 /// How refusals are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// As problem documents.
     Native,
-    /// As `{"error": {…}}`.
     OpenAi,
     /// The same, and where the dialect is at home.
     Lost,

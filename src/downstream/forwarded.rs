@@ -25,7 +25,6 @@ fn holds(network: Network, address: IpAddr) -> bool {
     }
 }
 
-/// Whether this address, without any mapping, is one of a trusted proxy.
 pub(super) fn is_trusted(address: IpAddr, trusted: &[Network]) -> bool {
     trusted.iter().any(|network| holds(*network, address))
 }
@@ -112,7 +111,6 @@ fn parse(text: &str) -> Option<IpAddr> {
     address.ok().map(|address: IpAddr| address.to_canonical())
 }
 
-/// The `for` of one element of RFC 7239.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
     parse(parameter(element, "for")?)
 }

@@ -15,7 +15,6 @@ use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 /// without one.
 const ANY_HOST: &str = "/healthz";
 
-/// The names and addresses that we answer to, on any port.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     names: HashSet<String>,
@@ -34,10 +33,6 @@ impl Hosts {
         }
     }
 
-    /// Lets a request pass that names us.
-    ///
-    /// # Errors
-    /// 421 `misdirected_request`; 400 `malformed_request` without a readable `Host`.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let host = headers.get(HOST).ok_or("expected a Host header");
         let known = host.and_then(|host| self.know(host.to_str().unwrap_or_default()));
@@ -110,7 +105,6 @@ pub fn check_head<B: http_body::Body>(request: &Request<B>) -> Result<(), Proble
     }
 }
 
-/// Returns what was expected instead of this head.
 fn fault_of_head<B: http_body::Body>(request: &Request<B>) -> Option<&'static str> {
     let headers = request.headers();
     let uri = request.uri();

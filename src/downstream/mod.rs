@@ -31,10 +31,8 @@ use crate::store::Caller;
 /// What the layers know before a request comes; shared by every core.
 #[derive(Clone, Debug)]
 pub struct DownstreamConfig {
-    /// `access.allowed_origins`
     pub origins: cross_site::Origins,
     pub hosts: Arc<host::Hosts>,
-    /// `server.trusted_proxies`
     pub trusted: Arc<[Network]>,
     pub access: Arc<Access>,
     pub routes: Arc<route::Table>,
@@ -46,7 +44,6 @@ pub struct DownstreamConfig {
     pub metrics: Arc<Metrics>,
 }
 
-/// The header that names a request, both ways.
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 128;
 
@@ -56,7 +53,6 @@ pub struct Call<B = Bytes> {
     pub caller: Caller,
     /// What the caller's credentials say besides.
     pub standing: Standing,
-    /// How the request came, where there are logins.
     pub way: Way,
     pub route: &'static Route,
     /// The request's head; no header of it is ever copied to the gateway.

@@ -4,6 +4,7 @@
 //! headers, no bodies. [`RefusalLog`] names the one value that is refused, and `caller` adds the name that the
 //! credentials have.
 
+use std::mem::{Discriminant, discriminant};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -21,10 +22,8 @@ use crate::clock::{self, Instant};
 use crate::problem::{INTERNAL, LEDGER_UNAVAILABLE, Problem};
 use crate::sync::lock;
 
-/// What is known of a request when it comes.
 pub struct Arrival {
     pub id: RequestId,
-    /// The request's row, or why there is none.
     pub route: Result<&'static Route, Problem>,
     has_body: bool,
     started: Instant,
@@ -65,7 +64,6 @@ impl Arrival {
         }
     }
 
-    /// Records how the request ended, and puts its id on the answer.
     pub fn end(&self, config: &DownstreamConfig, mut answer: Answer) -> Answer {
         let status = answer.status().as_u16();
         let elapsed = clock::now().duration_since(self.started);
@@ -87,26 +85,16 @@ impl Arrival {
     }
 }
 
-/// Lines in a [`PERIOD`], besides one that counts the rest.
 const MAX_LINES: usize = 10;
 const PERIOD: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// A `Host` that is not one of ours.
     Host,
-    /// A page of another origin, which sent a request of this kind.
     Origin(&'static str),
     /// A call that failed with this status before its caller was counted, such as one whose credentials
     /// cannot be looked up.
     Failed(u16),
-}
-
-impl Refused {
-    /// Whether both are refused for the same kind of value.
-    fn is_like(self, other: Self) -> bool {
-        std::mem::discriminant(&self) == std::mem::discriminant(&other)
-    }
 }
 
 /// What is refused before the limiter, in a bounded number of lines: such requests need no credentials and no
@@ -117,7 +105,7 @@ pub struct RefusalLog(Mutex<Minute>);
 #[derive(Debug, Default)]
 struct Minute {
     began: Option<Instant>,
-    logged: Vec<(Refused, HeaderValue)>,
+    logged: Vec<(Discriminant<Refused>, HeaderValue)>,
     rest: u64,
 }
 
@@ -145,16 +133,14 @@ impl RefusalLog {
     }
 
     fn is_due(&self, refused: Refused, value: Option<&HeaderValue>, now: Instant) -> bool {
-        let nothing = HeaderValue::from_static("");
         let mut minute = self.lock();
         let rest = minute.end(now);
         minute.began.get_or_insert(now);
-        let value = value.unwrap_or(&nothing);
-        let is_known =
-            |logged: &(Refused, HeaderValue)| logged.0.is_like(refused) && logged.1 == value;
-        let is_due = minute.logged.len() < MAX_LINES && !minute.logged.iter().any(is_known);
+        let value = value.cloned().unwrap_or(HeaderValue::from_static(""));
+        let line = (discriminant(&refused), value);
+        let is_due = minute.logged.len() < MAX_LINES && !minute.logged.contains(&line);
         if is_due {
-            minute.logged.push((refused, value.clone()));
+            minute.logged.push(line);
         } else {
             minute.rest = minute.rest.saturating_add(1);
         }

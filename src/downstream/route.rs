@@ -16,17 +16,13 @@ pub enum Class {
     Free,
 }
 
-/// What body a row takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
-    /// JSON, at most `server.chat_body` bytes.
     ChatJson,
-    /// JSON, at most `server.video_body` bytes.
     VideoJson,
     /// The same, or a form of as many bytes (`multipart/form-data`).
     VideoForm,
-    /// JSON, a few bytes.
     LoginJson,
 }
 
@@ -50,7 +46,6 @@ pub enum Pages {
     Any,
 }
 
-/// How a row's path is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// Byte for byte, as sent: nothing is decoded or normalised.
@@ -59,7 +54,6 @@ pub enum Path {
     Below(&'static str),
 }
 
-/// What the layers know of an endpoint.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Route {
     /// `GET` rows answer `HEAD`, too.
@@ -81,20 +75,17 @@ pub const BASE: Route = Route {
     pages: Pages::Listed,
 };
 
-/// Every row that there is.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<&'static Route>,
     /// What `gateway.passthrough` adds: exact paths below `/api/v1/`, and the row that each belongs to.
     passthrough: Vec<(String, &'static Route)>,
-    /// The row of all other paths.
     page: &'static Route,
 }
 
 /// Where only endpoints live: an unknown path here is never the page.
 const RESERVED: &[&str] = &["/api/", "/bff/", "/v1/"];
 
-/// Whether a path is one of an endpoint, or of none, and never of the page.
 pub(super) fn is_reserved(path: &str) -> bool {
     let is_in = |prefix: &&str| path.starts_with(*prefix) || path == &prefix[..prefix.len() - 1];
     RESERVED.iter().any(is_in)
@@ -130,7 +121,6 @@ impl Route {
 }
 
 impl Table {
-    /// Makes a table of the endpoints, what the settings add, and the page.
     pub fn new(
         rows: impl IntoIterator<Item = &'static Route>,
         passthrough: Vec<(String, &'static Route)>,
@@ -139,10 +129,6 @@ impl Table {
         Self { rows: rows.into_iter().collect(), passthrough, page }
     }
 
-    /// Returns the row for a request.
-    ///
-    /// # Errors
-    /// 404 or 405, with a hint for paths that people try in vain.
     pub fn find(&self, method: &Method, path: &str) -> Result<&'static Route, Problem> {
         let mut allowed = None;
         let known = self.rows.iter().copied().filter(|route| route.path.matches(path));

@@ -24,32 +24,24 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// `false` tells OpenAI's SDKs not to send again, whatever the status says.
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Whether the account was charged although the caller gets no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Charged {
-    /// It was refused before the gateway could charge for it.
     No,
-    /// The gateway charged for it.
     Yes,
-    /// The gateway was asked and its answer was lost.
     Unknown,
 }
 
-/// A kind of problem: what all refusals with this code share.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The status decides whether stock SDKs send again: they do on 408, 409, 429 and 5xx.
     pub status: StatusCode,
-    /// The stable name that programs read.
     pub code: &'static str,
-    /// Whether money may have moved.
     pub charged: Charged,
     /// One sentence for people; the detail of a refusal that has no detail of its own.
     pub title: &'static str,
     /// When it is answered, in Markdown, for the documents.
     pub when: &'static str,
-    /// What a person can do about it.
     pub advice: &'static str,
 }
 
@@ -83,7 +75,6 @@ struct Document<'a> {
     status: u16,
     code: &'static str,
     detail: &'a str,
-    /// Absent where the request has no id.
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<String>,
     charged: Charged,
@@ -95,7 +86,6 @@ struct Document<'a> {
 }
 
 impl Problem {
-    /// A refusal that says no more than its kind.
     pub fn new(kind: &'static Kind) -> Self {
         Self {
             kind,
@@ -146,7 +136,6 @@ impl Problem {
         self
     }
 
-    /// Says that an unknown outcome is known to have cost its toll.
     #[must_use]
     pub fn charged(mut self, charged: Charged) -> Self {
         self.charged = charged;
@@ -160,7 +149,6 @@ impl Problem {
         self
     }
 
-    /// Names the job that it is about: one stream tells of many.
     #[must_use]
     pub fn about(mut self, job: &str) -> Self {
         self.about = Some(job.into());
@@ -200,7 +188,6 @@ impl Problem {
         serde_json::to_vec(&document).unwrap_or_default().into()
     }
 
-    /// The answer, as `application/problem+json`. `request_id` names the request in logs.
     pub fn into_response(self, request_id: &str) -> Response<Bytes> {
         let mut response = Response::new(self.document(request_id));
         *response.status_mut() = self.kind.status;

@@ -18,40 +18,34 @@ use crate::problem::{GATEWAY_UNREACHABLE, Problem, UNKNOWN_ENDPOINT};
 use crate::upstream::{Ask, Error, Reply, What};
 use crate::validate;
 
-/// `POST /api/v1/chat`
 pub(super) async fn chat(cx: Context) -> Result<Answer, Problem> {
     let order = validate::chat(&cx.call.body, &cx.handlers.rules)?;
     cx.buy(order).await.map(purchases::answer)
 }
 
-/// `POST /api/v1/video`
 pub(super) async fn video(cx: Context) -> Result<Answer, Problem> {
     let wanted = validate::video_order(&cx.call.body, &cx.handlers.rules.catalog)?;
     let receipt = cx.buy(wanted.order).await?;
     Ok(purchases::naming(&wanted.ignored, purchases::answer(receipt)))
 }
 
-/// `GET /api/v1/video/status`: the gateway's latest word on a job.
 pub(super) async fn video_status(cx: Context) -> Result<Answer, Problem> {
     let query = validate::status(cx.query())?;
     let word = cx.handlers.jobs.status(&query.get().request_id, &cx.call.caller).await?;
     Ok(purchases::passed_on(StatusCode::OK, true, word.body))
 }
 
-/// `GET /bff/video/content`: a finished video, from our own origin.
 pub(super) async fn video_content(cx: Context) -> Result<Answer, Problem> {
     let query = validate::status(cx.query())?;
     let word = cx.handlers.jobs.status(&query.get().request_id, &cx.call.caller).await?;
     content(&cx, &word.body).await
 }
 
-/// The video that `status` leads to.
 pub(super) async fn content(cx: &Context, status: &[u8]) -> Result<Answer, Problem> {
     let (head, caller) = (&cx.call.head, (&cx.call.caller, &cx.call.standing));
     cx.handlers.videos.content(status, head.method.clone(), head.headers.get(RANGE), caller).await
 }
 
-/// A `POST` of `gateway.passthrough`, sold at the price of the settings.
 pub(super) async fn passthrough_buy(cx: Context) -> Result<Answer, Problem> {
     let path = cx.call.head.uri.path();
     let toll = cx.handlers.passthrough.toll(path)?;
@@ -59,7 +53,6 @@ pub(super) async fn passthrough_buy(cx: Context) -> Result<Answer, Problem> {
     cx.buy(order).await.map(purchases::answer)
 }
 
-/// A `GET` of `gateway.passthrough`.
 pub(super) async fn passthrough_ask(cx: Context) -> Result<Answer, Problem> {
     validate::no_query(cx.query())?;
     let reply = cx.handlers.passthrough.read(cx.call.head.uri.path()).await?;
@@ -77,7 +70,6 @@ pub struct Passthrough {
 }
 
 impl Passthrough {
-    /// Asks through `gateway`; `tolls` are those of what is bought, by path.
     pub fn new<S>(gateway: S, tolls: HashMap<String, Usd>) -> Self
     where
         S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
@@ -87,7 +79,6 @@ impl Passthrough {
         Self { gateway: BoxCloneSyncService::new(gateway), tolls, latest }
     }
 
-    /// What a call of the endpoint at `path` costs.
     fn toll(&self, path: &str) -> Result<Usd, Problem> {
         self.tolls.get(path).copied().ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))
     }

@@ -10,7 +10,6 @@ use http::request::Parts;
 use super::file::{Embedded, FOR_EVER, REVALIDATE, Ready, embedded, header_map, short};
 use crate::answer::{Answer, FOR_ANY_PAGE};
 
-/// One file of the page.
 pub struct Row {
     /// Its name below `static/`, and below the path of the set.
     pub name: &'static str,
@@ -81,7 +80,6 @@ const SHARED: &[(&str, Embedded)] = &[
 /// The page's markup, with one place for what is known only at start.
 pub const INDEX: &str = include_str!("../../static/index.html");
 
-/// The files by path. No setting changes them.
 static FILES: LazyLock<HashMap<String, Ready>> = LazyLock::new(|| {
     let nosniff = (X_CONTENT_TYPE_OPTIONS, "nosniff");
     let own = header_map([(CACHE_CONTROL, FOR_EVER), nosniff.clone()]);

@@ -18,13 +18,11 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Where programs find the whole API (RFC 8631).
 const DESCRIBED_BY: &str = "</bff/openapi.json>; rel=\"service-desc\"";
 
-/// `GET /bff/jobs`: the jobs that the query names, or the caller's own.
 pub(super) async fn jobs(cx: Context) -> Result<Answer, Problem> {
     let named = validate::job_ids(cx.query())?;
     jobs::list(&cx.handlers.jobs, &cx.call.caller, named).await
 }
 
-/// `GET /bff/events`: what becomes of them, as it happens.
 pub(super) async fn events(cx: Context) -> Result<Answer, Problem> {
     let named = validate::job_ids(cx.query())?;
     let call = &cx.call;
@@ -54,12 +52,10 @@ fn document(json: &Bytes) -> Answer {
     answer::with(answer, [(CACHE_CONTROL, "no-cache")])
 }
 
-/// `GET /bff/me`
 pub(super) async fn me(cx: Context) -> Result<Answer, Problem> {
     cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await
 }
 
-/// `GET /bff/usage`
 pub(super) async fn usage(cx: Context) -> Result<Answer, Problem> {
     let query = validate::since(cx.query())?;
     cx.report(cx.handlers.reports.usage(&cx.call.caller, query)).await
@@ -72,19 +68,16 @@ pub(super) async fn admin_usage(cx: Context) -> Result<Answer, Problem> {
     cx.report(cx.handlers.reports.usage_of_all(query)).await
 }
 
-/// `GET /bff/admin/members`
 pub(super) async fn admin_members(cx: Context) -> Result<Answer, Problem> {
     must_be_admin(cx.call.standing.role)?;
     cx.handlers.reports.members().await
 }
 
-/// `GET /bff/admin/jobs`
 pub(super) async fn admin_jobs(cx: Context) -> Result<Answer, Problem> {
     must_be_admin(cx.call.standing.role)?;
     cx.handlers.reports.jobs_of_all().await
 }
 
-/// `GET /bff/admin/billing`
 pub(super) async fn admin_billing(cx: Context) -> Result<Answer, Problem> {
     must_be_admin(cx.call.standing.role)?;
     cx.report(cx.handlers.reports.account()).await
@@ -109,7 +102,6 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
     Ok(done(call.way.set(&opened.value, opened.lasts)))
 }
 
-/// `POST /bff/logout`: ends the login that the browser carries, if it carries one.
 pub(super) async fn log_out(cx: Context) -> Result<Answer, Problem> {
     cx.handlers.access.logins()?;
     if let Some(value) = carried(&cx)? {
@@ -136,7 +128,6 @@ fn done(cookie: Option<HeaderValue>) -> Answer {
     answer
 }
 
-/// `GET /healthz`, here and on the second listener.
 pub(super) fn alive() -> Answer {
     answer::bytes_of(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
 }
@@ -163,12 +154,10 @@ fn problem_page(kind: &Kind) -> String {
     )
 }
 
-/// What other sites put into their own pages.
 pub(super) fn shared_file(head: &Parts) -> Result<Answer, Problem> {
     assets::answer(head).ok_or_else(|| Problem::new(&NOT_FOUND))
 }
 
-/// Whatever is no endpoint: the page, or the fronted site.
 pub(super) async fn page(cx: Context) -> Result<Answer, Problem> {
     cx.handlers.page.answer(&cx.call.head).await
 }

@@ -16,18 +16,14 @@ pub struct Facts {
     pub video_body: usize,
     /// How a job's status is read; guesses, from the settings.
     pub jobs: Words,
-    /// The sandbox's moods, word and effect; empty where it is not the sandbox.
     pub moods: Vec<(&'static str, &'static str)>,
-    /// How long an `Idempotency-Key` may be sent again.
     pub replay: Replay,
 }
 
 /// For how long, and by whose memory, a purchase that is asked for again is not bought again.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replay {
-    /// Seconds for which a chat's key is known after it was first sent.
     pub chat_seconds: u64,
-    /// The same of a video's key.
     pub video_seconds: u64,
     /// Names the memory. Another name: keys that were sent before may be forgotten, and buy anew.
     pub ledger: String,
@@ -40,7 +36,6 @@ pub struct Words {
     pub failed: Vec<String>,
     /// JSON pointers to the video's address.
     pub result: Vec<String>,
-    /// Where finished videos may be played from, by `/bff/video/content`.
     pub media_origins: Vec<String>,
 }
 
@@ -107,7 +102,6 @@ struct Mood {
     does: &'static str,
 }
 
-/// The list as JSON, made once.
 pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
     let list = PriceList {
         mode: if facts.sandbox { "sandbox" } else { "live" },

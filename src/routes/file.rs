@@ -31,13 +31,10 @@ struct Form {
 /// A file of the binary and its compressed forms in the order of [`CODINGS`]; an empty form does not exist.
 #[derive(Debug)]
 pub struct Embedded {
-    /// The file as it is.
     pub bytes: &'static [u8],
-    /// By `build.rs`.
     pub forms: [&'static [u8]; CODINGS.len()],
 }
 
-/// Embeds a file of `static/` with its compressed forms.
 macro_rules! embedded {
     ($name:expr) => {
         $crate::routes::file::Embedded {
@@ -143,10 +140,10 @@ impl Ready {
     }
 
     fn liked_best(&self, headers: &HeaderMap) -> Option<&Form> {
-        let wishes = Wishes::read(headers);
+        let wishes = wishes(headers);
         // The first of those with the highest rank; `max_by_key` would take the last.
-        let best = self.forms.iter().rev().max_by_key(|form| wishes.rank(form.coding));
-        best.filter(|form| wishes.rank(form.coding) > 0).or(self.forms.last())
+        let best = self.forms.iter().rev().max_by_key(|form| rank(&wishes, form.coding));
+        best.filter(|form| rank(&wishes, form.coding) > 0).or(self.forms.last())
     }
 
     fn with(&self, form: &Form, status: StatusCode, body: Bytes) -> Answer {
@@ -202,7 +199,6 @@ fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
 }
 
 enum Slice {
-    /// From the first to the second byte, both included.
     Part(usize, usize),
     Outside,
 }
@@ -229,38 +225,29 @@ fn slice(range: &HeaderValue, length: usize) -> Option<Slice> {
 }
 
 /// What `Accept-Encoding` asks for: codings with their weight in thousandths.
-struct Wishes<'a> {
-    told: Vec<(&'a str, u16)>,
+fn wishes(headers: &HeaderMap) -> Vec<(&str, u16)> {
+    let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
+        let mut pieces = part.split(';').map(str::trim);
+        let coding = pieces.next().filter(|coding| !coding.is_empty())?;
+        let weight = pieces.find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")));
+        // A weight that cannot be read is no wish.
+        Some((coding, weight.map_or(Some(1000), thousandths)?))
+    });
+    told.collect()
 }
 
-impl<'a> Wishes<'a> {
-    fn read(headers: &'a HeaderMap) -> Self {
-        let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-        let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
-            let mut pieces = part.split(';').map(str::trim);
-            let coding = pieces.next().filter(|coding| !coding.is_empty())?;
-            let weight = pieces
-                .find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")))
-                .map_or(Some(1000), thousandths);
-            // A weight that cannot be read is no wish.
-            Some((coding, weight?))
-        });
-        Self { told: told.collect() }
-    }
-
-    /// 0: not acceptable. What is not named is not wanted, but for the file as it is, which comes last.
-    fn rank(&self, coding: &str) -> u16 {
-        let named = |name: &str| {
-            let found = self.told.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
-            found.map(|(_, weight)| *weight)
-        };
-        let unnamed = if coding == IDENTITY { 1 } else { 0 };
-        match (named(coding), named("*")) {
-            (Some(weight), _) => weight,
-            (None, Some(0)) => 0,
-            (None, Some(weight)) if coding != IDENTITY => weight,
-            (None, _) => unnamed,
-        }
+/// 0: not acceptable. What is not named is not wanted, but for the file as it is, which comes last.
+fn rank(wishes: &[(&str, u16)], coding: &str) -> u16 {
+    let named = |name: &str| {
+        let found = wishes.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
+        found.map(|(_, weight)| *weight)
+    };
+    match (named(coding), named("*")) {
+        (Some(weight), _) => weight,
+        (None, Some(0)) => 0,
+        (None, Some(weight)) if coding != IDENTITY => weight,
+        (None, _) => u16::from(coding == IDENTITY),
     }
 }
 

@@ -33,15 +33,12 @@ use crate::reports::Reports;
 use crate::reports::me::Me;
 use crate::validate::{ChatRules, Checked, Order};
 
-/// What the endpoints answer with.
 pub struct Handlers {
     pub access: Arc<Access>,
     pub admit: Box<Admit>,
-    /// The price list's answer, made once.
     pub catalog: Bytes,
     /// Names the ledger to clients (`Tollgate-Ledger`).
     pub ledger_name: HeaderValue,
-    /// The API's description, made once.
     pub openapi: Bytes,
     pub rules: ChatRules,
     pub videos: Videos,
@@ -49,7 +46,6 @@ pub struct Handlers {
     pub reports: Reports,
     pub passthrough: Passthrough,
     pub jobs: Jobs,
-    /// Finds keys in text that endpoints decode.
     pub redactor: Redactor,
     pub page: page::Page,
 }
@@ -66,7 +62,6 @@ impl Context {
         self.call.head.uri.query()
     }
 
-    /// Returns the purchase that the caller asks for.
     fn purchase(&self, order: Checked<Order>) -> Result<Purchase, Problem> {
         let headers = &self.call.head.headers;
         let claim = purchases::claim(headers)?;
@@ -76,7 +71,6 @@ impl Context {
         Ok(Purchase { only_repeats: headers.contains_key(purchases::TOLLGATE_REPLAY), ..purchase })
     }
 
-    /// Buys a checked order for the caller.
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
         let purchase = self.purchase(order)?;
         self.purchases.buy(purchase).await

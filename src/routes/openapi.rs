@@ -25,7 +25,6 @@ const ABOUT: &str = "A proxy that holds the key of a prepaid AI gateway and neve
      others by its payload alone; send one key per purchase and the same key with every repeat. Every problem says \
      whether money moved (`charged`).";
 
-/// The headers that a purchase may have.
 const ASKED_OF_PURCHASES: &[Query] = &[
     may(
         "Idempotency-Key",
@@ -155,7 +154,6 @@ fn parameter(name: &str, place: ParameterIn, is_required: bool) -> ParameterBuil
     ParameterBuilder::new().name(name).parameter_in(place).required(required)
 }
 
-/// The names between braces.
 fn variables(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|rest| rest.split('}').next())
 }

@@ -26,13 +26,10 @@ use crate::upstream::billing::Listing;
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Arc<Metrics>,
-    /// Whether new calls are welcome.
     pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Whether the ledger is open: until then, nothing can be bought.
     pub is_open: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whose list of members `POST /members` has looked at anew, so that a command's change holds at once.
     pub access: Option<Arc<Access>>,
-    /// What `GET /billing` asks the gateway.
     pub summary: Option<Summary>,
     /// Refuses requests over loopback that were meant for another host: with DNS rebinding, a page in an
     /// operator's browser could read the answers otherwise. `/healthz` stays open to all.

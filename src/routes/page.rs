@@ -14,7 +14,6 @@ use super::site::{Site, navigates};
 use crate::answer::{self, Answer};
 use crate::problem::{self, Problem};
 
-/// The built-in page, or the site that is fronted instead.
 pub enum Page {
     BuiltIn(Box<Ready>),
     Site(Site),
@@ -44,10 +43,6 @@ impl Page {
         Self::Site(Site::new(dir, fallback))
     }
 
-    /// Answers a GET or HEAD.
-    ///
-    /// # Errors
-    /// `not_found` for what is not there, unless a person navigates: they get a small page.
     pub async fn answer(&self, head: &Parts) -> Result<Answer, Problem> {
         let found = match self {
             Self::BuiltIn(index) if head.uri.path() == "/" => {

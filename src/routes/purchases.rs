@@ -60,7 +60,6 @@ pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<()
     ))
 }
 
-/// The gateway's answer, its body unchanged.
 pub(super) fn answer(receipt: Receipt) -> Answer {
     let mut answer = passed_on(receipt.status, receipt.is_json, receipt.body);
     let headers = answer.headers_mut();
@@ -88,7 +87,6 @@ pub(super) fn translated(receipt: Receipt, body: Bytes) -> Answer {
     }
 }
 
-/// The answer with the names of what was asked for and is not done.
 pub(super) fn naming(ignored: &Ignored, mut answer: Answer) -> Answer {
     if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
         answer.headers_mut().insert("tollgate-ignored", names);

@@ -25,7 +25,6 @@ const COMPRESSED: &[&str] = &["br", "zst", "gz"];
 const INDEX: &str = "index.html";
 
 impl Site {
-    /// Serves `dir`. The folder may change while it is served.
     pub fn new(dir: PathBuf, fallback: Option<String>) -> Self {
         let files =
             ServeDir::new(&dir).precompressed_br().precompressed_zstd().precompressed_gzip();
@@ -34,9 +33,6 @@ impl Site {
     }
 
     /// The file at the path, else the fallback for a navigation, else `None`.
-    ///
-    /// # Errors
-    /// `internal`, when the folder cannot be read.
     pub async fn answer(&self, head: &Parts) -> Result<Option<Answer>, Problem> {
         // What is hidden or outside gets no fallback: that would look as if it were there.
         let Some(path) = inner_path(head.uri.path()) else { return Ok(None) };

@@ -33,11 +33,9 @@ use crate::sync::lock;
 pub struct Settings {
     /// From the first byte of a request's head to its last, and from a connection's start to it.
     pub header_timeout: Duration,
-    /// Between two requests of a connection.
     pub idle_timeout: Duration,
     /// Connections at a time; shared by all listeners and cores.
     pub connections: Arc<Semaphore>,
-    /// How many of them each address may have.
     pub crowd: Arc<Crowd>,
     pub metrics: Arc<Metrics>,
 }
@@ -98,8 +96,7 @@ pub async fn run<F, S, B>(
         let service = introduce(peer);
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
-            // All are given back however it ends, by a panic too.
-            let _held = (Counted::new(Arc::clone(&settings.metrics)), room);
+            let _held = room;
             connection::serve(stream, service, &settings, shutdown).await;
         });
     };
@@ -110,17 +107,34 @@ pub async fn run<F, S, B>(
     while let Ok(Ok((stream, peer))) = timeout(Duration::from_millis(1), listener.accept()).await {
         let Some(guest) = settings.enter(peer) else { continue };
         let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
-        serve(prepared(stream), peer, (guest, permit));
+        serve(prepared(stream), peer, Room::new(&settings, guest, permit));
     }
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-/// What a connection takes of the room that there is.
-type Room = (Guest, Option<OwnedSemaphorePermit>);
+/// What a connection takes of the room that there is, and its place in the metrics: all are given back however it
+/// ends, by a panic too.
+struct Room {
+    _guest: Guest,
+    _permit: Option<OwnedSemaphorePermit>,
+    metrics: Arc<Metrics>,
+}
 
-/// Returns the next connection that may be served; `None` once `shutdown` is cancelled.
+impl Room {
+    fn new(settings: &Settings, guest: Guest, permit: Option<OwnedSemaphorePermit>) -> Self {
+        settings.metrics.connected();
+        Self { _guest: guest, _permit: permit, metrics: Arc::clone(&settings.metrics) }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.metrics.disconnected();
+    }
+}
+
 async fn next(
     listener: &TcpListener,
     settings: &Settings,
@@ -147,7 +161,7 @@ async fn next(
                     () = shutdown.cancelled() => None,
                     permit = free.acquire_owned() => permit.ok(),
                 };
-                return Some((stream, peer, (guest, permit)));
+                return Some((stream, peer, Room::new(settings, guest, permit)));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -156,22 +170,6 @@ async fn next(
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
-    }
-}
-
-/// A connection in the metrics, for as long as it is there.
-struct Counted(Arc<Metrics>);
-
-impl Counted {
-    fn new(metrics: Arc<Metrics>) -> Self {
-        metrics.connected();
-        Self(metrics)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.disconnected();
     }
 }
 

@@ -36,9 +36,7 @@ pub struct Limiter {
 /// What a caller has left for paid calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// `limits.requests`
     pub requests: u32,
-    /// `limits.seconds`
     pub period: Duration,
     pub burst: u32,
     /// Calls right now.
@@ -48,8 +46,6 @@ pub struct Allowed {
 }
 
 impl Limiter {
-    /// A limiter with nothing used up yet, which notes in `refusals` whose paid calls were refused before
-    /// their body was read.
     pub fn new(limits: &Limits, refusals: Arc<Refusals>) -> Self {
         let more =
             |n: NonZeroU32| n.saturating_mul(NonZeroU32::MIN.saturating_add(ROOM_FOR_READS - 1));
@@ -76,7 +72,6 @@ impl Limiter {
         }
     }
 
-    /// What `caller` has left for paid calls, without taking any of it.
     pub fn allowed(&self, caller: &Caller) -> Allowed {
         let left = self.paid.left(self.paid.room(caller, clock::now()));
         Allowed {
@@ -89,9 +84,6 @@ impl Limiter {
     }
 
     /// One more login of this member, which has as many as paid calls.
-    ///
-    /// # Errors
-    /// How long it has to wait.
     pub fn log_in(&self, member: &Caller) -> Result<(), Duration> {
         self.logins.take(member).map(|_left| ())
     }
@@ -136,7 +128,6 @@ impl Limiter {
         (Counted { left: Some(left), place }, Ok(()))
     }
 
-    /// One more call of this caller at the same time, or `None` when it has enough under way.
     fn enter(self: &Arc<Self>, caller: &Caller) -> Option<Place> {
         let mut at_once = lock(&self.at_once);
         let count = at_once.entry(caller.clone()).or_insert(0);
@@ -167,7 +158,6 @@ impl Drop for Place {
     }
 }
 
-/// Whether this answers a call that was counted here.
 pub(super) fn has_counted(answer: &Answer) -> bool {
     bucket::has_policy(answer)
 }

@@ -49,9 +49,7 @@ pub static PAGE: Endpoint = Endpoint {
     operations: &[],
 };
 
-/// One endpoint.
 pub struct Endpoint {
-    /// What the layers know of it.
     pub route: Route,
     /// What it does, in Markdown, for the README's table.
     pub about: &'static str,
@@ -86,13 +84,11 @@ pub fn routes(passthrough: impl IntoIterator<Item = (Method, String)>) -> Table 
     Table::new(ENDPOINTS.iter().map(|endpoint| &endpoint.route), added.collect(), &PAGE.route)
 }
 
-/// Returns the endpoint of a row of [`routes`].
 pub(super) fn of(route: &Route) -> &'static Endpoint {
     let all = ENDPOINTS.iter().chain(PASSTHROUGH);
     all.into_iter().find(|endpoint| endpoint.route == *route).unwrap_or(&PAGE)
 }
 
-/// What the OpenAPI document says of an endpoint, besides what its route says.
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
     /// What follows the route's path, with variables in braces.
@@ -102,10 +98,8 @@ pub(super) struct Operation {
     pub(super) summary: &'static str,
     pub(super) about: &'static str,
     pub(super) query: &'static [Query],
-    /// Media type and schema of each body that it takes.
     pub(super) takes: &'static [(&'static str, &'static str)],
     pub(super) replies: &'static [Reply],
-    /// Besides those that the row tells.
     pub(super) problems: &'static [&'static Kind],
 }
 
@@ -141,7 +135,6 @@ impl Operation {
     }
 }
 
-/// A parameter of the query.
 pub(super) struct Query {
     pub(super) name: &'static str,
     pub(super) is_required: bool,
@@ -153,11 +146,9 @@ pub(super) struct Query {
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) about: &'static str,
-    /// Media type and schema of each body that it can have.
     pub(super) bodies: &'static [(&'static str, &'static str)],
 }
 
-/// A parameter that may be left out.
 pub(super) const fn may(name: &'static str, about: &'static str, schema: fn() -> Shape) -> Query {
     Query { name, is_required: false, about, schema }
 }

@@ -19,7 +19,6 @@ use crate::routes::Context;
 use crate::routes::purchases;
 use crate::validate::{self, Checked, Order};
 
-/// Checks the chat, buys it, and answers in OpenAI's shape.
 pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
     let wanted = validate::openai::chat(&cx.call.body, &cx.handlers.rules)?;
     let voice = Voice {
@@ -64,13 +63,8 @@ impl Voice {
 
     fn completion(&self, said: &Said) -> Bytes {
         let message = Message { role: "assistant", content: &said.content, refusal: None };
-        let choices = [Choice {
-            index: 0,
-            message: Some(message),
-            delta: None,
-            logprobs: None,
-            finish_reason: Some("stop"),
-        }];
+        let choices =
+            [Choice { message: Some(message), finish_reason: Some("stop"), ..Choice::default() }];
         let chat = Chat { usage: said.usage, ..self.chat("chat.completion", &choices) };
         // Strings and numbers: this cannot fail.
         serde_json::to_vec(&chat).unwrap_or_default().into()
@@ -94,9 +88,7 @@ impl Voice {
     fn events(&self, said: &Said, receipt: &Receipt) -> Bytes {
         let mut text = Vec::with_capacity(said.content.len() + 1_024);
         let mut say = |delta, finish_reason: Option<_>| {
-            let delta = Some(delta);
-            let choices =
-                [Choice { index: 0, message: None, delta, logprobs: None, finish_reason }];
+            let choices = [Choice { delta: Some(delta), finish_reason, ..Choice::default() }];
             let is_last = finish_reason.is_some();
             chunk(
                 &mut text,
@@ -121,15 +113,13 @@ impl Voice {
 
     fn chat<'a>(&'a self, object: &'static str, choices: &'a [Choice<'a>]) -> Chat<'a> {
         let Self { id, created, model, .. } = self;
-        let (created, usage, toll, replayed) = (*created, None, None, None);
-        Chat { id, object, created, model, choices, usage, toll, replayed }
+        Chat { id, object, created: *created, model, choices, ..Chat::default() }
     }
 }
 
 const CHUNK: &str = "chat.completion.chunk";
 
-/// A chat, or a piece of one.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Chat<'a> {
     id: &'a str,
     object: &'static str,
@@ -146,7 +136,7 @@ struct Chat<'a> {
     replayed: Option<bool>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Choice<'a> {
     index: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,10 +166,8 @@ struct Delta<'a> {
 const LONGEST_HOLD: Duration = Duration::from_secs(10);
 /// How long the gateway has to refuse at once, or to answer.
 const GRACE: Duration = Duration::from_secs(1);
-/// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(5);
 const SIGN_OF_LIFE: &[u8] = b":\n\n";
-/// How much text one event has at most, in bytes.
 const PIECE: usize = 8 * 1_024;
 
 type Bought = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
@@ -273,7 +261,6 @@ fn event(text: &mut Vec<u8>, json: &[u8]) {
 
 const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
-/// The text in order, cut between letters.
 fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let most = text.len().min(PIECE);

@@ -40,14 +40,12 @@ pub(super) fn refusal_document(receipt: &Receipt, redactor: &Redactor) -> Bytes 
     error.document()
 }
 
-/// The answer to a refused purchase: the gateway's status, uncharged.
 pub(super) fn refusal(refused: Receipt, redactor: &Redactor) -> Answer {
     let (body, status) = (refusal_document(&refused, redactor), refused.status);
     let answer = purchases::answer(Receipt { body, is_json: true, ..refused });
     if is_sent_again(status) { answer } else { answer::with(answer, [(SHOULD_RETRY, "false")]) }
 }
 
-/// What the gateway answered, as far as OpenAI has words for it.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) content: String,
