@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::ORIGIN;
 use http::request::Parts;
@@ -16,18 +16,14 @@ use crate::access::Access;
 use crate::answer::{self, Answer};
 use crate::billing::summary::{Statement, Summary};
 use crate::metrics::Metrics;
-use crate::problem::{
-    DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,
-    Problem,
-};
+use crate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
 use crate::upstream::billing::Listing;
 
 /// Answers `/healthz`, `/readyz` and `/metrics`, and this machine's `/billing` and `/members`.
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Arc<Metrics>,
-    pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    pub is_open: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub ready: Arc<dyn Fn() -> Ready + Send + Sync>,
     /// Whose list of members `POST /members` has looked at anew, so that a command's change holds at once.
     pub access: Option<Arc<Access>>,
     pub summary: Option<Summary>,
@@ -38,13 +34,18 @@ pub struct Ops {
     pub own: Arc<[IpAddr]>,
 }
 
+/// Resolves to the reason why nothing can be bought here, if there is one.
+pub type Ready = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
+
 impl Ops {
-    /// What every listener for operators answers; `ready` says whether new calls are welcome.
-    pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    /// What every listener for operators answers; `ready` is asked whether anything can be bought here.
+    pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), Problem>> + Send + 'static,
+    {
         Self {
             metrics,
-            ready: Arc::new(ready),
-            is_open: Arc::new(|| true),
+            ready: Arc::new(move || Box::pin(ready())),
             access: None,
             summary: None,
             guard: Arc::new(|_| Ok(())),
@@ -99,18 +100,14 @@ impl Ops {
         if path != "/healthz" && peer.is_loopback() {
             (self.guard)(headers)?;
         }
-        let later = |problem: Problem| Err(problem.retry_after(Duration::from_secs(5)));
-        match path {
-            "/metrics" => {
-                let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                Ok(answer::bytes_of(StatusCode::OK, media_type, self.metrics.text().into()))
-            }
-            "/readyz" if !(self.ready)() => later(Problem::new(&DRAINING)),
-            "/readyz" if !(self.is_open)() => later(
-                Problem::new(&LEDGER_UNAVAILABLE).detail("starting: the ledger is being opened"),
-            ),
-            _ => Ok(alive()),
+        if path == "/metrics" {
+            let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            return Ok(answer::bytes_of(StatusCode::OK, media_type, self.metrics.text().into()));
         }
+        if path == "/readyz" {
+            (self.ready)().await?;
+        }
+        Ok(alive())
     }
 
     /// For a command on this machine, and no page: the account's numbers have no password but this, and
@@ -137,6 +134,7 @@ mod tests {
 
     use super::*;
     use crate::config::Window as Setting;
+    use crate::problem::LEDGER_UNAVAILABLE;
     use crate::purchase::credit::Credit;
     use crate::store::Store;
     use crate::upstream::window::Window;
@@ -162,7 +160,7 @@ mod tests {
         let admin = Ops {
             summary: Some(summary(gateway)),
             own: Arc::new(own),
-            ..Ops::new(Arc::default(), || true)
+            ..Ops::new(Arc::default(), async || Ok(()))
         };
         for (peer, is_near) in [
             ("127.0.0.1", true),
@@ -189,7 +187,7 @@ mod tests {
     async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
         let admin = Ops {
             guard: Arc::new(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST))),
-            ..Ops::new(Arc::default(), || true)
+            ..Ops::new(Arc::default(), async || Ok(()))
         };
         for (peer, path, status) in [
             ("127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
@@ -215,7 +213,7 @@ mod tests {
         let admin = Ops {
             access: Some(access),
             summary: Some(summary(gateway)),
-            ..Ops::new(Arc::default(), || true)
+            ..Ops::new(Arc::default(), async || Ok(()))
         };
         for (peer, method, header, status) in [
             ("127.0.0.1", Method::POST, None, StatusCode::OK),
@@ -243,8 +241,11 @@ mod tests {
     async fn server_is_not_ready_until_its_ledger_is_open_and_alive_all_the_while() {
         let is_open = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let seen = Arc::clone(&is_open);
-        let load = move || seen.load(std::sync::atomic::Ordering::Relaxed);
-        let admin = Ops { is_open: Arc::new(load), ..Ops::new(Arc::default(), || true) };
+        let ready = move || {
+            let is_open = seen.load(std::sync::atomic::Ordering::Relaxed);
+            async move { is_open.then_some(()).ok_or(Problem::new(&LEDGER_UNAVAILABLE)) }
+        };
+        let admin = Ops::new(Arc::default(), ready);
         let status = async |path: &str| {
             let asked = admin
                 .asked_from([192, 0, 2, 8].into())

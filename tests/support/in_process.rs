@@ -113,7 +113,7 @@ async fn serve(
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce =
         move |peer| stack.clone().map_request(move |request| Peer(peer).introduce(request));
-    let admin_service = Ops::new(metrics, || true);
+    let admin_service = Ops::new(metrics, async || Ok(()));
     let end = CancellationToken::new();
     let settings = server::Settings { crowd: Arc::default(), ..app.server() };
     tokio::spawn(server::run(

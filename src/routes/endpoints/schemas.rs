@@ -81,11 +81,12 @@ fn openai_video(catalog: &Catalog) -> Shape {
 fn problem_document() -> Shape {
     let codes = problem::ALL.iter().map(|kind| kind.code);
     record([
-        ("type title detail", text()),
+        ("type title", text()),
         ("status", integer().into()),
         ("code", one_of(codes)),
         ("charged", one_of(["no", "yes", "unknown"])),
     ])
+    .property("detail", text())
     .property("instance", text())
     .property("request_id", text())
     .property("errors", list(record([("pointer code detail", text())])))
