@@ -102,7 +102,8 @@ impl Downstream {
             let call = body::read(config, call).await?;
             Ok(self.routes.answer(call).await)
         };
-        Ok(counted.show(answering.await.unwrap_or_else(|problem| arrival.refuse(problem))))
+        let answer = answering.await.unwrap_or_else(|problem| arrival.refuse(problem));
+        Ok(config.limiter.show(counted, answer))
     }
 }
 

@@ -124,9 +124,6 @@ impl Denied {
     }
 }
 
-/// Whether a member may log in once more now, or how long it has to wait.
-pub type Admit = dyn Fn(&Caller) -> Result<(), Duration> + Send + Sync;
-
 pub enum Door {
     Open,
     Members(Roll),
@@ -196,7 +193,7 @@ impl Access {
         token: &str,
         carried: Option<&str>,
         address: &Caller,
-        admit: &Admit,
+        admit: impl Fn(&Caller) -> Result<(), Duration>,
     ) -> Result<Opened, Problem> {
         let roll = self.roll()?;
         let opened = match roll.by_token(token) {

@@ -30,13 +30,11 @@ pub(super) fn handlers(
     summary: &Summary,
     gateway: Polls,
 ) -> io::Result<Handlers> {
-    let log_ins = Arc::clone(limiter);
     let origins = media_origins(config, shared);
     let media = Media::new(origins.clone(), config.gateway.connect_timeout);
     let are_shared = !config.access.allowed_origins.is_empty();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
-        admit: Box::new(move |member| log_ins.log_in(member)),
         catalog: catalog::render(&config.catalog, &facts(config, origins, shared)),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         openapi: openapi::document(&config.catalog),

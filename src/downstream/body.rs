@@ -63,13 +63,18 @@ fn admit<B: http_body::Body>(
     }
     // If the head does not tell the length, the body may be as long as the row allows.
     let length = call.body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-    memory.take(length.unwrap_or(limit).min(limit), max).ok_or_else(no_memory)
+    memory.take(length.unwrap_or(limit).min(limit), max).ok_or_else(|| {
+        Problem::new(&OVERLOADED)
+            .detail("the bodies of other requests take all the memory that there is for them")
+            .retry_after(COME_BACK)
+    })
 }
 
 fn fault_of_head(headers: &HeaderMap, limit: usize, takes: Takes) -> Option<Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (first, more) = (types.next(), types.next());
     let media_type = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let unsupported = |detail: String| Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
     let is_form = takes == Takes::VideoForm && is_form(media_type);
     if more.is_some() || !(is_json(media_type) || is_form) {
         let detail = match (first, more) {
@@ -79,20 +84,16 @@ fn fault_of_head(headers: &HeaderMap, limit: usize, takes: Takes) -> Option<Prob
                 format!("expected Content-Type: application/json, found \"{}\"", shown(found))
             }
         };
-        return Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
+        return unsupported(detail);
     }
     // Any page of the web can send a form unasked, but not with this header.
     if is_form && !headers.contains_key(AUTHORIZATION) {
-        return Some(
-            Problem::new(&UNSUPPORTED_MEDIA_TYPE)
-                .detail("a form is taken with an Authorization header only, whatever is in it"),
-        );
+        let detail = "a form is taken with an Authorization header only, whatever is in it";
+        return unsupported(detail.to_owned());
     }
     let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
     if !headers.get_all(CONTENT_ENCODING).iter().all(plain) {
-        return Some(
-            Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail("send the body without Content-Encoding"),
-        );
+        return unsupported("send the body without Content-Encoding".to_owned());
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let length = length.and_then(|text| text.parse::<u64>().ok());
@@ -134,12 +135,6 @@ fn too_large(limit: usize) -> Problem {
     Problem::new(&PAYLOAD_TOO_LARGE).detail(format!("at most {limit} bytes here"))
 }
 
-fn no_memory() -> Problem {
-    Problem::new(&OVERLOADED)
-        .detail("the bodies of other requests take all the memory that there is for them")
-        .retry_after(COME_BACK)
-}
-
 /// The bytes that payloads may have now, shared by every core. It outlives a change of settings.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -147,8 +142,6 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes memory for one payload, or `None` if all payloads together would then have more than `max`
-    /// bytes.
     fn take(self: &Arc<Self>, bytes: usize, max: usize) -> Option<Taken> {
         let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
         let order = (Ordering::AcqRel, Ordering::Acquire);

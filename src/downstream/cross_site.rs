@@ -182,7 +182,6 @@ pub async fn spending<B, F: Future<Output = Result<Answer, Problem>>>(
     Err(Problem::new(&ORIGIN_NOT_ALLOWED))
 }
 
-/// Refuses reads of other sites: 403.
 pub fn reading<B>(
     config: &DownstreamConfig,
     pages: Pages,

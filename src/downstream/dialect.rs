@@ -3,29 +3,21 @@
 //!
 //! SDKs whose base URL lacks the `/v1` are refused in that shape, too: they show no problem documents.
 
-use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
 use crate::answer::{self, Answer, Body};
 use crate::problem::{SHOULD_RETRY, is_sent_again};
 
-/// Where OpenAI's dialect is spoken.
 const HOME: &str = "/v1";
-
-fn is_nowhere(status: StatusCode) -> bool {
-    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
-}
 
 fn is_openai(path: &str) -> bool {
     path.strip_prefix(HOME).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// How refusals are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Native,
     OpenAi,
-    /// The same, and where the dialect is at home.
     Lost,
 }
 
@@ -41,7 +33,7 @@ impl Dialect {
     pub fn write(self, mut answer: Answer) -> Answer {
         let document = match (self, answer.body().problem()) {
             (Self::Native, _) | (_, None) => return answer,
-            (Self::Lost, Some(problem)) if is_nowhere(answer.status()) => {
+            (Self::Lost, Some(problem)) if matches!(answer.status().as_u16(), 404 | 405) => {
                 problem.clone().hint(BASE).openai_document()
             }
             (Self::OpenAi | Self::Lost, Some(problem)) => problem.openai_document(),

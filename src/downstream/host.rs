@@ -82,11 +82,6 @@ fn address(name: &str) -> Option<IpAddr> {
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Another name, or none, but not one that cannot be read.
-fn may_be_any(problem: &Problem, headers: &HeaderMap) -> bool {
-    problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST)
-}
-
 /// Whether a `Host` header names this machine's own loopback.
 pub(super) fn is_loopback(host: &str) -> bool {
     let name = name_of(host).unwrap_or_default();
@@ -132,16 +127,16 @@ fn fault_of_head<B: http_body::Body>(request: &Request<B>) -> Option<&'static st
     None
 }
 
-/// Refuses requests for other names: 421.
 pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<(), Problem> {
-    let (headers, is_probe) = (request.headers(), request.uri().path() == ANY_HOST);
-    match config.hosts.check(headers) {
-        Err(problem) if !(is_probe && may_be_any(&problem, headers)) => {
-            config.refusals.log(Refused::Host, headers.get(HOST));
-            Err(problem)
-        }
-        Ok(()) | Err(_) => Ok(()),
+    let headers = request.headers();
+    let Err(problem) = config.hosts.check(headers) else { return Ok(()) };
+    // Another name, or none, but not one that cannot be read.
+    let may_be_any = problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST);
+    if may_be_any && request.uri().path() == ANY_HOST {
+        return Ok(());
     }
+    config.refusals.log(Refused::Host, headers.get(HOST));
+    Err(problem)
 }
 
 #[cfg(test)]

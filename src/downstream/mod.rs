@@ -51,7 +51,6 @@ const LONGEST_ID: usize = 128;
 pub struct Call<B = Bytes> {
     pub id: RequestId,
     pub caller: Caller,
-    /// What the caller's credentials say besides.
     pub standing: Standing,
     pub way: Way,
     pub route: &'static Route,
@@ -99,10 +98,6 @@ impl RequestId {
     /// The id as text; it holds nothing but letters, digits, `.`, `_` and `-`.
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
-    }
-
-    fn to_header(&self) -> HeaderValue {
-        self.0.clone()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::mem::{Discriminant, discriminant};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -73,14 +73,14 @@ impl Arrival {
         let is_ledger = answer.body().problem().is_some_and(|it| *it.kind() == LEDGER_UNAVAILABLE);
         match status {
             424 | 500..=599 if is_ledger => {}
-            424 | 500..=599 if !rate::has_counted(&answer) => {
+            424 | 500..=599 if !answer.headers().contains_key(rate::POLICY) => {
                 let route = HeaderValue::from_static(self.label());
                 config.refusals.log(Refused::Failed(status), Some(&route));
             }
             424 | 500..=599 => warn!(status, millis, "answered"),
             _ => debug!(status, millis, "answered"),
         }
-        answer.headers_mut().insert(X_REQUEST_ID, self.id.to_header());
+        answer.headers_mut().insert(X_REQUEST_ID, self.id.0.clone());
         answer
     }
 }
@@ -128,12 +128,12 @@ impl RefusalLog {
 
     /// Logs how many refusals of a minute that is over were not logged.
     pub fn tidy(&self, now: Instant) {
-        let rest = self.lock().end(now);
+        let rest = lock(&self.0).end(now);
         log_rest(rest);
     }
 
     fn is_due(&self, refused: Refused, value: Option<&HeaderValue>, now: Instant) -> bool {
-        let mut minute = self.lock();
+        let mut minute = lock(&self.0);
         let rest = minute.end(now);
         minute.began.get_or_insert(now);
         let value = value.cloned().unwrap_or(HeaderValue::from_static(""));
@@ -147,10 +147,6 @@ impl RefusalLog {
         drop(minute);
         log_rest(rest);
         is_due
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Minute> {
-        lock(&self.0)
     }
 }
 
@@ -214,8 +210,8 @@ mod tests {
         assert_eq!(logged(Refused::Host, 0..1_000, begin), 5, "ten in all");
         let almost = begin + PERIOD - Duration::from_millis(1);
         assert_eq!(logged(Refused::Host, 2_000..2_100, almost), 0);
-        assert_eq!(refusals.lock().rest, 1 + 4 + 995 + 100);
-        assert_eq!(refusals.lock().end(begin + PERIOD), 1_100);
+        assert_eq!(lock(&refusals.0).rest, 1 + 4 + 995 + 100);
+        assert_eq!(lock(&refusals.0).end(begin + PERIOD), 1_100);
         assert_eq!(logged(Refused::Host, 0..100, begin + PERIOD), MAX_LINES);
         assert!(!refusals.is_due(Refused::Host, None, begin + PERIOD));
     }

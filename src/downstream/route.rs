@@ -33,6 +33,8 @@ pub enum Needs {
     Nobody,
     /// Callers whose credentials hold; others get 401.
     Caller,
+    /// Those of them with the role admin.
+    Admin,
 }
 
 /// Which pages of other sites may read a row's answers.
@@ -77,10 +79,10 @@ pub const BASE: Route = Route {
 
 #[derive(Debug)]
 pub struct Table {
-    rows: Vec<&'static Route>,
+    pub rows: Vec<&'static Route>,
     /// What `gateway.passthrough` adds: exact paths below `/api/v1/`, and the row that each belongs to.
-    passthrough: Vec<(String, &'static Route)>,
-    page: &'static Route,
+    pub passthrough: Vec<(String, &'static Route)>,
+    pub page: &'static Route,
 }
 
 /// Where only endpoints live: an unknown path here is never the page.
@@ -121,14 +123,6 @@ impl Route {
 }
 
 impl Table {
-    pub fn new(
-        rows: impl IntoIterator<Item = &'static Route>,
-        passthrough: Vec<(String, &'static Route)>,
-        page: &'static Route,
-    ) -> Self {
-        Self { rows: rows.into_iter().collect(), passthrough, page }
-    }
-
     pub fn find(&self, method: &Method, path: &str) -> Result<&'static Route, Problem> {
         let mut allowed = None;
         let known = self.rows.iter().copied().filter(|route| route.path.matches(path));

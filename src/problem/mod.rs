@@ -56,6 +56,7 @@ pub struct Fault {
 
 /// One refusal: its kind, and what is particular to this request.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Problem {
     kind: &'static Kind,
     /// Nothing where the title says it all.
@@ -105,14 +106,12 @@ impl Problem {
     }
 
     /// Says what is particular to this request. Never put internal error text or secrets here.
-    #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
     /// Says what to do in this case, better than the kind's advice does.
-    #[must_use]
     pub fn hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
         Self { is_hint: true, ..self.detail(hint) }
     }
@@ -135,32 +134,27 @@ impl Problem {
     }
 
     /// When to come back: whole seconds, rounded up, at least 1, because 0 invites a storm.
-    #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(whole_seconds(wait).max(1));
         self
     }
 
-    #[must_use]
     pub fn allow(mut self, methods: &str) -> Self {
         self.allow = HeaderValue::from_str(methods).ok().map(Box::new);
         self
     }
 
-    #[must_use]
     pub fn charged(mut self, charged: Charged) -> Self {
         self.charged = charged;
         self
     }
 
     /// Says that this is the answer of an earlier or running purchase, given again.
-    #[must_use]
     pub fn replayed(mut self) -> Self {
         self.replayed = true;
         self
     }
 
-    #[must_use]
     pub fn about(mut self, job: &str) -> Self {
         self.about = Some(job.into());
         self

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::header::RANGE;
 use http::{Method, StatusCode};
 use moka::future::Cache;
+use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceExt};
 
 use super::{Context, purchases};
 use crate::answer::Answer;
@@ -48,7 +48,8 @@ pub(super) async fn content(cx: &Context, status: &[u8]) -> Result<Answer, Probl
 
 pub(super) async fn passthrough_buy(cx: Context) -> Result<Answer, Problem> {
     let path = cx.call.head.uri.path();
-    let toll = cx.handlers.passthrough.toll(path)?;
+    let toll = cx.handlers.passthrough.tolls.get(path).copied();
+    let toll = toll.ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))?;
     let order = validate::passthrough(&cx.call.body, cx.query(), path, toll)?;
     cx.buy(order).await.map(purchases::answer)
 }
@@ -70,17 +71,13 @@ pub struct Passthrough {
 }
 
 impl Passthrough {
-    pub fn new<S>(gateway: S, tolls: HashMap<String, Usd>) -> Self
-    where
-        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
-        S::Future: Send,
-    {
+    /// `tolls` are those of what is bought, by path.
+    pub fn new(
+        gateway: BoxCloneSyncService<Ask, Reply, Error>,
+        tolls: HashMap<String, Usd>,
+    ) -> Self {
         let latest = Cache::builder().max_capacity(100).time_to_live(FRESH).build();
-        Self { gateway: BoxCloneSyncService::new(gateway), tolls, latest }
-    }
-
-    fn toll(&self, path: &str) -> Result<Usd, Problem> {
-        self.tolls.get(path).copied().ok_or_else(|| Problem::new(&UNKNOWN_ENDPOINT))
+        Self { gateway, tolls, latest }
     }
 
     /// The gateway's answer to a `GET` of `path`, at most a second old: one question for all who ask.

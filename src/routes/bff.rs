@@ -11,7 +11,7 @@ use crate::access::cookie::unmeant;
 use crate::answer::{self, Answer, Body};
 use crate::jobs::events::{self, Listener};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
-use crate::reports::{jobs, must_be_admin};
+use crate::reports::jobs;
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -52,35 +52,14 @@ fn document(json: &Bytes) -> Answer {
     answer::with(answer, [(CACHE_CONTROL, "no-cache")])
 }
 
-pub(super) async fn me(cx: Context) -> Result<Answer, Problem> {
-    cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await
-}
-
 pub(super) async fn usage(cx: Context) -> Result<Answer, Problem> {
     let query = validate::since(cx.query())?;
     cx.report(cx.handlers.reports.usage(&cx.call.caller, query)).await
 }
 
-/// `GET /bff/admin/usage`. Here and below, a caller who is no admin learns just that.
 pub(super) async fn admin_usage(cx: Context) -> Result<Answer, Problem> {
-    must_be_admin(cx.call.standing.role)?;
     let query = validate::everybody(cx.query())?;
     cx.report(cx.handlers.reports.usage_of_all(query)).await
-}
-
-pub(super) async fn admin_members(cx: Context) -> Result<Answer, Problem> {
-    must_be_admin(cx.call.standing.role)?;
-    cx.handlers.reports.members().await
-}
-
-pub(super) async fn admin_jobs(cx: Context) -> Result<Answer, Problem> {
-    must_be_admin(cx.call.standing.role)?;
-    cx.handlers.reports.jobs_of_all().await
-}
-
-pub(super) async fn admin_billing(cx: Context) -> Result<Answer, Problem> {
-    must_be_admin(cx.call.standing.role)?;
-    cx.report(cx.handlers.reports.account()).await
 }
 
 /// `POST /bff/login`: a member's token becomes a browser's cookie.
@@ -98,7 +77,8 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
     // It ends the login that the browser has.
     let carried = carried(&cx)?;
     let token = &asked.get().token;
-    let opened = access.log_in(token, carried, &call.caller, &cx.handlers.admit).await?;
+    let admit = |member: &_| cx.handlers.me.limiter.log_in(member);
+    let opened = access.log_in(token, carried, &call.caller, admit).await?;
     Ok(done(call.way.set(&opened.value, opened.lasts)))
 }
 
@@ -156,10 +136,6 @@ fn problem_page(kind: &Kind) -> String {
 
 pub(super) fn shared_file(head: &Parts) -> Result<Answer, Problem> {
     assets::answer(head).ok_or_else(|| Problem::new(&NOT_FOUND))
-}
-
-pub(super) async fn page(cx: Context) -> Result<Answer, Problem> {
-    cx.handlers.page.answer(&cx.call.head).await
 }
 
 #[cfg(test)]

@@ -103,10 +103,17 @@ struct Mood {
 }
 
 pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
+    let chats = catalog.chat.iter().map(|model| ChatRow {
+        id: &model.id,
+        tier: model.tier.name(),
+        toll: model.toll().to_string(),
+        toll_micros: model.toll().as_micros(),
+        best_for: model.best_for,
+    });
     let list = PriceList {
         mode: if facts.sandbox { "sandbox" } else { "live" },
         access: facts.access,
-        chat: catalog.chat.iter().map(chat_row).collect(),
+        chat: chats.collect(),
         video: catalog.video.iter().map(video_row).collect(),
         defaults: Defaults {
             video_model: contract::DEFAULT_VIDEO_MODEL,
@@ -126,16 +133,6 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
     };
     // Plain structs of strings and numbers: this cannot fail.
     serde_json::to_vec(&list).unwrap_or_default().into()
-}
-
-fn chat_row(model: &contract::ChatModel) -> ChatRow<'_> {
-    ChatRow {
-        id: &model.id,
-        tier: model.tier.name(),
-        toll: model.toll().to_string(),
-        toll_micros: model.toll().as_micros(),
-        best_for: model.best_for,
-    }
 }
 
 fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {

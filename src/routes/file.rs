@@ -28,26 +28,14 @@ struct Form {
     tag: HeaderValue,
 }
 
-/// A file of the binary and its compressed forms in the order of [`CODINGS`]; an empty form does not exist.
+/// A file of `static/`, as `build.rs` lists it.
 #[derive(Debug)]
 pub struct Embedded {
+    pub name: &'static str,
     pub bytes: &'static [u8],
+    /// In the order of [`CODINGS`]; an empty form does not exist.
     pub forms: [&'static [u8]; CODINGS.len()],
 }
-
-macro_rules! embedded {
-    ($name:expr) => {
-        $crate::routes::file::Embedded {
-            bytes: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/static/", $name)),
-            forms: [
-                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".br")),
-                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".zstd")),
-                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".gzip")),
-            ],
-        }
-    };
-}
-pub(super) use embedded;
 
 const IDENTITY: &str = "identity";
 /// Kept by browsers, and asked after each time: a change of ours is theirs at once.
@@ -59,7 +47,6 @@ pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N])
 }
 
 impl Ready {
-    /// Compresses `bytes`, which are known at start only.
     pub fn new(bytes: Bytes, media_type: &'static str, extra: &HeaderMap) -> Self {
         // A coding that fails is left out; the file as it is always remains.
         let forms = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
@@ -118,12 +105,12 @@ impl Ready {
         }
         let same = headers.get(IF_RANGE).is_none_or(|tag| *tag == form.tag);
         match range.filter(|_| same).and_then(|range| slice(range, form.bytes.len())) {
-            Some(Slice::Outside) => {
+            Some(None) => {
                 let mut answer = self.bare(StatusCode::RANGE_NOT_SATISFIABLE);
                 set(&mut answer, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
                 answer
             }
-            Some(Slice::Part(first, last)) => {
+            Some(Some((first, last))) => {
                 let part = form.bytes.slice(first..=last);
                 let mut answer = self.with(form, StatusCode::PARTIAL_CONTENT, part);
                 let all = form.bytes.len();
@@ -132,11 +119,6 @@ impl Ready {
             }
             None => self.with(form, StatusCode::OK, form.bytes.clone()),
         }
-    }
-
-    /// The size in a coding, for budgets.
-    pub fn size(&self, coding: &str) -> Option<usize> {
-        self.forms.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
     }
 
     fn liked_best(&self, headers: &HeaderMap) -> Option<&Form> {
@@ -198,13 +180,9 @@ fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     })
 }
 
-enum Slice {
-    Part(usize, usize),
-    Outside,
-}
-
-/// Reads `bytes=a-b`, `bytes=a-` or `bytes=-n`. Several ranges, or anything else, count as no range.
-fn slice(range: &HeaderValue, length: usize) -> Option<Slice> {
+/// Reads `bytes=a-b`, `bytes=a-` or `bytes=-n`: the first and the last byte, or nothing if they lie outside. Several
+/// ranges, or anything else, count as no range.
+fn slice(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
     let (first, last) = range.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| -> Option<usize> {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -221,7 +199,7 @@ fn slice(range: &HeaderValue, length: usize) -> Option<Slice> {
             (first, last.min(length.checked_sub(1)?))
         }
     };
-    Some(if first <= last && first < length { Slice::Part(first, last) } else { Slice::Outside })
+    Some((first <= last && first < length).then_some((first, last)))
 }
 
 /// What `Accept-Encoding` asks for: codings with their weight in thousandths.

@@ -20,22 +20,21 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use self::api::Passthrough;
-use crate::access::{Access, Admit};
+use crate::access::Access;
 use crate::answer::{self, Answer};
 use crate::downstream::Call;
-use crate::downstream::route::Class;
+use crate::downstream::route::{Class, Needs};
 use crate::jobs::Jobs;
 use crate::media::Videos;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Purchases, Receipt};
 use crate::redact::Redactor;
-use crate::reports::Reports;
 use crate::reports::me::Me;
+use crate::reports::{Reports, must_be_admin};
 use crate::validate::{ChatRules, Checked, Order};
 
 pub struct Handlers {
     pub access: Arc<Access>,
-    pub admit: Box<Admit>,
     pub catalog: Bytes,
     /// Names the ledger to clients (`Tollgate-Ledger`).
     pub ledger_name: HeaderValue,
@@ -98,7 +97,15 @@ impl Routes {
         let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
         let endpoint = endpoints::of(route);
-        let outcome = (endpoint.answer)(Context { handlers, purchases, call }).await;
+        let admitted = match route.needs {
+            // A caller who is no admin learns just that.
+            Needs::Admin => must_be_admin(call.standing.role),
+            Needs::Caller | Needs::Nobody => Ok(()),
+        };
+        let outcome = match admitted {
+            Ok(()) => (endpoint.answer)(Context { handlers, purchases, call }).await,
+            Err(problem) => Err(problem),
+        };
         let mut answer = outcome.unwrap_or_else(|problem| answer::refusal(problem, id.as_str()));
         if !endpoint.is_page() {
             answer = answer::sealed(answer);

@@ -29,16 +29,15 @@ pub struct Ops {
     pub summary: Option<Summary>,
     /// Refuses requests over loopback that were meant for another host: with DNS rebinding, a page in an
     /// operator's browser could read the answers otherwise. `/healthz` stays open to all.
-    pub guard: Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>,
-    /// This machine's addresses that it listens on.
+    pub guard: Guard,
     pub own: Arc<[IpAddr]>,
 }
 
 /// Resolves to the reason why nothing can be bought here, if there is one.
 pub type Ready = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
+type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
-    /// What every listener for operators answers; `ready` is asked whether anything can be bought here.
     pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<(), Problem>> + Send + 'static,
@@ -53,7 +52,6 @@ impl Ops {
         }
     }
 
-    /// The same, for a connection from there.
     pub fn asked_from<B: Send + 'static>(
         &self,
         peer: IpAddr,

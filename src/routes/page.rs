@@ -15,7 +15,7 @@ use crate::answer::{self, Answer};
 use crate::problem::{self, Problem};
 
 pub enum Page {
-    BuiltIn(Box<Ready>),
+    BuiltIn(Ready),
     Site(Site),
 }
 
@@ -35,7 +35,7 @@ impl Page {
         let policy = HeaderValue::try_from(policy(media_origins));
         let policy = policy.unwrap_or(HeaderValue::from_static(NOTHING));
         headers.insert(CONTENT_SECURITY_POLICY, policy);
-        Self::BuiltIn(Box::new(Ready::new(markup.into(), HTML, &headers)))
+        Self::BuiltIn(Ready::new(markup.into(), HTML, &headers))
     }
 
     /// The files of `dir`; `fallback`, a file in it, answers navigations to paths without a file.
@@ -77,10 +77,9 @@ fn head(title: &str, base: &str) -> String {
     let mut head = format!("<title>{}</title>\n", escaped(title));
     head += &format!("<script src=\"{base}/{}\"></script>\n", assets::BEFORE_PAINT);
     head += &format!("<link rel=\"stylesheet\" href=\"{base}/style.css\">\n");
-    let is_module =
-        |row: &&assets::Row| row.name.ends_with(".js") && row.name != assets::BEFORE_PAINT;
-    for row in assets::ROWS.iter().filter(|row| row.at_start).filter(is_module) {
-        head += &format!("<link rel=\"modulepreload\" href=\"{base}/{}\">\n", row.name);
+    let is_module = |name: &&&str| name.ends_with(".js") && **name != assets::BEFORE_PAINT;
+    for name in assets::AT_START.iter().filter(is_module) {
+        head += &format!("<link rel=\"modulepreload\" href=\"{base}/{name}\">\n");
     }
     head + &format!("<script type=\"module\" src=\"{base}/shell.js\"></script>")
 }

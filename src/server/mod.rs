@@ -2,11 +2,10 @@
 
 mod connection;
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,7 +25,7 @@ use crate::clock;
 use crate::config::Network;
 use crate::downstream::caller::counted;
 use crate::metrics::Metrics;
-use crate::sync::lock;
+use crate::sync::{Counted, Tally, lock};
 
 /// How patient the server is, and how much it takes on.
 #[derive(Clone, Debug)]
@@ -198,60 +197,39 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Who is connected, on all listeners and cores. Without a rule, anybody may connect.
 #[derive(Debug, Default)]
-pub struct Crowd(Mutex<State>);
+pub struct Crowd {
+    rule: Mutex<Rule>,
+    open: Arc<Tally<IpAddr>>,
+}
 
 #[derive(Debug, Default)]
-struct State {
+struct Rule {
     /// How many each may have, and `server.trusted_proxies`, which have no limit.
-    rule: Option<(usize, Arc<[Network]>)>,
-    open: HashMap<IpAddr, usize>,
+    limit: Option<(usize, Arc<[Network]>)>,
     told: Option<clock::Instant>,
 }
+
+/// A connection that is counted for as long as this lives; none for whom there is no limit.
+type Guest = Option<Counted<IpAddr>>;
 
 impl Crowd {
     /// From now on `most` connections of each may be open; whoever has more keeps them.
     pub fn follow(&self, most: usize, trusted: Arc<[Network]>) {
-        self.lock().rule = Some((most, trusted));
+        lock(&self.rule).limit = Some((most, trusted));
     }
 
     /// One more connection of this peer, or `None` when it has enough.
-    fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Guest> {
-        let mut state = self.lock();
-        let State { rule, open, told } = &mut *state;
-        let counted =
-            rule.as_ref().and_then(|(most, trusted)| Some((counted(peer, trusted)?, *most)));
-        let Some((address, most)) = counted else { return Some(Guest(None)) };
-        let count = open.entry(address).or_default();
-        if *count < most {
-            *count += 1;
-            return Some(Guest(Some((Arc::clone(self), address))));
-        }
+    fn enter(&self, peer: IpAddr) -> Option<Guest> {
+        let mut rule = lock(&self.rule);
+        let Some((most, trusted)) = &rule.limit else { return Some(None) };
+        let (Some(address), most) = (counted(peer, trusted), *most) else { return Some(None) };
+        let guest = self.open.enter(address, most);
         let now = clock::now();
-        if told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
-            *told = Some(now);
+        if guest.is_none() && rule.told.is_none_or(|told| now - told >= TELL_EVERY) {
+            rule.told = Some(now);
             warn!(%address, most, "an address has too many connections open: more of it are closed");
         }
-        None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
-    }
-}
-
-/// A connection that is counted for as long as this lives.
-struct Guest(Option<(Arc<Crowd>, IpAddr)>);
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let Some((crowd, address)) = self.0.take() else { return };
-        let mut state = crowd.lock();
-        if let Some(count) = state.open.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                state.open.remove(&address);
-            }
-        }
+        guest.map(Some)
     }
 }
 
@@ -265,20 +243,20 @@ mod tests {
 
     #[test]
     fn who_is_gone_is_not_remembered() {
-        let crowd = Arc::new(Crowd::default());
+        let crowd = Crowd::default();
         crowd.follow(2, Arc::default());
         let two = [crowd.enter(peer(1)), crowd.enter(peer(1))];
         assert!(two.iter().all(Option::is_some));
         assert!(crowd.enter(peer(1)).is_none());
         assert!(crowd.enter(peer(2)).is_some(), "another address has room of its own");
         drop(two);
-        assert!(crowd.lock().open.is_empty());
+        assert!(crowd.open.is_empty());
         assert!(crowd.enter(peer(1)).is_some());
     }
 
     #[test]
     fn a_new_rule_throws_nobody_out_and_holds_for_the_next() {
-        let crowd = Arc::new(Crowd::default());
+        let crowd = Crowd::default();
         let early = crowd.enter(peer(1));
         crowd.follow(2, Arc::default());
         let mut three = vec![crowd.enter(peer(1)), crowd.enter(peer(1)), crowd.enter(peer(1))];

@@ -20,7 +20,8 @@ use crate::clock::{self, Instant};
 use crate::store::Caller;
 use crate::sync::lock;
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// On each answer to a call that was counted.
+pub(in crate::downstream) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 /// From so many on, newcomers share: some twenty megabytes of callers.
 const CROWDED: usize = 100_000;
@@ -135,10 +136,6 @@ impl Bucket {
     fn lock(&self) -> MutexGuard<'_, HashMap<Share, (u32, Instant)>> {
         lock(&self.last)
     }
-}
-
-pub(super) fn has_policy(answer: &Answer) -> bool {
-    answer.headers().contains_key(POLICY)
 }
 
 /// What is left to a caller, for the two headers (draft-ietf-httpapi-ratelimit-headers-10).

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use http::{Method, StatusCode};
 
 use self::schemas::Shape;
-use super::{Context, api, bff};
+use super::{Context, api};
 use crate::answer::Answer;
 use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Table, Takes};
 use crate::problem::{
@@ -45,7 +45,7 @@ pub static PASSTHROUGH: &[Endpoint] = &[
 pub static PAGE: Endpoint = Endpoint {
     route: BASE,
     about: "The page, or the site in `page.dir`. Unknown paths below `/api/`, `/bff/` and `/v1/` are 404.",
-    answer: |cx| Box::pin(bff::page(cx)),
+    answer: |cx| Box::pin(async move { cx.handlers.page.answer(&cx.call.head).await }),
     operations: &[],
 };
 
@@ -81,7 +81,8 @@ pub fn routes(passthrough: impl IntoIterator<Item = (Method, String)>) -> Table 
     let added = passthrough
         .into_iter()
         .filter_map(|(method, path)| row(method).map(|endpoint| (path, &endpoint.route)));
-    Table::new(ENDPOINTS.iter().map(|endpoint| &endpoint.route), added.collect(), &PAGE.route)
+    let rows = ENDPOINTS.iter().map(|endpoint| &endpoint.route).collect();
+    Table { rows, passthrough: added.collect(), page: &PAGE.route }
 }
 
 pub(super) fn of(route: &Route) -> &'static Endpoint {
@@ -142,7 +143,6 @@ pub(super) struct Query {
     pub(super) schema: fn() -> Shape,
 }
 
-/// A reply that is no refusal.
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) about: &'static str,
@@ -159,7 +159,7 @@ const fn ok(about: &'static str, bodies: &'static [(&'static str, &'static str)]
 
 /// What an endpoint may refuse with by its row, besides what its operations say.
 pub(super) fn problems(route: &Route) -> impl Iterator<Item = &'static Kind> {
-    let callers = if route.needs == Needs::Caller { OF_CALLERS } else { &[] };
+    let callers = if route.needs == Needs::Nobody { &[] } else { OF_CALLERS };
     let bodies = if route.takes == Takes::Nothing { &[] } else { OF_BODIES };
     let purchases = if route.class == Class::Paid { OF_PURCHASES } else { &[] };
     [OF_ALL, callers, bodies, purchases].into_iter().flatten().copied()

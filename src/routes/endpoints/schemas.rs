@@ -211,7 +211,6 @@ pub(in crate::routes) fn since() -> Shape {
     string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
 }
 
-/// Dollars, with six places.
 fn dollars() -> Shape {
     string().pattern(Some(r"^[0-9]+\.[0-9]{6}$")).into()
 }
@@ -224,7 +223,6 @@ pub(in crate::routes) fn word() -> Shape {
     string().min_length(Some(1)).into()
 }
 
-/// A text in which something can be seen.
 fn visible() -> ObjectBuilder {
     string().min_length(Some(1)).pattern(Some(r"\S"))
 }
@@ -261,7 +259,6 @@ fn record<const N: usize>(properties: [(&'static str, Shape); N]) -> ObjectBuild
     })
 }
 
-/// An object that has nothing else.
 fn closed(record: ObjectBuilder) -> ObjectBuilder {
     record.additional_properties(Some(AdditionalProperties::FreeForm(false)))
 }

@@ -19,6 +19,7 @@ const TEXT: &str = "text/plain";
 pub(super) const PAID: Route =
     Route { method: Method::POST, class: Class::Paid, needs: Needs::Caller, ..BASE };
 pub(super) const READ: Route = Route { class: Class::Read, needs: Needs::Caller, ..BASE };
+const ADMIN: Route = Route { needs: Needs::Admin, ..READ };
 const LOGIN: Route = Route { method: Method::POST, ..BASE };
 
 const ONE_JOB: Query = Query {
@@ -120,7 +121,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: Path::Exact("/bff/me"), ..READ },
         about: "What is left to you: of your limits and budgets, and of the account's balance where you may see \
             it. Takes none of it.",
-        answer: |cx| Box::pin(bff::me(cx)),
+        answer: |cx| Box::pin(async move { cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await }),
         operations: &[op("me", "facts", "Who is calling, and what is left to it")
             .replies(&[ok(
                 "Limits, budgets and, where it may be seen, the balance.",
@@ -236,7 +237,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(OF_LOGINS)],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/usage"), ..READ },
+        route: Route { path: Path::Exact("/bff/admin/usage"), ..ADMIN },
         about: "For admins: what everybody spent, by caller, UTC day and model: `?since=7d`, up to `366d`, \
             `&format=csv`. See [docs/admin.md](docs/admin.md).",
         answer: |cx| Box::pin(bff::admin_usage(cx)),
@@ -253,24 +254,24 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(&[&INVALID_REQUEST])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/members"), ..READ },
+        route: Route { path: Path::Exact("/bff/admin/members"), ..ADMIN },
         about: "For admins: who may call, with budgets and what was spent today and this month.",
-        answer: |cx| Box::pin(bff::admin_members(cx)),
+        answer: |cx| Box::pin(async move { cx.handlers.reports.members().await }),
         operations: &[op("adminMembers", "admins", "Who may call")
             .replies(&[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/jobs"), ..READ },
+        route: Route { path: Path::Exact("/bff/admin/jobs"), ..ADMIN },
         about: "For admins: everybody's latest jobs.",
-        answer: |cx| Box::pin(bff::admin_jobs(cx)),
+        answer: |cx| Box::pin(async move { cx.handlers.reports.jobs_of_all().await }),
         operations: &[op("adminJobs", "admins", "Everybody's latest jobs")
             .replies(&[ok("The latest first.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/billing"), ..READ },
+        route: Route { path: Path::Exact("/bff/admin/billing"), ..ADMIN },
         about: "For admins: the account as the gateway tells it, its keys by name, how its balance went, unknown \
             outcomes.",
-        answer: |cx| Box::pin(bff::admin_billing(cx)),
+        answer: |cx| Box::pin(async move { cx.report(cx.handlers.reports.account()).await }),
         operations: &[op("adminBilling", "admins", "The account, as the gateway tells it")
             .replies(&[ok(
                 "Balance and its course, keys by name, unknown outcomes.",

@@ -7,6 +7,13 @@ use super::*;
 
 const TEXT: &[u8] = include_bytes!("../../../static/style.css");
 
+impl Ready {
+    /// The size in a coding, for budgets.
+    pub(in crate::routes) fn size(&self, coding: &str) -> Option<usize> {
+        self.forms.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
+    }
+}
+
 fn file() -> Ready {
     Ready::new(Bytes::from_static(TEXT), "text/css", &HeaderMap::new())
 }

@@ -1,13 +1,16 @@
 //! `POST /v1/chat/completions`: whole, or as a stream of events.
 
 use std::pin::Pin;
-use std::task::{self, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::Frame;
+use futures_util::Stream;
+use futures_util::stream::poll_fn;
+use http_body::{Body as _, Frame};
+use http_body_util::StreamBody;
 use serde::Serialize;
-use tokio::time::{Interval, interval, sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 
 use super::reply::{Said, Usage, refusal, refusal_document};
 use crate::answer::{self, Answer, Body, BoxError};
@@ -187,44 +190,28 @@ async fn stream(cx: &Context, order: Checked<Order>, voice: Voice) -> Result<Ans
         biased;
         outcome = &mut bought => voice.answer(outcome?),
         () = begins => {
-            let live = Live { bought, voice, beat: interval(BEAT), rest: None };
-            Ok(answer::events(Answer::new(Body::stream(live))))
+            Ok(answer::events(Answer::new(Body::stream(StreamBody::new(live(bought, voice))))))
         }
     }
 }
 
-/// A stream that has begun. Who drops it leaves the purchase to itself: it was sent, and is kept for
-/// its repeat.
-struct Live {
-    bought: Bought,
-    voice: Voice,
-    beat: Interval,
-    rest: Option<Body>,
-}
-
-impl http_body::Body for Live {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let this = &mut *self;
-        if this.rest.is_none() {
-            match this.bought.as_mut().poll(cx) {
-                Poll::Ready(outcome) => this.rest = Some(this.voice.rest(outcome)),
+/// A stream that has begun: signs of life, then the rest. Dropping it leaves the purchase to itself: it was sent,
+/// and is kept for its repeat.
+fn live(mut bought: Bought, voice: Voice) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> {
+    let (mut beat, mut rest) = (interval(BEAT), None);
+    poll_fn(move |cx| {
+        let body = match &mut rest {
+            Some(body) => body,
+            None => match bought.as_mut().poll(cx) {
+                Poll::Ready(outcome) => rest.insert(voice.rest(outcome)),
                 Poll::Pending => {
                     let sign = Frame::data(Bytes::from_static(SIGN_OF_LIFE));
-                    return this.beat.poll_tick(cx).map(|_now| Some(Ok(sign)));
+                    return beat.poll_tick(cx).map(|_now| Some(Ok(sign)));
                 }
-            }
-        }
-        match &mut this.rest {
-            Some(rest) => Pin::new(rest).poll_frame(cx),
-            None => Poll::Ready(None),
-        }
-    }
+            },
+        };
+        Pin::new(body).poll_frame(cx)
+    })
 }
 
 fn chunk(text: &mut Vec<u8>, chunk: &Chat<'_>) {
@@ -232,7 +219,6 @@ fn chunk(text: &mut Vec<u8>, chunk: &Chat<'_>) {
     event(text, &serde_json::to_vec(chunk).unwrap_or_default());
 }
 
-/// The last event of a stream that fails.
 fn error(document: &[u8]) -> Bytes {
     let mut text = Vec::with_capacity(document.len() + 8);
     event(&mut text, document);
@@ -242,24 +228,16 @@ fn error(document: &[u8]) -> Bytes {
 /// One event. JSON has no raw line end but those that only some readers see (U+0085, U+2028, U+2029);
 /// within its strings these can be escaped.
 fn event(text: &mut Vec<u8>, json: &[u8]) {
-    text.extend_from_slice(b"data: ");
-    match std::str::from_utf8(json) {
-        Ok(plain) if plain.contains(LINE_ENDS) => {
-            for letter in plain.chars() {
-                match LINE_ENDS.contains(&letter) {
-                    true => {
-                        text.extend_from_slice(format!("\\u{:04x}", u32::from(letter)).as_bytes())
-                    }
-                    false => text.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
-                }
-            }
+    let mut line = String::from_utf8_lossy(json);
+    for end in ['\u{85}', '\u{2028}', '\u{2029}'] {
+        if line.contains(end) {
+            line = line.replace(end, &format!("\\u{:04x}", u32::from(end))).into();
         }
-        Ok(_) | Err(_) => text.extend_from_slice(json),
     }
-    text.extend_from_slice(b"\n\n");
+    for part in ["data: ", &line, "\n\n"] {
+        text.extend_from_slice(part.as_bytes());
+    }
 }
-
-const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
 fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {

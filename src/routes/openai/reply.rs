@@ -24,7 +24,6 @@ pub(super) fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Op
     reading::text_at(body, &pointers).map(|text| redactor.text(text))
 }
 
-/// The gateway's refusal in OpenAI's shape.
 pub(super) fn refusal_document(receipt: &Receipt, redactor: &Redactor) -> Bytes {
     let words = text_at(redactor, &receipt.body, WORDS).map(|words| format!(": {words}"));
     let (status, words) = (receipt.status.as_u16(), words.unwrap_or_default());
@@ -66,8 +65,6 @@ struct Counted {
 }
 
 impl Said {
-    /// # Errors
-    /// `outcome_unknown`, charged: the reply that was paid for has no text.
     pub(super) fn read(receipt: &Receipt, redactor: &Redactor) -> Result<Self, Problem> {
         let content = text_at(redactor, &receipt.body, &[CONTENT]).ok_or_else(|| {
             let problem = Problem::new(&OUTCOME_UNKNOWN).charged(Charged::Yes).detail(

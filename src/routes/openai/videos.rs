@@ -61,7 +61,6 @@ struct Failure {
     message: String,
 }
 
-/// What was ordered, from the order as it was sent.
 #[derive(Deserialize)]
 struct Ordered {
     prompt: String,

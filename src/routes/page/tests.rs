@@ -34,7 +34,7 @@ async fn the_page_names_its_files_by_their_content_and_they_are_there_for_ever()
     assert!(!markup.contains(PLACEHOLDER));
     let paths: Vec<&str> = markup.split('"').filter(|part| part.starts_with("/_/")).collect();
     // Every file at start once, and shell.js once more as the script.
-    assert_eq!(paths.len(), assets::ROWS.iter().filter(|row| row.at_start).count() + 1);
+    assert_eq!(paths.len(), assets::AT_START.len() + 1);
     for path in paths {
         let file = ask(path, &[]).await.expect(path);
         assert_eq!(file.status(), StatusCode::OK);
