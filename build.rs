@@ -1,4 +1,4 @@
-//! Compresses the files of `static/` once, at build time, so that a start does not.
+//! Compresses the files of `static/` once, at build time, so that a start does not, and lists them.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -11,25 +11,36 @@ fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=static");
     println!("cargo::rerun-if-changed=src/routes/compress.rs");
     let target = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
-    compress_folder(Path::new("static"), &target.join("static"))
+    let (from, mut rows) = (env::current_dir()?.join("static"), Vec::new());
+    compress_folder(&from, "", &target.join("static"), &mut rows)?;
+    rows.sort();
+    fs::write(target.join("files.rs"), format!("&[\n{}]", rows.concat()))
 }
 
-/// Writes `NAME.CODING` for each file and coding; an empty file where a coding does not make it smaller.
-fn compress_folder(from: &Path, to: &Path) -> io::Result<()> {
+/// Writes `NAME.CODING` for each file and coding; an empty file where a coding does not make it smaller. Each file
+/// is a row of Rust.
+fn compress_folder(from: &Path, below: &str, to: &Path, rows: &mut Vec<String>) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
-            compress_folder(&path, &to.join(name))?;
+            compress_folder(&path, &format!("{below}{name}/"), &to.join(name), rows)?;
             continue;
         }
         let bytes = fs::read(&path)?;
+        let mut forms = Vec::new();
         for (coding, compress) in compress::CODINGS {
             let small = compress(&bytes)?;
             let small = if small.len() < bytes.len() { small } else { Vec::new() };
-            fs::write(to.join(format!("{}.{coding}", name.to_string_lossy())), small)?;
+            let form = to.join(format!("{name}.{coding}"));
+            fs::write(&form, small)?;
+            forms.push(format!("include_bytes!({form:?})"));
         }
+        rows.push(format!(
+            "    Embedded {{ name: \"{below}{name}\", bytes: include_bytes!({path:?}), forms: [{}] }},\n",
+            forms.join(", ")
+        ));
     }
     Ok(())
 }

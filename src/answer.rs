@@ -31,8 +31,7 @@ pub type Answer = Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How much of a body is handed out at once, in bytes.
-pub const PART: usize = 16 * 1_024;
+const PART: usize = 16 * 1_024;
 
 /// The body of a response: an [`http_body::Body`] of [`Bytes`] that is there already, or that comes piece
 /// by piece.
@@ -45,21 +44,23 @@ pub const PART: usize = 16 * 1_024;
 ///     String::from_utf8(whole.to_bytes().into()).ok()
 /// }
 /// ```
-#[derive(Debug)]
 pub struct Body {
     inner: Inner,
     /// What it says, where it is a refusal: somebody further out may say it in other words.
     problem: Option<Box<Problem>>,
-    /// What goes when the body goes.
-    guard: Option<Guard>,
+    /// Goes when the body goes.
+    guard: Option<Box<dyn Send>>,
+    /// What the last part of a whole body is followed by.
+    at_end: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// Nothing but its end matters.
-struct Guard(#[expect(dead_code, reason = "it is kept until it is dropped")] Box<dyn Send>);
-
-impl fmt::Debug for Guard {
+impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Guard")
+        let Self { inner, problem, .. } = self;
+        f.debug_struct("Body")
+            .field("inner", inner)
+            .field("problem", problem)
+            .finish_non_exhaustive()
     }
 }
 
@@ -87,11 +88,20 @@ impl Body {
     #[doc(hidden)]
     #[must_use]
     pub fn holding(mut self, guard: impl Send + 'static) -> Self {
-        let guard: Box<dyn Send> = match self.guard.take() {
+        self.guard = Some(match self.guard.take() {
             Some(earlier) => Box::new((earlier, guard)),
             None => Box::new(guard),
-        };
-        self.guard = Some(Guard(guard));
+        });
+        self
+    }
+
+    /// Does this when the connection has taken the last part of a whole body, shortly before that is written.
+    /// The body is handed out in parts, and the connection asks for more as the client takes them, so the end is
+    /// not reached long before the client is there; what the system buffers cannot be seen.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn at_end(mut self, then: impl FnOnce() + Send + 'static) -> Self {
+        self.at_end = Some(Box::new(then));
         self
     }
 
@@ -109,7 +119,7 @@ impl Body {
     }
 
     fn new(inner: Inner) -> Self {
-        Self { inner, problem: None, guard: None }
+        Self { inner, problem: None, guard: None, at_end: None }
     }
 }
 
@@ -133,9 +143,15 @@ impl http_body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut self.get_mut().inner {
+        let this = self.get_mut();
+        match &mut this.inner {
             Inner::Whole(rest) => {
                 let part = rest.split_to(rest.len().min(PART));
+                if rest.is_empty()
+                    && let Some(then) = this.at_end.take()
+                {
+                    then();
+                }
                 Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
             }
             Inner::Stream(body) => Pin::new(body).poll_frame(cx),
@@ -157,7 +173,6 @@ impl http_body::Body for Body {
     }
 }
 
-/// An answer of `status` with a JSON body that no cache keeps.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
     // What tollgate serialises are its own plain structs, for which this cannot fail.
     let bytes = serde_json::to_vec(body).unwrap_or_default();
@@ -170,7 +185,6 @@ pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> An
     answer
 }
 
-/// The answer as a stream of server-sent events.
 pub fn events(answer: Answer) -> Answer {
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),

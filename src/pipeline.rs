@@ -13,62 +13,98 @@ use bytes::Bytes;
 use http::Request;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceBuilder, service_fn};
+use tower::{Service, service_fn};
+use tracing::Instrument;
 
 use crate::answer::{Answer, BoxError};
-use crate::downstream::{self, Arrival, Call, DownstreamConfig};
+use crate::downstream::dialect::Dialect;
+use crate::downstream::observe::Arrival;
+use crate::downstream::{DownstreamConfig, body, caller, cross_site, host};
+use crate::problem::Problem;
 use crate::purchase::{self, Purchases};
+use crate::routes::Routes;
 use crate::upstream::{Ask, Error, Gateway, Reply, Transport};
 
 /// The gate as whoever serves it sees it: a request in, an answer out, never an error.
 pub type Public<B> = BoxCloneSyncService<Request<B>, Answer, Infallible>;
 
+/// What can be read of a request.
+pub trait Payload: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
+
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> Payload for B {}
+
 /// From the socket to the routes. It never fails: a refusal is an answer.
-pub fn downstream<S, B>(config: &Arc<DownstreamConfig>, routes: S) -> Public<B>
-where
-    S: Service<Call<Bytes>, Response = Answer, Error = Infallible>,
-    S: Clone + Send + Sync + 'static,
-    S::Future: Send,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    use downstream::{catch, cors, cross_site, dialect, head, host, observe, route};
-    let stack = ServiceBuilder::new()
-        .layer(observe::layer(config)) //        id, row, span and metrics before any refusal
-        .layer(cors::layer(config)) //           else a browser cannot read a refusal
-        .layer(dialect::layer()) //              refusals under /v1/ in OpenAI's shape
-        .layer(catch::layer()) //                a panic is a 500, readable and with its id
-        .layer(head::layer()) //                 400: two parsers could disagree
-        .layer(host::layer(config)) //           421: not our name
-        .layer(cross_site::spending(config)) //  403: a page that is not listed
-        .layer(route::layer()) //                404, 405
-        .service(calls(config, routes));
-    BoxCloneSyncService::new(stack)
+pub fn downstream<B: Payload + 'static>(
+    config: &Arc<DownstreamConfig>,
+    routes: Routes,
+) -> Public<B> {
+    let stack = Arc::new(Downstream { config: Arc::clone(config), routes });
+    BoxCloneSyncService::new(service_fn(move |request| {
+        let stack = Arc::clone(&stack);
+        async move { Ok(stack.answer(request).await) }
+    }))
 }
 
-/// From a request with its row to a call. The type is opaque: the compiler takes twice as long, and more, with
-/// each layer that it sees through.
-fn calls<S, B>(
-    config: &Arc<DownstreamConfig>,
-    routes: S,
-) -> impl Service<Arrival<B>, Response = Answer, Error = Infallible, Future: Send>
-+ Clone
-+ Send
-+ Sync
-+ 'static
-+ use<S, B>
-where
-    S: Service<Call<Bytes>, Response = Answer, Error = Infallible>,
-    S: Clone + Send + Sync + 'static,
-    S::Future: Send,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    use downstream::{body, caller, cross_site, rate};
-    ServiceBuilder::new()
-        .layer(cross_site::reading(config)) //   403: the same for reads
-        .layer(caller::layer(config)) //         401; the request becomes a Call
-        .layer(rate::layer(config)) //           429, cheap first: before the body is read
-        .layer(body::layer(config)) //           415, 413, 503, 408
-        .service(routes)
+struct Downstream {
+    config: Arc<DownstreamConfig>,
+    routes: Routes,
+}
+
+impl Downstream {
+    /// Every answer has its id, is counted and is logged; pages of listed origins can read it.
+    async fn answer<B: Payload>(&self, request: Request<B>) -> Answer {
+        let arrival = Arrival::new(&self.config, &request);
+        let answering = async {
+            let next = |request| self.readable(&arrival, request);
+            let answer = cross_site::cors(&self.config, request, next).await;
+            arrival.end(&self.config, answer)
+        };
+        answering.instrument(arrival.span()).await
+    }
+
+    /// Refusals under `/v1/` have OpenAI's shape. A panic is a 500, readable and with its id.
+    async fn readable<B: Payload>(&self, arrival: &Arrival, request: Request<B>) -> Answer {
+        let dialect = Dialect::of(request.uri().path());
+        dialect.write(arrival.catch(self.checked(arrival, request)).await)
+    }
+
+    async fn checked<B: Payload>(
+        &self,
+        arrival: &Arrival,
+        request: Request<B>,
+    ) -> Result<Answer, Problem> {
+        // 400: two parsers could disagree
+        host::check_head(&request)?;
+        // 421: not our name
+        host::check_host(&self.config, &request)?;
+        // 403: a page that is not listed
+        let next = |request| self.called(arrival, request);
+        cross_site::spending(&self.config, request, next).await
+    }
+
+    async fn called<B: Payload>(
+        &self,
+        arrival: &Arrival,
+        request: Request<B>,
+    ) -> Result<Answer, Problem> {
+        let config = &*self.config;
+        // 404, 405
+        let route = arrival.route.clone()?;
+        // 403: the same for reads
+        cross_site::reading(config, route.pages, &request)?;
+        // 401; the request becomes a Call
+        let call = caller::identify(config, &arrival.id, route, request).await?;
+        // 429, cheap first: before the body is read
+        let (counted, admitted) = config.limiter.count(&call);
+        let answering = async {
+            admitted?;
+            // 415, 413, 503, 408
+            let call = body::read(config, call).await?;
+            Ok(self.routes.answer(call).await)
+        };
+        let answer = answering.await.unwrap_or_else(|problem| arrival.refuse(problem));
+        Ok(config.limiter.show(counted, answer))
+    }
 }
 
 /// From a checked order to a receipt. The steps of a purchase are in [`Purchases::buy`]'s file, top to bottom:

@@ -1,9 +1,60 @@
-//! Locks that survive a panic of a thread that held them.
+//! Locks that survive a panic of a thread that held them, and a count behind one.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Locks the mutex, also after a holder has panicked: every change under a lock is a single step, so what
 /// it guards is whole.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many of each key there are at the same time.
+#[derive(Debug)]
+pub(crate) struct Tally<K: Clone + Eq + Hash>(Mutex<HashMap<K, usize>>);
+
+impl<K: Clone + Eq + Hash> Default for Tally<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Clone + Eq + Hash> Tally<K> {
+    /// One more of this key, or `None` if there are `most` already.
+    pub(crate) fn enter(self: &Arc<Self>, key: K, most: usize) -> Option<Counted<K>> {
+        let mut counts = lock(&self.0);
+        let count = counts.entry(key.clone()).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Counted { tally: Arc::clone(self), key })
+    }
+}
+
+/// Counted for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Counted<K: Clone + Eq + Hash> {
+    tally: Arc<Tally<K>>,
+    pub(crate) key: K,
+}
+
+impl<K: Clone + Eq + Hash> Drop for Counted<K> {
+    fn drop(&mut self) {
+        let mut counts = lock(&self.tally.0);
+        if let Some(count) = counts.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl<K: Clone + Eq + Hash> Tally<K> {
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
 }

@@ -29,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("media",      &["access", "answer", "clock", "jobs", "problem", "store", "upstream"]),
     ("routes",     &["access", "answer", "billing", "clock", "contract", "downstream", "jobs", "media", "metrics", "problem", "purchase", "redact", "reports", "upstream", "validate"]),
     ("pipeline",   &["access", "answer", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "store", "upstream"]),
-    ("server",     &["clock", "metrics"]),
+    ("server",     &["answer", "clock", "config", "downstream", "metrics"]),
     ("app",        &[EVERYTHING]),
     ("cli",        &[EVERYTHING]),
     ("embed",      &[EVERYTHING]),

@@ -99,8 +99,22 @@ pub enum Denied {
     Unavailable { retry_after: Duration },
 }
 
-/// Whether a member may log in once more now, or how long it has to wait.
-pub type Admit = dyn Fn(&Caller) -> Result<(), Duration> + Send + Sync;
+impl Denied {
+    /// 401 `invalid_credentials`, 429 `rate_limited` or 503 `overloaded`.
+    pub fn problem(self) -> Problem {
+        match self {
+            Self::Invalid | Self::Forged => Problem::new(&INVALID_CREDENTIALS),
+            Self::Unheard { retry_after } => Problem::new(&RATE_LIMITED)
+                .detail("too many credentials from this address were wrong")
+                .retry_after(retry_after),
+            Self::Unavailable { retry_after } => Problem::new(&OVERLOADED)
+                .detail(
+                    "tokens cannot be checked right now: the login service's keys are not there",
+                )
+                .retry_after(retry_after),
+        }
+    }
+}
 
 pub enum Door {
     Open,
@@ -159,7 +173,7 @@ impl Access {
         token: &str,
         carried: Option<&str>,
         address: &Caller,
-        admit: &Admit,
+        admit: impl Fn(&Caller) -> Result<(), Duration>,
     ) -> Result<Opened, Problem> {
         let roll = self.roll()?;
         let opened = match roll.by_token(token) {

@@ -15,9 +15,9 @@ use crate::media::Videos;
 use crate::reports::Reports;
 use crate::reports::me::Me;
 use crate::reports::turns::Turns;
+use crate::routes::api::Passthrough;
 use crate::routes::catalog::{self, Facts, Replay, Words};
-use crate::routes::page::{Page, PageSettings};
-use crate::routes::passthrough::Further;
+use crate::routes::page::Page;
 use crate::routes::{Handlers, endpoints, openapi};
 use crate::sandbox;
 use crate::upstream::media::Media;
@@ -30,13 +30,11 @@ pub(super) fn handlers(
     summary: &Summary,
     gateway: Polls,
 ) -> io::Result<Handlers> {
-    let log_ins = Arc::clone(limiter);
     let origins = media_origins(config, shared);
     let media = Media::new(origins.clone(), config.gateway.connect_timeout);
     let are_shared = !config.access.allowed_origins.is_empty();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
-        admit: Box::new(move |member| log_ins.log_in(member)),
         catalog: catalog::render(&config.catalog, &facts(config, origins, shared)),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         openapi: openapi::document(&config.catalog),
@@ -52,7 +50,7 @@ pub(super) fn handlers(
             knows_callers: config.access.mode != Mode::Open || config.is_private(),
             turns: Turns::default(),
         },
-        further: further(config, gateway),
+        passthrough: passthrough(config, gateway),
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, words(config), shared.jobs.clone(), are_shared),
@@ -83,10 +81,10 @@ fn me(config: &Config, shared: &SharedState, limiter: &Arc<Limiter>, summary: &S
     }
 }
 
-fn further(config: &Config, gateway: Polls) -> Further {
+fn passthrough(config: &Config, gateway: Polls) -> Passthrough {
     let sold = config.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
     let tolls: HashMap<_, _> = sold.map(|one| (one.path.clone(), one.toll)).collect();
-    Further::new(gateway, tolls)
+    Passthrough::new(gateway, tolls)
 }
 
 /// What the price list says besides prices.
@@ -113,10 +111,7 @@ fn page(config: &Config) -> Page {
     let page = &config.page;
     match &page.dir {
         Some(dir) => Page::site(dir.clone(), page.fallback.clone()),
-        None => Page::built_in(PageSettings {
-            title: page.title.clone(),
-            media_origins: page.media_origins.clone(),
-        }),
+        None => Page::built_in(&page.title, &page.media_origins),
     }
 }
 

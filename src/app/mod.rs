@@ -28,10 +28,11 @@ use crate::billing::books::Keeper;
 use crate::billing::summary::Summary;
 use crate::clock;
 use crate::config::{self, Config, Key, Mode, Target};
+use crate::downstream::DownstreamConfig;
 use crate::downstream::body::Memory;
+use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
-use crate::downstream::{self, DownstreamConfig};
 use crate::jobs::{self, Jobs, reading};
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Public};
@@ -39,7 +40,7 @@ use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
-use crate::routes::{self, Handlers};
+use crate::routes::{Handlers, Routes};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
 use crate::store::{Binding, KeyId, Limits, Refusals, Store};
@@ -140,13 +141,13 @@ impl App {
         };
         let handlers = handlers::handlers(&config, &shared, &limiter, &summary, polls.clone())?;
         let downstream = DownstreamConfig {
-            origins: config.access.allowed_origins.clone().into(),
+            origins: Origins::new(&config.access.allowed_origins, shared.access.has_logins()),
             hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own.clone())),
             trusted: config.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
             routes: handlers::routes(&config),
             limiter,
-            bodies: (&config.server).into(),
+            server: config.server.clone(),
             memory: Arc::clone(&shared.bodies),
             refusals: Arc::default(),
             metrics: Arc::clone(&shared.metrics),
@@ -179,9 +180,8 @@ impl App {
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
         shared.window.follow(config.gateway.window);
-        let (most, trusted) =
-            (config.server.max_connections_per_address, downstream.trusted.clone());
-        shared.crowd.follow(most, move |peer| downstream::caller::counted(peer, &trusted));
+        let most = config.server.max_connections_per_address;
+        shared.crowd.follow(most, Arc::clone(&downstream.trusted));
     }
 
     /// Takes the place of `old`: its settings hold from now on, and its gateway is asked for the billing
@@ -221,7 +221,7 @@ impl App {
     {
         let gateway = self.gateway.stack(&self.config, &self.shared)?;
         let purchases = pipeline::purchases(&self.context, tasks, gateway);
-        let routes = routes::service(Arc::clone(&self.handlers), purchases);
+        let routes = Routes { handlers: Arc::clone(&self.handlers), purchases };
         Ok(pipeline::downstream(&self.downstream, routes))
     }
 

@@ -17,7 +17,7 @@ use tower::{Service, service_fn};
 use tracing::{error, info, warn};
 
 use crate::app::{App, Shutdown};
-use crate::downstream::caller::{Introduced, Peer};
+use crate::downstream::caller::Peer;
 use crate::pipeline::Public;
 use crate::server;
 
@@ -124,8 +124,9 @@ async fn serve(
         let introduce = move |peer| {
             let stack = Arc::clone(&stack);
             // Every layer of a stack is always ready: it refuses rather than making a caller wait.
-            let inner = service_fn(move |request| Public::clone(&stack.load()).call(request));
-            Introduced { peer: Peer(peer), inner }
+            service_fn(move |request| {
+                Public::clone(&stack.load()).call(Peer(peer).introduce(request))
+            })
         };
         let listener = TcpListener::from_std(listener)?;
         serving.spawn(server::run(listener, introduce, settings.clone(), shutdown.begun.clone()));

@@ -3,124 +3,55 @@
 //! What the head tells (media type, length) is refused before the body is touched, so that a client
 //! that asked `Expect: 100-continue` sends nothing in vain.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::Either;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 
 use super::route::Takes;
-use super::{Call, DownstreamConfig, closing, refuse, shown};
-use crate::answer::{self, Answer, BoxError};
+use super::{Call, DownstreamConfig, shown};
+use crate::answer::BoxError;
 use crate::config;
 use crate::problem::{
     MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
     UNSUPPORTED_MEDIA_TYPE,
 };
 
-/// Bytes of a login: a token and what is around it.
 const LOGIN: usize = 4_096;
 /// When to come back if there is no memory for a payload.
 const COME_BACK: Duration = Duration::from_secs(5);
 
-/// How large a payload may be and how long it may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub chat: usize,
-    pub video: usize,
-    /// Bytes of all payloads that are in memory.
-    pub memory: usize,
-    /// From the head to the last byte.
-    pub timeout: Duration,
-}
-
-impl From<&config::Server> for Limits {
-    fn from(server: &config::Server) -> Self {
-        Self {
-            chat: server.chat_body,
-            video: server.video_body,
-            memory: server.max_body_memory,
-            timeout: server.body_timeout,
-        }
+/// The most bytes that a row takes; `None` where it takes no body.
+fn limit(server: &config::Server, takes: Takes) -> Option<usize> {
+    match takes {
+        Takes::Nothing => None,
+        Takes::ChatJson => Some(server.chat_body),
+        Takes::VideoJson | Takes::VideoForm => Some(server.video_body),
+        Takes::LoginJson => Some(LOGIN),
     }
 }
 
-impl Limits {
-    fn bytes(&self, takes: Takes) -> Option<usize> {
-        match takes {
-            Takes::Nothing => None,
-            Takes::ChatJson => Some(self.chat),
-            Takes::VideoJson | Takes::VideoForm => Some(self.video),
-            Takes::LoginJson => Some(LOGIN),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct ReadBody<S> {
-    inner: S,
-    limits: Limits,
-    memory: Arc<Memory>,
-}
-
-/// Reads the body that the call's row takes.
-pub fn layer<S>(
-    config: &DownstreamConfig,
-) -> impl Layer<S, Service = ReadBody<S>> + Clone + use<S> {
-    let (limits, memory) = (config.bodies, Arc::clone(&config.memory));
-    layer_fn(move |inner| ReadBody { inner, limits, memory: Arc::clone(&memory) })
-}
-
-type Read = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
-
-impl<S, B> Service<Call<B>> for ReadBody<S>
+pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, Problem>
 where
-    S: Service<Call<Bytes>, Response = Answer, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Either<S::Future, Read>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, call: Call<B>) -> Self::Future {
-        let Some(limit) = self.limits.bytes(call.route.takes) else {
-            let (call, _none) = call.with(Bytes::new());
-            return Either::Left(self.inner.call(call));
-        };
-        // Take the service that was polled ready, and leave its clone behind.
-        let spare = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, spare);
-        let (limits, memory) = (self.limits, Arc::clone(&self.memory));
-        Either::Right(Box::pin(async move {
-            let taken = match admit(&call, limit, limits.memory, &memory) {
-                Ok(taken) => taken,
-                Err(problem) => return Ok(refuse(problem, &call)),
-            };
-            let (call, body) = call.with(Bytes::new());
-            match read(body, limit, limits.timeout, taken).await {
-                Ok(body) => inner.call(Call { body, ..call }).await,
-                // What is left of the body was dropped with it: the connection closes as for an unread one.
-                Err(problem) => Ok(closing(answer::refusal(problem, call.id.as_str()))),
-            }
-        }))
-    }
+    let server = &config.server;
+    let taken = match limit(server, call.route.takes) {
+        None => None,
+        Some(limit) => Some((limit, admit(&call, limit, server.max_body_memory, &config.memory)?)),
+    };
+    let Call { id, caller, standing, way, route, head, body } = call;
+    let body = match taken {
+        None => Bytes::new(),
+        Some((limit, taken)) => whole(body, limit, server.body_timeout, taken).await?,
+    };
+    Ok(Call { id, caller, standing, way, route, head, body })
 }
 
-/// Judges the head, and takes memory for the body.
 fn admit<B: http_body::Body>(
     call: &Call<B>,
     limit: usize,
@@ -132,13 +63,18 @@ fn admit<B: http_body::Body>(
     }
     // If the head does not tell the length, the body may be as long as the row allows.
     let length = call.body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-    memory.take(length.unwrap_or(limit).min(limit), max).ok_or_else(no_memory)
+    memory.take(length.unwrap_or(limit).min(limit), max).ok_or_else(|| {
+        Problem::new(&OVERLOADED)
+            .detail("the bodies of other requests take all the memory that there is for them")
+            .retry_after(COME_BACK)
+    })
 }
 
 fn fault_of_head(headers: &HeaderMap, limit: usize, takes: Takes) -> Option<Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (first, more) = (types.next(), types.next());
     let media_type = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let unsupported = |detail: String| Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
     let is_form = takes == Takes::VideoForm && is_form(media_type);
     if more.is_some() || !(is_json(media_type) || is_form) {
         let detail = match (first, more) {
@@ -148,20 +84,16 @@ fn fault_of_head(headers: &HeaderMap, limit: usize, takes: Takes) -> Option<Prob
                 format!("expected Content-Type: application/json, found \"{}\"", shown(found))
             }
         };
-        return Some(Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail(detail));
+        return unsupported(detail);
     }
     // Any page of the web can send a form unasked, but not with this header.
     if is_form && !headers.contains_key(AUTHORIZATION) {
-        return Some(
-            Problem::new(&UNSUPPORTED_MEDIA_TYPE)
-                .detail("a form is taken with an Authorization header only, whatever is in it"),
-        );
+        let detail = "a form is taken with an Authorization header only, whatever is in it";
+        return unsupported(detail.to_owned());
     }
     let plain = |coding: &http::HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
     if !headers.get_all(CONTENT_ENCODING).iter().all(plain) {
-        return Some(
-            Problem::new(&UNSUPPORTED_MEDIA_TYPE).detail("send the body without Content-Encoding"),
-        );
+        return unsupported("send the body without Content-Encoding".to_owned());
     }
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let length = length.and_then(|text| text.parse::<u64>().ok());
@@ -185,7 +117,7 @@ fn is_form(media_type: &str) -> bool {
     essence.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-async fn read<B>(body: B, limit: usize, timeout: Duration, taken: Taken) -> Result<Bytes, Problem>
+async fn whole<B>(body: B, limit: usize, timeout: Duration, taken: Taken) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
@@ -203,12 +135,6 @@ fn too_large(limit: usize) -> Problem {
     Problem::new(&PAYLOAD_TOO_LARGE).detail(format!("at most {limit} bytes here"))
 }
 
-fn no_memory() -> Problem {
-    Problem::new(&OVERLOADED)
-        .detail("the bodies of other requests take all the memory that there is for them")
-        .retry_after(COME_BACK)
-}
-
 /// The bytes that payloads may have now, shared by every core. It outlives a change of settings.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -216,27 +142,26 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes memory for one payload, or `None` if all payloads together would then have more than `max`
-    /// bytes.
     fn take(self: &Arc<Self>, bytes: usize, max: usize) -> Option<Taken> {
         let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
         let order = (Ordering::AcqRel, Ordering::Acquire);
         self.taken.fetch_update(order.0, order.1, more).ok()?;
-        Some(Taken { memory: Arc::clone(self), bytes })
+        Some(Taken { memory: Arc::clone(self), bytes, payload: Bytes::new() })
     }
 }
 
-/// Memory of one payload, given back when this is dropped.
 #[derive(Debug)]
 struct Taken {
     memory: Arc<Memory>,
     bytes: usize,
+    payload: Bytes,
 }
 
 impl Taken {
     /// The payload, which gives the memory back with its last copy.
-    fn holding(self, payload: Bytes) -> Bytes {
-        Bytes::from_owner(Payload { payload, _taken: self })
+    fn holding(mut self, payload: Bytes) -> Bytes {
+        self.payload = payload;
+        Bytes::from_owner(self)
     }
 }
 
@@ -246,12 +171,7 @@ impl Drop for Taken {
     }
 }
 
-struct Payload {
-    payload: Bytes,
-    _taken: Taken,
-}
-
-impl AsRef<[u8]> for Payload {
+impl AsRef<[u8]> for Taken {
     fn as_ref(&self) -> &[u8] {
         &self.payload
     }

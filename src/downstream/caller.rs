@@ -2,25 +2,17 @@
 //!
 //! Invariant: where `access.mode` is not open, a row that needs a caller gets one that `access` knows.
 
-use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_util::future::{Either, Ready, ready};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 use tracing::Span;
 
 use super::forwarded::{client, is_trusted, way};
-use super::route::Needs;
-use super::{Arrival, Arrived, Call, DownstreamConfig, refuse};
+use super::route::{Needs, Route};
+use super::{Call, DownstreamConfig, RequestId};
 use crate::access::cookie::{self, Way};
-use crate::access::{Access, Shown, Standing};
-use crate::answer::Answer;
+use crate::access::{Shown, Standing};
 use crate::config::Network;
 use crate::problem::{INTERNAL, Problem};
 use crate::store::Caller;
@@ -44,118 +36,45 @@ pub struct Peer(
     pub SocketAddr,
 );
 
-/// A connection's service: puts its [`Peer`] into every request.
-#[derive(Clone, Debug)]
-pub struct Introduced<S> {
-    pub peer: Peer,
-    pub inner: S,
-}
-
-impl<S: Service<Request<B>>, B> Service<Request<B>> for Introduced<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        request.extensions_mut().insert(self.peer);
-        self.inner.call(request)
+impl Peer {
+    #[doc(hidden)]
+    pub fn introduce<B>(self, mut request: Request<B>) -> Request<B> {
+        request.extensions_mut().insert(self);
+        request
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct Identify<S> {
-    inner: S,
-    config: Arc<DownstreamConfig>,
-}
-
-/// Finds each request's caller, or refuses it.
-pub fn layer<S>(
-    config: &Arc<DownstreamConfig>,
-) -> impl Layer<S, Service = Identify<S>> + Clone + use<S> {
-    let config = Arc::clone(config);
-    layer_fn(move |inner| Identify { inner, config: Arc::clone(&config) })
-}
-
-type Judged = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
-
-impl<S, B> Service<Arrival<B>> for Identify<S>
-where
-    S: Service<Call<B>, Response = Answer, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-    B: http_body::Body + Send + 'static,
-{
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Either<S::Future, Either<Ready<Result<Answer, Infallible>>, Judged>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Arrival<B>) -> Self::Future {
-        let call = match from_address(request, &self.config) {
-            Ok(call) => call,
-            Err(refusal) => return Either::Right(Either::Left(ready(Ok(*refusal)))),
-        };
-        if self.config.access.is_open() || call.route.needs == Needs::Nobody {
-            return Either::Left(self.inner.call(call));
-        }
-        // Take the service that was polled ready, and leave its clone behind.
-        let spare = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, spare);
-        let access = Arc::clone(&self.config.access);
-        Either::Right(Either::Right(Box::pin(async move {
-            match identified(&access, call).await {
-                Ok(call) => inner.call(call).await,
-                Err(refusal) => Ok(refusal),
-            }
-        })))
-    }
-}
-
-/// Returns the call of an address, whoever is behind it.
-fn from_address<B: http_body::Body>(
-    request: Arrival<B>,
+pub async fn identify<B>(
     config: &DownstreamConfig,
-) -> Result<Call<B>, Box<Answer>> {
-    let Some(&Peer(peer)) = request.extensions().get::<Peer>() else {
-        let problem = Problem::new(&INTERNAL).detail(
+    id: &RequestId,
+    route: &'static Route,
+    request: Request<B>,
+) -> Result<Call<B>, Problem> {
+    let (head, body) = request.into_parts();
+    let Some(&Peer(peer)) = head.extensions.get::<Peer>() else {
+        return Err(Problem::new(&INTERNAL).detail(
             "the server that embeds tollgate must put tollgate::Peer into the request's extensions",
-        );
-        return Err(Box::new(refuse(problem, &request)));
+        ));
     };
-    let route = match &request.body().route {
-        Ok(route) => *route,
-        Err(problem) => return Err(Box::new(refuse(problem.clone(), &request))),
-    };
-    let network = network(client(peer.ip(), request.headers(), &config.trusted));
-    let way = match config.access.has_logins() {
-        true => way(peer.ip(), request.headers(), &config.trusted),
+    let (access, headers) = (&config.access, &head.headers);
+    let address = Caller::Address(network(client(peer.ip(), headers, &config.trusted)));
+    let way = match access.has_logins() {
+        true => way(peer.ip(), headers, &config.trusted),
         // No cookie means anything.
         false => Way::Plain,
     };
-    let (head, Arrived { id, body, .. }) = request.into_parts();
-    let (caller, standing) = (Caller::Address(network), Standing::default());
-    Ok(Call { id, caller, standing, way, route, head, body })
-}
-
-/// Returns the call of the caller that its credentials name.
-async fn identified<B: http_body::Body>(access: &Access, call: Call<B>) -> Result<Call<B>, Answer> {
-    let headers = &call.head.headers;
-    let shown = credentials(headers, call.way);
-    let (caller, standing) = match access.judge(shown, call.caller.clone()).await {
-        Ok(known) => known,
-        Err(problem) => return Err(refuse(problem, &call)),
+    let (caller, standing) = if access.is_open() || route.needs == Needs::Nobody {
+        (address, Standing::default())
+    } else {
+        let shown = credentials(headers, way);
+        let (caller, standing) = access.judge(shown, address).await?;
+        if let Some(problem) = unmeant(shown, &head.method, headers) {
+            return Err(problem);
+        }
+        Span::current().record("caller", tracing::field::display(&caller));
+        (caller, standing)
     };
-    if let Some(problem) = unmeant(shown, &call.head.method, headers) {
-        return Err(refuse(problem, &call));
-    }
-    Span::current().record("caller", tracing::field::display(&caller));
-    Ok(Call { caller, standing, ..call })
+    Ok(Call { id: id.clone(), caller, standing, way, route, head, body })
 }
 
 /// What the head shows; a bearer token that is there decides, whatever else is. Over

@@ -1,86 +1,203 @@
-//! Keeps web pages of other sites, unless they are listed, from spending and from reading.
+//! Lets the pages of listed origins call us and read our answers, and keeps those of other sites from spending
+//! and from reading. tower-http's layers judge; what they do not know is around them.
 //!
-//! A page cannot read the answer to its read, but the read would use up the user's limits and, through a
-//! passthrough, the account's rate limit.
+//! A page of another site cannot read the answer to its read, but the read would use up the user's limits and,
+//! through a passthrough, the account's rate limit.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::header::{HeaderName, ORIGIN};
-use http::{HeaderMap, HeaderValue};
-use tower::layer::util::Stack;
+use futures_util::FutureExt;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_HEADERS as ASKED_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderName, ORIGIN, VARY,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_http::cors::{AllowCredentials, AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::csrf::{CsrfLayer, ProtectionError};
 
-use super::refusal_log::Refused;
+use super::DownstreamConfig;
+use super::observe::Refused;
 use super::route::{Pages, is_reserved};
-use super::step::{Finish, Onward, Step};
-use super::{Arrival, DownstreamConfig, RequestId, check, closing};
-use crate::answer::{self, Answer};
+use crate::answer::Answer;
 use crate::problem::{ORIGIN_NOT_ALLOWED, Problem};
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// tower-http's layer, and around it one that says why.
-pub type Explained<F> = Stack<CsrfLayer, Step<F>>;
+const MAX_AGE: Duration = Duration::from_secs(7_200);
+const MAY_SEND: &[&str] = &[
+    "content-type",
+    "authorization",
+    "idempotency-key",
+    "last-event-id",
+    "x-request-id",
+    "x-tollgate",
+    "tollgate-ledger",
+    "tollgate-replay",
+    // The stock SDKs name themselves by it; browsers other than Chromium let them, and ask first.
+    "user-agent",
+    // What they send where their settings say so. It is read by nobody here.
+    "openai-organization",
+    "openai-project",
+    "openai-beta",
+];
+/// A family of headers that stock SDKs add to every call.
+const SDK_FAMILY: &str = "x-stainless-";
+/// What a script of another origin may read; anything else is `null` to it.
+const MAY_READ: &[&str] = &[
+    "ratelimit",
+    "ratelimit-policy",
+    "retry-after",
+    "idempotent-replayed",
+    "x-request-id",
+    "tollgate-toll",
+    "tollgate-ignored",
+    "tollgate-ledger",
+    "openai-poll-after-ms",
+    "x-should-retry",
+];
 
-/// Refuses requests that may spend. tower-http's layer decides by `Sec-Fetch-Site`, then `Origin`.
-pub fn spending<B>(
-    config: &Arc<DownstreamConfig>,
-) -> Explained<impl Fn(Arrival<B>) -> Onward<Arrival<B>, Explain> + Clone + use<B>> {
-    let rules = config.origins.iter().fold(CsrfLayer::new(), |rules, origin| {
-        // An origin that the layer cannot take stays unlisted, which is the safe side.
-        rules.clone().add_trusted_origin(origin).unwrap_or(rules)
-    });
-    let config = Arc::clone(config);
-    let explain = move |request: Arrival<B>| {
-        let origin = page_of(request.headers()).cloned();
-        let (id, config) = (request.body().id.clone(), Arc::clone(&config));
-        Ok((request, Explain { id, origin, config }))
-    };
-    Stack::new(rules, Step(explain))
+#[derive(Clone, Debug)]
+pub struct Origins {
+    listed: Arc<[String]>,
+    cors: CorsLayer,
+    csrf: CsrfLayer,
 }
 
-/// Puts the problem in place of tower-http's bare 403.
-#[derive(Debug)]
-pub struct Explain {
-    id: RequestId,
-    origin: Option<HeaderValue>,
-    config: Arc<DownstreamConfig>,
-}
-
-impl Finish for Explain {
-    fn finish(self, answer: Answer) -> Answer {
-        if answer.extensions().get::<ProtectionError>().is_none() {
-            return answer;
-        }
-        let refused = Refused::Origin("a request that may spend");
-        self.config.refusals.log(refused, self.origin.as_ref());
-        // Only unsafe methods come here, and their bodies were not read.
-        closing(answer::refusal(Problem::new(&ORIGIN_NOT_ALLOWED), self.id.as_str()))
+impl Origins {
+    /// Scripts of the `listed` origins read answers, and send the cookie of a login where there are logins.
+    pub fn new(listed: &[String], has_logins: bool) -> Self {
+        let allowed: Vec<_> =
+            listed.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
+        let readable: Vec<_> = MAY_READ.iter().map(|name| HeaderName::from_static(name)).collect();
+        let same = allowed.clone();
+        let credentials = move |origin: &HeaderValue, _: &_| has_logins && same.contains(origin);
+        let cors = CorsLayer::new()
+            .allow_origin(AllowOrigin::list(allowed))
+            .allow_credentials(AllowCredentials::predicate(credentials))
+            .allow_methods([Method::GET, Method::HEAD, Method::POST])
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers(readable)
+            .max_age(MAX_AGE)
+            .vary([ORIGIN]);
+        let csrf = listed.iter().fold(CsrfLayer::new(), |rules, origin| {
+            // An origin that the layer cannot take stays unlisted, which is the safe side.
+            rules.clone().add_trusted_origin(origin).unwrap_or(rules)
+        });
+        Self { listed: listed.into(), cors, csrf }
     }
 }
 
-/// Refuses reads.
-pub fn reading<B: http_body::Body>(
-    config: &Arc<DownstreamConfig>,
-) -> Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>> + Clone + use<B>> {
-    let config = Arc::clone(config);
-    check(move |request: &Arrival<B>| {
-        let is_read = request.method().is_safe() && is_reserved(request.uri().path());
-        let pages = request.body().route.as_ref().map_or(Pages::Listed, |route| route.pages);
-        let (headers, origins) = (request.headers(), &config.origins);
-        match is_read.then(|| fault(pages, headers, origins)).flatten() {
-            None => Ok(()),
-            Some(detail) => {
-                config.refusals.log(Refused::Origin("a read"), page_of(headers));
-                Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail(detail))
-            }
-        }
-    })
+/// Lets the listed origins read what `next` answers, refusals included, and answers their preflights.
+///
+/// Only a true preflight is answered here, with 204: any other `OPTIONS` is a method like the rest. The headers
+/// that it may ask for are a list and one family, where tower-http's layer knows lists only.
+pub async fn cors<B, F: Future<Output = Answer>>(
+    config: &DownstreamConfig,
+    mut request: Request<B>,
+    next: impl Fn(Request<B>) -> F,
+) -> Answer {
+    let headers = request.headers();
+    let is_options = request.method() == Method::OPTIONS;
+    let is_preflight = is_options
+        && headers.contains_key(ORIGIN)
+        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
+    if is_options && !is_preflight {
+        // No page can send one, and no cache may mix them up.
+        let mut answer = next(request).await;
+        answer.headers_mut().append(VARY, HeaderValue::from_static("origin"));
+        return answer;
+    }
+    let unlisted = unlisted(&request);
+    if is_preflight {
+        keep_known_headers(&mut request);
+    }
+    let inner = service_fn(|request| next(request).map(Ok::<_, Infallible>));
+    let Ok(mut answer) = config.origins.cors.layer(inner).oneshot(request).await;
+    if is_preflight {
+        *answer.status_mut() = StatusCode::NO_CONTENT;
+    }
+    if let Some((origin, asked)) = unlisted
+        && !answer.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
+    {
+        config.refusals.log(Refused::Origin(asked), Some(&origin));
+    }
+    answer
 }
 
-/// What the browser says of the page that asks.
+/// Of the headers that a preflight asks for, leaves those that may be sent, to be mirrored.
+fn keep_known_headers<B>(request: &mut Request<B>) {
+    let asked = request.headers_mut().remove(ASKED_HEADERS);
+    let Some(asked) = asked.as_ref().and_then(|value| value.to_str().ok()) else { return };
+    let known: Vec<_> = asked
+        .split(',')
+        .map(|name| name.trim().to_ascii_lowercase())
+        .filter(|name| MAY_SEND.contains(&name.as_str()) || name.starts_with(SDK_FAMILY))
+        .collect();
+    if let Ok(value) = HeaderValue::from_str(&known.join(", ")) {
+        request.headers_mut().insert(ASKED_HEADERS, value);
+    }
+}
+
+/// The origin of a read or preflight of another site, and which it is. If its page cannot read the answer, the log
+/// names the origin: nothing else would tell an operator which one to list. `spending` logs methods that spend.
+fn unlisted<B>(request: &Request<B>) -> Option<(HeaderValue, &'static str)> {
+    let origin = request.headers().get(ORIGIN)?;
+    let asked = match request.method() {
+        &Method::OPTIONS => "a preflight",
+        &Method::GET | &Method::HEAD => "a read",
+        _ => return None,
+    };
+    let is_other = is_reserved(request.uri().path()) && !is_own(origin, request.headers());
+    is_other.then(|| (origin.clone(), asked))
+}
+
+/// Whether the page is our own: by the browser's word, or else by the name that it was reached under.
+fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site == "same-origin" || site == "none";
+    }
+    let name = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    name.is_some_and(|(_, name)| host.is_some_and(|host| host.eq_ignore_ascii_case(name)))
+}
+
+/// Refuses requests of other sites that may spend: 403. tower-http's layer decides by `Sec-Fetch-Site`, then
+/// `Origin`.
+pub async fn spending<B, F: Future<Output = Result<Answer, Problem>>>(
+    config: &DownstreamConfig,
+    request: Request<B>,
+    next: impl Fn(Request<B>) -> F,
+) -> Result<Answer, Problem> {
+    let page = page_of(request.headers()).cloned();
+    let answer = config.origins.csrf.layer(service_fn(next)).oneshot(request).await?;
+    if answer.extensions().get::<ProtectionError>().is_none() {
+        return Ok(answer);
+    }
+    config.refusals.log(Refused::Origin("a request that may spend"), page.as_ref());
+    Err(Problem::new(&ORIGIN_NOT_ALLOWED))
+}
+
+pub fn reading<B>(
+    config: &DownstreamConfig,
+    pages: Pages,
+    request: &Request<B>,
+) -> Result<(), Problem> {
+    let is_read = request.method().is_safe() && is_reserved(request.uri().path());
+    let headers = request.headers();
+    match is_read.then(|| fault(pages, headers, &config.origins.listed)).flatten() {
+        None => Ok(()),
+        Some(detail) => {
+            config.refusals.log(Refused::Origin("a read"), page_of(headers));
+            Err(Problem::new(&ORIGIN_NOT_ALLOWED).detail(detail))
+        }
+    }
+}
+
 fn page_of(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(ORIGIN).or_else(|| headers.get(SITE))
 }

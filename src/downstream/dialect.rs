@@ -3,55 +3,37 @@
 //!
 //! SDKs whose base URL lacks the `/v1` are refused in that shape, too: they show no problem documents.
 
-use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
-use super::Arrival;
-use super::step::{Finish, Onward, Step};
 use crate::answer::{self, Answer, Body};
 use crate::problem::{SHOULD_RETRY, is_sent_again};
 
-/// Where OpenAI's dialect is spoken.
 const HOME: &str = "/v1";
-
-/// Rewrites refusals by the path that was asked for.
-pub fn layer<B>() -> Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>, Spoken> + Clone + use<B>> {
-    Step(|request: Arrival<B>| {
-        let path = request.uri().path();
-        let spoken = match is_openai(path) {
-            true => Spoken::OpenAi,
-            false if lacks_base(path) => Spoken::Lost,
-            false => Spoken::Native,
-        };
-        Ok((request, spoken))
-    })
-}
-
-/// Whether nothing is there to be asked so.
-fn is_nowhere(status: StatusCode) -> bool {
-    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
-}
 
 fn is_openai(path: &str) -> bool {
     path.strip_prefix(HOME).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// How refusals are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spoken {
-    /// As problem documents.
+pub enum Dialect {
     Native,
-    /// As `{"error": {…}}`.
     OpenAi,
-    /// The same, and where the dialect is at home.
     Lost,
 }
 
-impl Finish for Spoken {
-    fn finish(self, mut answer: Answer) -> Answer {
+impl Dialect {
+    pub fn of(path: &str) -> Self {
+        match is_openai(path) {
+            true => Self::OpenAi,
+            false if OF_SDKS.iter().any(|known| is_it(known, path)) => Self::Lost,
+            false => Self::Native,
+        }
+    }
+
+    pub fn write(self, mut answer: Answer) -> Answer {
         let document = match (self, answer.body().problem()) {
             (Self::Native, _) | (_, None) => return answer,
-            (Self::Lost, Some(problem)) if is_nowhere(answer.status()) => {
+            (Self::Lost, Some(problem)) if matches!(answer.status().as_u16(), 404 | 405) => {
                 problem.clone().hint(BASE).openai_document()
             }
             (Self::OpenAi | Self::Lost, Some(problem)) => problem.openai_document(),
@@ -71,7 +53,7 @@ const ENDPOINTS: &str = "of OpenAI's endpoints there are GET /v1/models, POST /v
                    POST and GET /v1/videos, GET /v1/videos/{id} and /v1/videos/{id}/content";
 const BASE: &str = "the base URL for OpenAI's SDKs ends in one /v1 here";
 
-/// What OpenAI's SDKs add to their base URL. A path that ends in `/` stands for all below it.
+/// What OpenAI's SDKs add to their base URL, here one without `/v1`. A path that ends in `/` stands for all below it.
 const OF_SDKS: &[&str] = &[
     "/audio/",
     "/chat/completions",
@@ -107,11 +89,6 @@ const HINTS: &[(&str, &str)] = &[
 /// Returns where to go instead of `path`, if it is one that people try in vain.
 pub(super) fn hint(path: &str) -> Option<&'static str> {
     HINTS.iter().find(|(known, _)| is_it(known, path)).map(|(_, hint)| *hint)
-}
-
-/// Whether an SDK asked for `path` whose base URL has no `/v1`.
-fn lacks_base(path: &str) -> bool {
-    OF_SDKS.iter().any(|known| is_it(known, path))
 }
 
 fn is_it(known: &str, path: &str) -> bool {

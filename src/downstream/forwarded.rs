@@ -25,7 +25,6 @@ fn holds(network: Network, address: IpAddr) -> bool {
     }
 }
 
-/// Whether this address, without any mapping, is one of a trusted proxy.
 pub(super) fn is_trusted(address: IpAddr, trusted: &[Network]) -> bool {
     trusted.iter().any(|network| holds(*network, address))
 }
@@ -39,7 +38,9 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> IpAddr 
         return peer;
     }
     let plain = walk(peer, elements(headers, &X_FORWARDED_FOR), is_trusted, parse);
-    let standard = walk(peer, elements(headers, &FORWARDED), is_trusted, forwarded_for);
+    let standard = walk(peer, elements(headers, &FORWARDED), is_trusted, |element| {
+        parse(parameter(element, "for")?)
+    });
     match (headers.contains_key(X_FORWARDED_FOR), headers.contains_key(FORWARDED)) {
         (true, false) => plain,
         (false, true) => standard,
@@ -73,7 +74,6 @@ fn is_https(headers: &HeaderMap) -> bool {
     told.peek().is_some() && told.all(|scheme| scheme.eq_ignore_ascii_case("https"))
 }
 
-/// All elements of all lines of a list header, rightmost first.
 fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
     let mut all: Vec<_> = headers
         .get_all(name)
@@ -112,12 +112,6 @@ fn parse(text: &str) -> Option<IpAddr> {
     address.ok().map(|address: IpAddr| address.to_canonical())
 }
 
-/// The `for` of one element of RFC 7239.
-fn forwarded_for(element: &str) -> Option<IpAddr> {
-    parse(parameter(element, "for")?)
-}
-
-/// The value of a parameter of one element of RFC 7239, without quotes.
 fn parameter<'a>(element: &'a str, name: &str) -> Option<&'a str> {
     let value = element.split(';').find_map(|pair| {
         let (found, value) = pair.trim().split_once('=')?;

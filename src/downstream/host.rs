@@ -3,21 +3,18 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use http::HeaderMap;
-use http::header::HOST;
+use http::header::{HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, Request, Version};
 
-use super::refusal_log::Refused;
-use super::step::{Onward, Step};
-use super::{Arrival, DownstreamConfig, check};
+use super::DownstreamConfig;
+use super::observe::Refused;
 use crate::problem::{MALFORMED_REQUEST, MISDIRECTED_REQUEST, Problem};
 
 /// Answered under any name: probes come by address, by a name that nobody listed, or in HTTP/1.0
 /// without one.
 const ANY_HOST: &str = "/healthz";
 
-/// The names and addresses that we answer to, on any port.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     names: HashSet<String>,
@@ -36,10 +33,6 @@ impl Hosts {
         }
     }
 
-    /// Lets a request pass that names us.
-    ///
-    /// # Errors
-    /// 421 `misdirected_request`; 400 `malformed_request` without a readable `Host`.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let host = headers.get(HOST).ok_or("expected a Host header");
         let known = host.and_then(|host| self.know(host.to_str().unwrap_or_default()));
@@ -89,11 +82,6 @@ fn address(name: &str) -> Option<IpAddr> {
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Another name, or none, but not one that cannot be read.
-fn may_be_any(problem: &Problem, headers: &HeaderMap) -> bool {
-    problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST)
-}
-
 /// Whether a `Host` header names this machine's own loopback.
 pub(super) fn is_loopback(host: &str) -> bool {
     let name = name_of(host).unwrap_or_default();
@@ -103,21 +91,52 @@ pub(super) fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// Refuses requests for other names with 421.
-pub fn layer<B: http_body::Body>(
-    config: &Arc<DownstreamConfig>,
-) -> Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>> + Clone + use<B>> {
-    let config = Arc::clone(config);
-    check(move |request: &Arrival<B>| {
-        let (headers, is_probe) = (request.headers(), request.uri().path() == ANY_HOST);
-        match config.hosts.check(headers) {
-            Err(problem) if !(is_probe && may_be_any(&problem, headers)) => {
-                config.refusals.log(Refused::Host, headers.get(HOST));
-                Err(problem)
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
-    })
+/// Refuses heads that two parsers could read differently, before anybody acts on them: 400. hyper has refused
+/// the worst (two lengths, obs-fold, bare CR).
+pub fn check_head<B: http_body::Body>(request: &Request<B>) -> Result<(), Problem> {
+    match fault_of_head(request) {
+        None => Ok(()),
+        Some(expected) => Err(Problem::new(&MALFORMED_REQUEST).detail(expected)),
+    }
+}
+
+fn fault_of_head<B: http_body::Body>(request: &Request<B>) -> Option<&'static str> {
+    let headers = request.headers();
+    let uri = request.uri();
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        // HTTP/1.0 has none; `host` decides.
+        (None, _) if request.version() == Version::HTTP_10 => {}
+        (None, _) => return Some("expected a Host header"),
+        (Some(_), Some(_)) => return Some("expected one Host header, not several"),
+        (Some(_), None) => {}
+    }
+    if uri.scheme().is_some() || uri.authority().is_some() || !uri.path().starts_with('/') {
+        return Some("expected a target that is a path, such as /api/v1/chat");
+    }
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next()
+        && (codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    {
+        return Some("expected Transfer-Encoding to be chunked, if anything");
+    }
+    let bodyless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    if bodyless && !request.body().is_end_stream() {
+        return Some("expected no body with this method");
+    }
+    None
+}
+
+pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<(), Problem> {
+    let headers = request.headers();
+    let Err(problem) = config.hosts.check(headers) else { return Ok(()) };
+    // Another name, or none, but not one that cannot be read.
+    let may_be_any = problem.kind() == &MISDIRECTED_REQUEST || !headers.contains_key(HOST);
+    if may_be_any && request.uri().path() == ANY_HOST {
+        return Ok(());
+    }
+    config.refusals.log(Refused::Host, headers.get(HOST));
+    Err(problem)
 }
 
 #[cfg(test)]

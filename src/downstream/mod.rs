@@ -1,91 +1,62 @@
 //! What every HTTP request meets before an endpoint sees it, in the order of `pipeline.rs`.
 //!
-//! Invariant: a layer here refuses before anything is bought, so every refusal is `charged: no`.
+//! Invariant: what is here refuses before anything is bought, so every refusal is `charged: no`.
 
 pub mod body;
 pub mod caller;
-pub mod catch;
-pub mod cors;
 pub mod cross_site;
 pub mod dialect;
 pub mod forwarded;
-pub mod head;
 pub mod host;
 pub mod observe;
 pub mod rate;
-pub mod refusal_log;
 pub mod route;
-pub mod step;
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, HeaderName};
-use http::{HeaderMap, HeaderValue, Request, request};
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue, request};
 use uuid::Uuid;
 
 use self::route::Route;
-use self::step::{Onward, Step, Unchanged};
 use crate::access::cookie::Way;
 use crate::access::{Access, Standing};
-use crate::answer::{self, Answer};
 use crate::clock;
-use crate::config::{Network, blot};
+use crate::config::{self, Network, blot};
 use crate::metrics::Metrics;
-use crate::problem::Problem;
 use crate::store::Caller;
 
 /// What the layers know before a request comes; shared by every core.
 #[derive(Clone, Debug)]
 pub struct DownstreamConfig {
-    /// `access.allowed_origins`
-    pub origins: Arc<[String]>,
+    pub origins: cross_site::Origins,
     pub hosts: Arc<host::Hosts>,
-    /// `server.trusted_proxies`
     pub trusted: Arc<[Network]>,
     pub access: Arc<Access>,
     pub routes: Arc<route::Table>,
     pub limiter: Arc<rate::Limiter>,
-    pub bodies: body::Limits,
+    pub server: config::Server,
     pub memory: Arc<body::Memory>,
     /// What was refused before its caller was counted.
-    pub refusals: Arc<refusal_log::RefusalLog>,
+    pub refusals: Arc<observe::RefusalLog>,
     pub metrics: Arc<Metrics>,
 }
 
-/// The header that names a request, both ways.
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 128;
-
-/// A payload with what the first layer learned of its request: what all layers up to `caller` hand on.
-pub struct Arrived<B> {
-    pub id: RequestId,
-    /// The request's row, or why there is none.
-    pub route: Result<&'static Route, Problem>,
-    pub body: B,
-}
 
 /// A request with its row, its caller, and (after `body`) its payload.
 pub struct Call<B = Bytes> {
     pub id: RequestId,
     pub caller: Caller,
-    /// What the caller's credentials say besides.
     pub standing: Standing,
-    /// How the request came, where there are logins.
     pub way: Way,
     pub route: &'static Route,
     /// The request's head; no header of it is ever copied to the gateway.
     pub head: request::Parts,
     pub body: B,
-}
-
-impl<B> Call<B> {
-    /// Returns the call with another payload, and the payload that it had.
-    fn with<T>(self, payload: T) -> (Call<T>, B) {
-        let Self { id, caller, standing, way, route, head, body } = self;
-        (Call { id, caller, standing, way, route, head, body: payload }, body)
-    }
 }
 
 /// Neither head nor payload: there are credentials in the one, and people's words in the other.
@@ -128,61 +99,6 @@ impl RequestId {
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
-
-    fn to_header(&self) -> HeaderValue {
-        self.0.clone()
-    }
-}
-
-/// A request on its way to `caller`.
-pub type Arrival<B> = Request<Arrived<B>>;
-
-/// A request that can be refused before its body was read.
-pub(super) trait Refusable {
-    fn id(&self) -> &RequestId;
-    /// Whether it has a body, read or not.
-    fn has_body(&self) -> bool;
-}
-
-impl<B: http_body::Body> Refusable for Arrival<B> {
-    fn id(&self) -> &RequestId {
-        &self.body().id
-    }
-
-    fn has_body(&self) -> bool {
-        !self.body().body.is_end_stream()
-    }
-}
-
-impl<B: http_body::Body> Refusable for Call<B> {
-    fn id(&self) -> &RequestId {
-        &self.id
-    }
-
-    fn has_body(&self) -> bool {
-        !self.body.is_end_stream()
-    }
-}
-
-/// A refusal of a request whose body, if it has one, was not read.
-fn refuse(problem: Problem, request: &impl Refusable) -> Answer {
-    let refusal = answer::refusal(problem, request.id().as_str());
-    if request.has_body() { closing(refusal) } else { refusal }
-}
-
-/// The answer, after which the connection closes: what follows on it cannot be told apart from the unread body.
-fn closing(answer: Answer) -> Answer {
-    answer::with(answer, [(CONNECTION, "close")])
-}
-
-/// A layer that passes requests on unchanged, but for those that `check` refuses.
-fn check<R: Refusable>(
-    check: impl Fn(&R) -> Result<(), Problem> + Clone,
-) -> Step<impl Fn(R) -> Onward<R> + Clone> {
-    Step(move |request| match check(&request) {
-        Ok(()) => Ok((request, Unchanged)),
-        Err(problem) => Err(Box::new(refuse(problem, &request))),
-    })
 }
 
 /// A header that is refused, as a person may read it: escaped, cut, and without any key.
@@ -195,6 +111,8 @@ fn shown(value: Option<&HeaderValue>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
+
     use super::route::{BASE, Path};
     use super::*;
 

@@ -1,93 +1,218 @@
 //! Gives every request its id, its row, its span, its place in the metrics and its line in the log.
 //!
 //! Nothing of a caller's text is recorded here: the route's template, never the path; no query, no
-//! headers, no bodies. `refusal_log` names the one value that `host`, `cors` or `cross_site` refuses, and
-//! `caller` adds the name that the credentials have.
+//! headers, no bodies. [`RefusalLog`] names the one value that is refused, and `caller` adds the name that the
+//! credentials have.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::mem::{Discriminant, discriminant};
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::time::Duration;
 
+use futures_util::FutureExt;
+use http::header::CONNECTION;
 use http::{HeaderValue, Request};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 use tracing::field::Empty;
-use tracing::instrument::{Instrument, Instrumented};
-use tracing::{Span, debug, info_span, warn};
+use tracing::{Span, debug, info, info_span, warn};
 
-use super::refusal_log::Refused;
-use super::step::{After, Finish};
-use super::{Arrived, DownstreamConfig, RequestId, X_REQUEST_ID, rate};
-use crate::answer::Answer;
-use crate::clock;
-use crate::problem::LEDGER_UNAVAILABLE;
+use super::route::Route;
+use super::{DownstreamConfig, RequestId, X_REQUEST_ID, rate, shown};
+use crate::answer::{self, Answer};
+use crate::clock::{self, Instant};
+use crate::problem::{INTERNAL, LEDGER_UNAVAILABLE, Problem};
+use crate::sync::lock;
 
-#[derive(Clone, Debug)]
-pub struct Observe<S> {
-    inner: S,
-    config: Arc<DownstreamConfig>,
+pub struct Arrival {
+    pub id: RequestId,
+    pub route: Result<&'static Route, Problem>,
+    has_body: bool,
+    started: Instant,
 }
 
-/// Counts and logs every request, and looks its row up.
-pub fn layer<S>(
-    config: &Arc<DownstreamConfig>,
-) -> impl Layer<S, Service = Observe<S>> + Clone + use<S> {
-    let config = Arc::clone(config);
-    layer_fn(move |inner| Observe { inner, config: Arc::clone(&config) })
-}
-
-impl<S, B> Service<Request<B>> for Observe<S>
-where
-    S: Service<Request<Arrived<B>>, Response = Answer, Error = Infallible>,
-{
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Instrumented<After<S::Future, Seen>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
+impl Arrival {
+    pub fn new<B: http_body::Body>(config: &DownstreamConfig, request: &Request<B>) -> Self {
+        Self {
+            id: RequestId::adopt(request.headers()),
+            route: config.routes.find(request.method(), request.uri().path()),
+            has_body: !request.body().is_end_stream(),
+            started: clock::now(),
+        }
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let id = RequestId::adopt(request.headers());
-        let route = self.config.routes.find(request.method(), request.uri().path());
-        let label = route.as_ref().map_or("none", |route| route.path.template());
-        let span = info_span!("request", id = id.as_str(), route = label, caller = Empty);
-        let config = Arc::clone(&self.config);
-        let seen = Seen { id: id.clone(), route: label, started: clock::now(), config };
-        let request = request.map(|body| Arrived { id, route, body });
-        let future = span.in_scope(|| After::new(self.inner.call(request), seen));
-        future.instrument(span)
+    fn label(&self) -> &'static str {
+        self.route.as_ref().map_or("none", |route| route.path.template())
     }
-}
 
-/// Records how the request ended, and puts its id on the answer.
-#[derive(Debug)]
-pub struct Seen {
-    id: RequestId,
-    route: &'static str,
-    started: clock::Instant,
-    config: Arc<DownstreamConfig>,
-}
+    pub fn span(&self) -> Span {
+        info_span!("request", id = self.id.as_str(), route = self.label(), caller = Empty)
+    }
 
-impl Finish for Seen {
-    fn finish(self, mut answer: Answer) -> Answer {
+    /// A refusal of the request, whose body, if it has one, was not read to its end: the connection closes, as
+    /// what follows on it cannot be told apart from the body.
+    pub fn refuse(&self, problem: Problem) -> Answer {
+        let refusal = answer::refusal(problem, self.id.as_str());
+        if self.has_body { answer::with(refusal, [(CONNECTION, "close")]) } else { refusal }
+    }
+
+    /// Turns a panic into a 500, so that it stays in the request that caused it. A purchase is not affected: it
+    /// runs in a task of its own.
+    pub async fn catch(&self, answering: impl Future<Output = Result<Answer, Problem>>) -> Answer {
+        match AssertUnwindSafe(answering).catch_unwind().await {
+            Ok(answer) => answer.unwrap_or_else(|problem| self.refuse(problem)),
+            // The panic's payload may hold anything, so it is dropped unread; the hook has logged the place.
+            Err(_panic) => answer::refusal(Problem::new(&INTERNAL), self.id.as_str()),
+        }
+    }
+
+    pub fn end(&self, config: &DownstreamConfig, mut answer: Answer) -> Answer {
         let status = answer.status().as_u16();
         let elapsed = clock::now().duration_since(self.started);
-        self.config.metrics.request(self.route, status, elapsed);
+        config.metrics.request(self.label(), status, elapsed);
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         // The ledger logs this itself, once: a full disk must not fill up with lines.
         let is_ledger = answer.body().problem().is_some_and(|it| *it.kind() == LEDGER_UNAVAILABLE);
         match status {
             424 | 500..=599 if is_ledger => {}
-            424 | 500..=599 if !rate::has_counted(&answer) => {
-                let route = HeaderValue::from_static(self.route);
-                self.config.refusals.log(Refused::Failed(status), Some(&route));
+            424 | 500..=599 if !answer.headers().contains_key(rate::POLICY) => {
+                let route = HeaderValue::from_static(self.label());
+                config.refusals.log(Refused::Failed(status), Some(&route));
             }
-            424 | 500..=599 => warn!(parent: &Span::current(), status, millis, "answered"),
-            _ => debug!(parent: &Span::current(), status, millis, "answered"),
+            424 | 500..=599 => warn!(status, millis, "answered"),
+            _ => debug!(status, millis, "answered"),
         }
-        answer.headers_mut().insert(X_REQUEST_ID, self.id.to_header());
+        answer.headers_mut().insert(X_REQUEST_ID, self.id.0.clone());
         answer
+    }
+}
+
+const MAX_LINES: usize = 10;
+const PERIOD: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    Host,
+    Origin(&'static str),
+    /// A call that failed with this status before its caller was counted, such as one whose credentials
+    /// cannot be looked up.
+    Failed(u16),
+}
+
+/// What is refused before the limiter, in a bounded number of lines: such requests need no credentials and no
+/// limit holds for them, so one line for each would let anybody fill the disk. Shared by every core.
+#[derive(Debug, Default)]
+pub struct RefusalLog(Mutex<Minute>);
+
+#[derive(Debug, Default)]
+struct Minute {
+    began: Option<Instant>,
+    logged: Vec<(Discriminant<Refused>, HeaderValue)>,
+    rest: u64,
+}
+
+impl RefusalLog {
+    /// Logs a value that was not logged in this minute yet, as long as there are lines left.
+    pub(super) fn log(&self, refused: Refused, value: Option<&HeaderValue>) {
+        if !self.is_due(refused, value, clock::now()) {
+            return;
+        }
+        match refused {
+            Refused::Host => info!(host = shown(value), "a Host that is not ours"),
+            Refused::Origin(asked) => {
+                let origin = shown(value);
+                info!(origin, asked, "an origin that is not in access.allowed_origins");
+            }
+            // The span has the route.
+            Refused::Failed(status) => warn!(status, "answered"),
+        }
+    }
+
+    /// Logs how many refusals of a minute that is over were not logged.
+    pub fn tidy(&self, now: Instant) {
+        let rest = lock(&self.0).end(now);
+        log_rest(rest);
+    }
+
+    fn is_due(&self, refused: Refused, value: Option<&HeaderValue>, now: Instant) -> bool {
+        let mut minute = lock(&self.0);
+        let rest = minute.end(now);
+        minute.began.get_or_insert(now);
+        let value = value.cloned().unwrap_or(HeaderValue::from_static(""));
+        let line = (discriminant(&refused), value);
+        let is_due = minute.logged.len() < MAX_LINES && !minute.logged.contains(&line);
+        if is_due {
+            minute.logged.push(line);
+        } else {
+            minute.rest = minute.rest.saturating_add(1);
+        }
+        drop(minute);
+        log_rest(rest);
+        is_due
+    }
+}
+
+impl Minute {
+    /// Begins anew if the minute is over. Returns how many refusals of it were not logged.
+    fn end(&mut self, now: Instant) -> u64 {
+        let is_over =
+            self.began.is_some_and(|began| now.saturating_duration_since(began) >= PERIOD);
+        if is_over { std::mem::take(self).rest } else { 0 }
+    }
+}
+
+fn log_rest(count: u64) {
+    if count > 0 {
+        info!(count, "refusals not logged");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_wherever_it_happens() {
+        let arrival = Arrival {
+            id: RequestId::new(),
+            route: Err(Problem::new(&INTERNAL)),
+            has_body: false,
+            started: clock::now(),
+        };
+        for is_late in [false, true] {
+            let answering = async {
+                if is_late {
+                    yield_now().await;
+                }
+                panic!("secret");
+            };
+            let answer = arrival.catch(answering).await;
+            assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        }
+    }
+
+    fn value(number: usize) -> HeaderValue {
+        HeaderValue::try_from(format!("{number}.example")).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_new_values_a_minute_are_logged_and_the_rest_is_counted() {
+        let (refusals, begin) = (RefusalLog::default(), clock::now());
+        let logged = |refused, numbers: std::ops::Range<usize>, now| {
+            let is_due = |n: &usize| refusals.is_due(refused, Some(&value(*n)), now);
+            numbers.filter(is_due).count()
+        };
+        assert_eq!(logged(Refused::Host, 0..1, begin), 1);
+        assert_eq!(logged(Refused::Host, 0..1, begin), 0, "it was logged before");
+        assert_eq!(logged(Refused::Origin("a read"), 0..4, begin), 4, "another kind of value");
+        assert_eq!(logged(Refused::Origin("a preflight"), 0..4, begin), 0, "the same value");
+        assert_eq!(logged(Refused::Host, 0..1_000, begin), 5, "ten in all");
+        let almost = begin + PERIOD - Duration::from_millis(1);
+        assert_eq!(logged(Refused::Host, 2_000..2_100, almost), 0);
+        assert_eq!(lock(&refusals.0).rest, 1 + 4 + 995 + 100);
+        assert_eq!(lock(&refusals.0).end(begin + PERIOD), 1_100);
+        assert_eq!(logged(Refused::Host, 0..100, begin + PERIOD), MAX_LINES);
+        assert!(!refusals.is_due(Refused::Host, None, begin + PERIOD));
     }
 }

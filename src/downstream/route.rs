@@ -3,8 +3,6 @@
 use http::Method;
 
 use super::dialect::hint;
-use super::step::{Onward, Step};
-use super::{Arrival, check};
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
 /// What the limiter counts a call as.
@@ -18,17 +16,13 @@ pub enum Class {
     Free,
 }
 
-/// What body a row takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
-    /// JSON, at most `server.chat_body` bytes.
     ChatJson,
-    /// JSON, at most `server.video_body` bytes.
     VideoJson,
     /// The same, or a form of as many bytes (`multipart/form-data`).
     VideoForm,
-    /// JSON, a few bytes.
     LoginJson,
 }
 
@@ -39,6 +33,8 @@ pub enum Needs {
     Nobody,
     /// Callers whose credentials hold; others get 401.
     Caller,
+    /// Those of them with the role admin.
+    Admin,
 }
 
 /// Which pages of other sites may read a row's answers.
@@ -52,7 +48,6 @@ pub enum Pages {
     Any,
 }
 
-/// How a row's path is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// Byte for byte, as sent: nothing is decoded or normalised.
@@ -61,7 +56,6 @@ pub enum Path {
     Below(&'static str),
 }
 
-/// What the layers know of an endpoint.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Route {
     /// `GET` rows answer `HEAD`, too.
@@ -83,20 +77,17 @@ pub const BASE: Route = Route {
     pages: Pages::Listed,
 };
 
-/// Every row that there is.
 #[derive(Debug)]
 pub struct Table {
-    rows: Vec<&'static Route>,
+    pub rows: Vec<&'static Route>,
     /// What `gateway.passthrough` adds: exact paths below `/api/v1/`, and the row that each belongs to.
-    passthrough: Vec<(String, &'static Route)>,
-    /// The row of all other paths.
-    page: &'static Route,
+    pub passthrough: Vec<(String, &'static Route)>,
+    pub page: &'static Route,
 }
 
 /// Where only endpoints live: an unknown path here is never the page.
 const RESERVED: &[&str] = &["/api/", "/bff/", "/v1/"];
 
-/// Whether a path is one of an endpoint, or of none, and never of the page.
 pub(super) fn is_reserved(path: &str) -> bool {
     let is_in = |prefix: &&str| path.starts_with(*prefix) || path == &prefix[..prefix.len() - 1];
     RESERVED.iter().any(is_in)
@@ -132,19 +123,6 @@ impl Route {
 }
 
 impl Table {
-    /// Makes a table of the endpoints, what the settings add, and the page.
-    pub fn new(
-        rows: impl IntoIterator<Item = &'static Route>,
-        passthrough: Vec<(String, &'static Route)>,
-        page: &'static Route,
-    ) -> Self {
-        Self { rows: rows.into_iter().collect(), passthrough, page }
-    }
-
-    /// Returns the row for a request.
-    ///
-    /// # Errors
-    /// 404 or 405, with a hint for paths that people try in vain.
     pub fn find(&self, method: &Method, path: &str) -> Result<&'static Route, Problem> {
         let mut allowed = None;
         let known = self.rows.iter().copied().filter(|route| route.path.matches(path));
@@ -182,13 +160,4 @@ impl Table {
         };
         Problem::new(&METHOD_NOT_ALLOWED).detail(detail).allow(allowed)
     }
-}
-
-/// Answers 404 and 405.
-pub fn layer<B: http_body::Body>()
--> Step<impl Fn(Arrival<B>) -> Onward<Arrival<B>> + Clone + use<B>> {
-    check(|request: &Arrival<B>| match &request.body().route {
-        Ok(_) => Ok(()),
-        Err(problem) => Err(problem.clone()),
-    })
 }

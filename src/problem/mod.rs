@@ -6,12 +6,14 @@
 mod kinds;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::clock::whole_seconds;
 
@@ -22,32 +24,24 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// `false` tells OpenAI's SDKs not to send again, whatever the status says.
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Whether the account was charged although the caller gets no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Charged {
-    /// It was refused before the gateway could charge for it.
     No,
-    /// The gateway charged for it.
     Yes,
-    /// The gateway was asked and its answer was lost.
     Unknown,
 }
 
-/// A kind of problem: what all refusals with this code share.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The status decides whether stock SDKs send again: they do on 408, 409, 429 and 5xx.
     pub status: StatusCode,
-    /// The stable name that programs read.
     pub code: &'static str,
-    /// Whether money may have moved.
     pub charged: Charged,
     /// One sentence for people.
     pub title: &'static str,
     /// When it is answered, in Markdown, for the documents.
     pub when: &'static str,
-    /// What a person can do about it.
     pub advice: &'static str,
 }
 
@@ -62,6 +56,7 @@ pub struct Fault {
 
 /// One refusal: its kind, and what is particular to this request.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Problem {
     kind: &'static Kind,
     /// Nothing where the title says it all.
@@ -85,7 +80,6 @@ struct Document<'a> {
     code: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<&'a str>,
-    /// Absent where the request has no id.
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<String>,
     charged: Charged,
@@ -97,7 +91,6 @@ struct Document<'a> {
 }
 
 impl Problem {
-    /// A refusal that says no more than its kind.
     pub fn new(kind: &'static Kind) -> Self {
         Self {
             kind,
@@ -113,14 +106,12 @@ impl Problem {
     }
 
     /// Says what is particular to this request. Never put internal error text or secrets here.
-    #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
     /// Says what to do in this case, better than the kind's advice does.
-    #[must_use]
     pub fn hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
         Self { is_hint: true, ..self.detail(hint) }
     }
@@ -143,34 +134,27 @@ impl Problem {
     }
 
     /// When to come back: whole seconds, rounded up, at least 1, because 0 invites a storm.
-    #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(whole_seconds(wait).max(1));
         self
     }
 
-    #[must_use]
     pub fn allow(mut self, methods: &str) -> Self {
         self.allow = HeaderValue::from_str(methods).ok().map(Box::new);
         self
     }
 
-    /// Says that an unknown outcome is known to have cost its toll.
-    #[must_use]
     pub fn charged(mut self, charged: Charged) -> Self {
         self.charged = charged;
         self
     }
 
     /// Says that this is the answer of an earlier or running purchase, given again.
-    #[must_use]
     pub fn replayed(mut self) -> Self {
         self.replayed = true;
         self
     }
 
-    /// Names the job that it is about: one stream tells of many.
-    #[must_use]
     pub fn about(mut self, job: &str) -> Self {
         self.about = Some(job.into());
         self
@@ -209,7 +193,6 @@ impl Problem {
         serde_json::to_vec(&document).unwrap_or_default().into()
     }
 
-    /// The answer, as `application/problem+json`. `request_id` names the request in logs.
     pub fn into_response(self, request_id: &str) -> Response<Bytes> {
         let mut response = Response::new(self.document(request_id));
         *response.status_mut() = self.kind.status;
@@ -241,25 +224,30 @@ fn challenge(kind: &Kind) -> Option<&'static str> {
     }
 }
 
+/// `{"error": {…}}` as OpenAI's SDKs read it, with `charged` and what is ours beside their fields.
 #[derive(Serialize)]
-struct OpenAiDocument<'a> {
-    error: Told<'a>,
+pub struct OpenAiError<'a> {
+    pub message: String,
+    #[serde(rename = "type")]
+    pub family: &'static str,
+    pub param: Option<String>,
+    pub code: &'static str,
+    pub charged: Charged,
+    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    pub errors: &'a [Fault],
+    /// The gateway's body as it came, where it is JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<&'a RawValue>,
 }
 
-#[derive(Serialize)]
-struct Told<'a> {
-    message: &'a str,
-    #[serde(rename = "type")]
-    family: &'static str,
-    param: Option<String>,
-    code: &'static str,
-    charged: Charged,
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
-    errors: &'a [Fault],
+impl OpenAiError<'_> {
+    pub fn document(&self) -> Bytes {
+        // Strings, and JSON that was read before: this cannot fail.
+        serde_json::to_vec(&BTreeMap::from([("error", self)])).unwrap_or_default().into()
+    }
 }
 
 impl Problem {
-    /// `{"error": {…}}` as OpenAI's SDKs read it, with `charged` and every fault beside their fields.
     pub fn openai_document(&self) -> Bytes {
         // SDKs show people the message alone: it says what to do, too.
         let said = self.detail.as_deref().unwrap_or(self.kind.title);
@@ -267,18 +255,16 @@ impl Problem {
             true => format!("{}. {}", said.trim_end_matches('.'), self.kind.advice),
             false => said.to_owned(),
         };
-        let document = OpenAiDocument {
-            error: Told {
-                message: &message,
-                family: family(self.kind.status),
-                param: self.faults.first().and_then(|fault| param(&fault.pointer)),
-                code: self.kind.code,
-                charged: self.charged,
-                errors: &self.faults,
-            },
+        let error = OpenAiError {
+            message,
+            family: family(self.kind.status),
+            param: self.faults.first().and_then(|fault| param(&fault.pointer)),
+            code: self.kind.code,
+            charged: self.charged,
+            errors: &self.faults,
+            gateway: None,
         };
-        // Strings only: this cannot fail.
-        serde_json::to_vec(&document).unwrap_or_default().into()
+        error.document()
     }
 }
 

@@ -1,85 +1,90 @@
-//! Holds the files of the built-in page, which are part of the binary, and names their set by its content.
+//! The files of `static/`, which are part of the binary: the page's own, whose paths name their content, and
+//! those that other sites put into their pages.
 
-use super::file::{Embedded, embedded, short};
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
-/// One file of `static/`.
-#[derive(Debug)]
-pub struct Row {
-    /// Its name below `static/`, and below the path of the set.
-    pub name: &'static str,
-    pub media_type: &'static str,
-    pub file: Embedded,
-    /// Whether the page needs it before it can show anything, so that it is asked for at once.
-    pub at_start: bool,
-}
+use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use http::request::Parts;
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
-const STYLE: &str = "text/css; charset=utf-8";
+use super::file::{Embedded, FOR_EVER, REVALIDATE, Ready, header_map, short};
+use crate::answer::{Answer, FOR_ANY_PAGE};
 
-macro_rules! rows {
-    ($($name:literal $media_type:ident $at_start:literal)*) => {
-        &[$(Row {
-            name: $name,
-            media_type: $media_type,
-            file: embedded!($name),
-            at_start: $at_start,
-        }),*]
-    };
-}
+/// Every file of `static/`.
+const STATIC: &[Embedded] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
 /// The plain script that runs before anything is painted; all others are modules.
 pub const BEFORE_PAINT: &str = "theme.js";
 
-/// Every file of `static/` but `index.html` and what only other sites load (`widgets/`).
-#[rustfmt::skip]
-pub const ROWS: &[Row] = rows! {
-    // name                   type   at start
-    "shell.js"               SCRIPT true
-    "style.css"              STYLE  true
-    "theme.js"               SCRIPT true
-    "chat/chat.js"           SCRIPT true
-    "core/dom.js"            SCRIPT true
-    "core/format.js"         SCRIPT true
-    "core/site.js"           SCRIPT true
-    "core/store.js"          SCRIPT true
-    "core/transport.js"      SCRIPT true
-    "sign-in.js"             SCRIPT false
-    "admin/admin.js"         SCRIPT false
-    "chat/conversations.js"  SCRIPT false
-    "chat/highlight.js"      SCRIPT false
-    "chat/markdown.js"       SCRIPT false
-    "chat/talk.js"           SCRIPT false
-    "chat/transfer.js"       SCRIPT false
-    "chat/turns.js"          SCRIPT false
-    "core/buying.js"         SCRIPT false
-    "core/problems.js"       SCRIPT false
-    "core/purchases.js"      SCRIPT false
-    "usage/pictures.js"      SCRIPT false
-    "usage/usage.css"        STYLE  false
-    "usage/usage.js"         SCRIPT false
-    "video/alerts.js"        SCRIPT false
-    "video/card.js"          SCRIPT false
-    "video/form.js"          SCRIPT false
-    "video/gallery.js"       SCRIPT false
-    "video/jobs.js"          SCRIPT false
-    "video/orders.js"        SCRIPT false
-    "video/status.js"        SCRIPT false
-    "video/stream.js"        SCRIPT false
-    "video/video.css"        STYLE  false
-    "video/video.js"         SCRIPT false
-};
+/// What the page needs before it can show anything, so that it is asked for at once.
+pub const AT_START: &[&str] = &[
+    "shell.js",
+    "style.css",
+    BEFORE_PAINT,
+    "chat/chat.js",
+    "core/dom.js",
+    "core/format.js",
+    "core/site.js",
+    "core/store.js",
+    "core/transport.js",
+];
+
+/// What other sites load. The page has the core's files, too; the widgets import them by these paths.
+const SHARED: &[(&str, &str)] = &[
+    ("/bff/client.js", "core/transport.js"),
+    ("/bff/client.d.ts", "widgets/client.d.ts"),
+    ("/bff/elements.js", "widgets/elements.js"),
+    ("/bff/widgets/purchasing.js", "widgets/purchasing.js"),
+    ("/bff/widgets/purchases.js", "core/purchases.js"),
+    ("/bff/widgets/dom.js", "core/dom.js"),
+    ("/bff/widgets/format.js", "core/format.js"),
+];
 
 /// The page's markup, with one place for what is known only at start.
 pub const INDEX: &str = include_str!("../../static/index.html");
 
-/// The hash of the whole set, so that one changed file moves all of them: modules name each other.
-pub fn hash_of_set() -> String {
-    let mut hasher = blake3::Hasher::new();
-    for row in ROWS {
-        hasher.update(row.name.as_bytes()).update(&[0]);
-        hasher.update(&(row.file.bytes.len() as u64).to_le_bytes()).update(row.file.bytes);
+/// The page's own files, besides its markup.
+pub fn own() -> impl Iterator<Item = &'static Embedded> {
+    STATIC.iter().filter(|file| file.name != "index.html" && !file.name.starts_with("widgets/"))
+}
+
+static FILES: LazyLock<HashMap<String, Ready>> = LazyLock::new(|| {
+    let nosniff = (X_CONTENT_TYPE_OPTIONS, "nosniff");
+    let kept = header_map([(CACHE_CONTROL, FOR_EVER), nosniff.clone()]);
+    let [allow, policy] = FOR_ANY_PAGE;
+    let shared = header_map([(CACHE_CONTROL, REVALIDATE), allow, policy, nosniff]);
+    let ready = |file: &Embedded, headers| Ready::embedded(file, media_type(file.name), headers);
+    let base = base();
+    let rows = own().map(|file| (format!("{base}/{}", file.name), ready(file, &kept)));
+    let others = SHARED.iter().filter_map(|(path, name)| {
+        let file = STATIC.iter().find(|file| file.name == *name)?;
+        Some((path.to_string(), ready(file, &shared)))
+    });
+    rows.chain(others).collect()
+});
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit('.').next() {
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        _ => "text/plain; charset=utf-8",
     }
-    short(&hasher.finalize())
+}
+
+/// Where the page's set is, by the hash of all of it, so that one changed file moves all: modules name each
+/// other.
+pub fn base() -> String {
+    let mut hasher = blake3::Hasher::new();
+    for file in own() {
+        hasher.update(file.name.as_bytes()).update(&[0]);
+        hasher.update(&(file.bytes.len() as u64).to_le_bytes()).update(file.bytes);
+    }
+    format!("/_/{}", short(&hasher.finalize()))
+}
+
+/// The file at the path, if there is one.
+pub fn answer(head: &Parts) -> Option<Answer> {
+    FILES.get(head.uri.path()).map(|file| file.answer(&head.method, &head.headers))
 }
 
 #[cfg(test)]

@@ -2,28 +2,27 @@
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName, LINK, SET_COOKIE};
+use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 
-use super::{Context, purchases};
+use super::{Context, assets, purchases};
 use crate::access::Shown;
 use crate::access::cookie::unmeant;
 use crate::answer::{self, Answer, Body};
 use crate::jobs::events::{self, Listener};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
-use crate::reports::{jobs, must_be_admin};
+use crate::reports::jobs;
 use crate::validate;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Where programs find the whole API (RFC 8631).
 const DESCRIBED_BY: &str = "</bff/openapi.json>; rel=\"service-desc\"";
 
-/// `GET /bff/jobs`: the jobs that the query names, or the caller's own.
 pub(super) async fn jobs(cx: Context) -> Result<Answer, Problem> {
     let named = validate::job_ids(cx.query())?;
     jobs::list(&cx.handlers.jobs, &cx.call.caller, named).await
 }
 
-/// `GET /bff/events`: what becomes of them, as it happens.
 pub(super) async fn events(cx: Context) -> Result<Answer, Problem> {
     let named = validate::job_ids(cx.query())?;
     let call = &cx.call;
@@ -53,40 +52,14 @@ fn document(json: &Bytes) -> Answer {
     answer::with(answer, [(CACHE_CONTROL, "no-cache")])
 }
 
-/// `GET /bff/me`
-pub(super) async fn me(cx: Context) -> Result<Answer, Problem> {
-    cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await
-}
-
-/// `GET /bff/usage`
 pub(super) async fn usage(cx: Context) -> Result<Answer, Problem> {
     let query = validate::since(cx.query())?;
     cx.report(cx.handlers.reports.usage(&cx.call.caller, query)).await
 }
 
-/// `GET /bff/admin/usage`. Here and below, a caller who is no admin learns just that.
 pub(super) async fn admin_usage(cx: Context) -> Result<Answer, Problem> {
-    must_be_admin(cx.call.standing.role)?;
     let query = validate::everybody(cx.query())?;
     cx.report(cx.handlers.reports.usage_of_all(query)).await
-}
-
-/// `GET /bff/admin/members`
-pub(super) async fn admin_members(cx: Context) -> Result<Answer, Problem> {
-    must_be_admin(cx.call.standing.role)?;
-    cx.handlers.reports.members().await
-}
-
-/// `GET /bff/admin/jobs`
-pub(super) async fn admin_jobs(cx: Context) -> Result<Answer, Problem> {
-    must_be_admin(cx.call.standing.role)?;
-    cx.handlers.reports.jobs_of_all().await
-}
-
-/// `GET /bff/admin/billing`
-pub(super) async fn admin_billing(cx: Context) -> Result<Answer, Problem> {
-    must_be_admin(cx.call.standing.role)?;
-    cx.report(cx.handlers.reports.account()).await
 }
 
 /// `POST /bff/login`: a member's token becomes a browser's cookie.
@@ -103,11 +76,11 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
     let asked = validate::log_in(&call.body)?;
     // It ends the login that the browser has.
     let carried = carried(&cx)?;
-    let opened = access.log_in(asked.get(), carried, &call.caller, &cx.handlers.admit).await?;
+    let admit = |member: &_| cx.handlers.me.limiter.log_in(member);
+    let opened = access.log_in(asked.get(), carried, &call.caller, admit).await?;
     Ok(done(call.way.set(&opened.value, opened.lasts)))
 }
 
-/// `POST /bff/logout`: ends the login that the browser carries, if it carries one.
 pub(super) async fn log_out(cx: Context) -> Result<Answer, Problem> {
     cx.handlers.access.logins()?;
     if let Some(value) = carried(&cx)? {
@@ -134,7 +107,6 @@ fn done(cookie: Option<HeaderValue>) -> Answer {
     answer
 }
 
-/// `GET /healthz`, here and on the second listener.
 pub(super) fn alive() -> Answer {
     answer::bytes_of(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into())
 }
@@ -161,9 +133,8 @@ fn problem_page(kind: &Kind) -> String {
     )
 }
 
-/// Whatever is no endpoint: the page, or the fronted site.
-pub(super) async fn page(cx: Context) -> Result<Answer, Problem> {
-    cx.handlers.page.answer(&cx.call.head).await
+pub(super) fn shared_file(head: &Parts) -> Result<Answer, Problem> {
+    assets::answer(head).ok_or_else(|| Problem::new(&NOT_FOUND))
 }
 
 #[cfg(test)]

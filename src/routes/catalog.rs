@@ -4,7 +4,6 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
-use crate::contract::money::Usd;
 use crate::contract::{catalog as contract, video, wire};
 
 #[derive(Clone, Debug)]
@@ -17,18 +16,14 @@ pub struct Facts {
     pub video_body: usize,
     /// How a job's status is read; guesses, from the settings.
     pub jobs: Words,
-    /// The sandbox's moods, word and effect; empty where it is not the sandbox.
     pub moods: Vec<(&'static str, &'static str)>,
-    /// How long an `Idempotency-Key` may be sent again.
     pub replay: Replay,
 }
 
 /// For how long, and by whose memory, a purchase that is asked for again is not bought again.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replay {
-    /// Seconds for which a chat's key is known after it was first sent.
     pub chat_seconds: u64,
-    /// The same of a video's key.
     pub video_seconds: u64,
     /// Names the memory. Another name: keys that were sent before may be forgotten, and buy anew.
     pub ledger: String,
@@ -41,7 +36,6 @@ pub struct Words {
     pub failed: Vec<String>,
     /// JSON pointers to the video's address.
     pub result: Vec<String>,
-    /// Where finished videos may be played from, by `/bff/video/content`.
     pub media_origins: Vec<String>,
 }
 
@@ -64,26 +58,20 @@ struct PriceList<'a> {
 struct ChatRow<'a> {
     id: &'a str,
     tier: &'static str,
-    #[serde(flatten)]
-    toll: Toll,
+    toll: String,
+    toll_micros: u64,
     best_for: &'static str,
 }
 
 #[derive(Serialize)]
 struct VideoRow<'a> {
     id: &'a str,
-    #[serde(flatten)]
-    toll: Toll,
+    toll: String,
+    toll_micros: u64,
     durations: Lengths,
     image: &'static str,
     aspect_ratio: &'static str,
     remarks: &'static str,
-}
-
-#[derive(Serialize)]
-struct Toll {
-    toll: String,
-    toll_micros: u64,
 }
 
 #[derive(Serialize)]
@@ -114,12 +102,18 @@ struct Mood {
     does: &'static str,
 }
 
-/// The list as JSON, made once.
 pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
+    let chats = catalog.chat.iter().map(|model| ChatRow {
+        id: &model.id,
+        tier: model.tier.name(),
+        toll: model.toll().to_string(),
+        toll_micros: model.toll().as_micros(),
+        best_for: model.best_for,
+    });
     let list = PriceList {
         mode: if facts.sandbox { "sandbox" } else { "live" },
         access: facts.access,
-        chat: catalog.chat.iter().map(chat_row).collect(),
+        chat: chats.collect(),
         video: catalog.video.iter().map(video_row).collect(),
         defaults: Defaults {
             video_model: contract::DEFAULT_VIDEO_MODEL,
@@ -141,24 +135,12 @@ pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
     serde_json::to_vec(&list).unwrap_or_default().into()
 }
 
-fn toll(toll: Usd) -> Toll {
-    Toll { toll: toll.to_string(), toll_micros: toll.as_micros() }
-}
-
-fn chat_row(model: &contract::ChatModel) -> ChatRow<'_> {
-    ChatRow {
-        id: &model.id,
-        tier: model.tier.name(),
-        toll: toll(model.toll()),
-        best_for: model.best_for,
-    }
-}
-
 fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
     let (min, max) = contract::OVERALL_DURATION;
     VideoRow {
         id: &model.id,
-        toll: toll(model.toll),
+        toll: model.toll.to_string(),
+        toll_micros: model.toll.as_micros(),
         durations: match model.durations {
             Durations::Between(min, max) => Lengths::Range { min, max },
             Durations::OneOf(values) => Lengths::OneOf { values },

@@ -2,7 +2,6 @@
 
 use std::io::{Result, Write};
 
-/// Compresses bytes.
 pub(super) type Compress = fn(&[u8]) -> Result<Vec<u8>>;
 
 /// In the server's order of preference, where a client likes several as much.

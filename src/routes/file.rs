@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, VARY,
+    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, VARY,
 };
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::Body as _;
 
 use super::compress::CODINGS;
@@ -15,7 +15,6 @@ use crate::answer::{Answer, Body};
 #[derive(Debug)]
 pub struct Ready {
     media_type: &'static str,
-    cache: &'static str,
     /// Headers that go with every answer that shows or confirms this file.
     extra: HeaderMap,
     /// By the server's preference; the last is the file as it is.
@@ -29,54 +28,34 @@ struct Form {
     tag: HeaderValue,
 }
 
-/// A file of the binary and its compressed forms in the order of [`CODINGS`]; an empty form does not exist.
+/// A file of `static/`, as `build.rs` lists it.
 #[derive(Debug)]
 pub struct Embedded {
-    /// The file as it is.
+    pub name: &'static str,
     pub bytes: &'static [u8],
-    /// By `build.rs`.
+    /// In the order of [`CODINGS`]; an empty form does not exist.
     pub forms: [&'static [u8]; CODINGS.len()],
 }
 
-/// Embeds a file of `static/` with its compressed forms.
-macro_rules! embedded {
-    ($name:expr) => {
-        $crate::routes::file::Embedded {
-            bytes: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/static/", $name)),
-            forms: [
-                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".br")),
-                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".zstd")),
-                include_bytes!(concat!(env!("OUT_DIR"), "/static/", $name, ".gzip")),
-            ],
-        }
-    };
-}
-pub(super) use embedded;
-
 const IDENTITY: &str = "identity";
+/// Kept by browsers, and asked after each time: a change of ours is theirs at once.
+pub(super) const REVALIDATE: &str = "no-cache";
+pub(super) const FOR_EVER: &str = "public, max-age=31536000, immutable";
+
+pub(super) fn header_map<const N: usize>(pairs: [(HeaderName, &'static str); N]) -> HeaderMap {
+    pairs.into_iter().map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
+}
 
 impl Ready {
-    /// Compresses `bytes`, which are known at start only.
-    pub fn new(
-        bytes: Bytes,
-        media_type: &'static str,
-        cache: &'static str,
-        extra: HeaderMap,
-    ) -> Self {
+    pub fn new(bytes: Bytes, media_type: &'static str, extra: &HeaderMap) -> Self {
         // A coding that fails is left out; the file as it is always remains.
         let forms = CODINGS.map(|(_, compress)| compress(&bytes).unwrap_or_default().into());
-        Self::with_forms(bytes, forms, media_type, cache, extra)
+        Self::with_forms(bytes, forms, media_type, extra)
     }
 
-    /// A file of the binary.
-    pub fn embedded(
-        file: &Embedded,
-        media_type: &'static str,
-        cache: &'static str,
-        extra: HeaderMap,
-    ) -> Self {
+    pub fn embedded(file: &Embedded, media_type: &'static str, extra: &HeaderMap) -> Self {
         let forms = file.forms.map(Bytes::from_static);
-        Self::with_forms(Bytes::from_static(file.bytes), forms, media_type, cache, extra)
+        Self::with_forms(Bytes::from_static(file.bytes), forms, media_type, extra)
     }
 
     /// The tags change with `extra`, too: a 304 must not keep outdated headers alive.
@@ -84,12 +63,11 @@ impl Ready {
         bytes: Bytes,
         compressed: [Bytes; CODINGS.len()],
         media_type: &'static str,
-        cache: &'static str,
-        extra: HeaderMap,
+        extra: &HeaderMap,
     ) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&bytes);
-        for (name, value) in &extra {
+        for (name, value) in extra {
             hasher.update(name.as_str().as_bytes()).update(value.as_bytes());
         }
         let hash = short(&hasher.finalize());
@@ -101,7 +79,7 @@ impl Ready {
             .map(|((coding, _), small)| form(coding, small))
             .collect();
         forms.push(form(IDENTITY, bytes));
-        Self { media_type, cache, extra, forms }
+        Self { media_type, extra: extra.clone(), forms }
     }
 
     /// Answers a GET or HEAD: in the coding liked best, with 304, and with 206 for one byte range.
@@ -127,12 +105,12 @@ impl Ready {
         }
         let same = headers.get(IF_RANGE).is_none_or(|tag| *tag == form.tag);
         match range.filter(|_| same).and_then(|range| slice(range, form.bytes.len())) {
-            Some(Slice::Outside) => {
+            Some(None) => {
                 let mut answer = self.bare(StatusCode::RANGE_NOT_SATISFIABLE);
                 set(&mut answer, CONTENT_RANGE, &format!("bytes */{}", form.bytes.len()));
                 answer
             }
-            Some(Slice::Part(first, last)) => {
+            Some(Some((first, last))) => {
                 let part = form.bytes.slice(first..=last);
                 let mut answer = self.with(form, StatusCode::PARTIAL_CONTENT, part);
                 let all = form.bytes.len();
@@ -143,31 +121,26 @@ impl Ready {
         }
     }
 
-    /// The size in a coding, for budgets.
-    pub fn size(&self, coding: &str) -> Option<usize> {
-        self.forms.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
-    }
-
     fn liked_best(&self, headers: &HeaderMap) -> Option<&Form> {
-        let wishes = Wishes::read(headers);
+        let wishes = wishes(headers);
         // The first of those with the highest rank; `max_by_key` would take the last.
-        let best = self.forms.iter().rev().max_by_key(|form| wishes.rank(form.coding));
-        best.filter(|form| wishes.rank(form.coding) > 0).or(self.forms.last())
+        let best = self.forms.iter().rev().max_by_key(|form| rank(&wishes, form.coding));
+        best.filter(|form| rank(&wishes, form.coding) > 0).or(self.forms.last())
     }
 
     fn with(&self, form: &Form, status: StatusCode, body: Bytes) -> Answer {
         let mut answer = self.bare(status);
         *answer.body_mut() = Body::from(body);
         let headers = answer.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
         headers.insert(ETAG, form.tag.clone());
-        match form.coding {
-            IDENTITY => headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes")),
-            coding => headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding)),
-        };
-        if status == StatusCode::NOT_MODIFIED {
-            headers.remove(CONTENT_TYPE);
-            headers.remove(CONTENT_ENCODING);
+        if form.coding == IDENTITY {
+            headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        }
+        if status != StatusCode::NOT_MODIFIED {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));
+            if form.coding != IDENTITY {
+                headers.insert(CONTENT_ENCODING, HeaderValue::from_static(form.coding));
+            }
         }
         answer
     }
@@ -176,9 +149,7 @@ impl Ready {
         let mut answer = Response::new(Body::empty());
         *answer.status_mut() = status;
         *answer.headers_mut() = self.extra.clone();
-        let headers = answer.headers_mut();
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static(self.cache));
-        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        answer.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
         answer
     }
 }
@@ -194,7 +165,7 @@ fn tag(hash: &str, coding: &str) -> HeaderValue {
         .unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-fn set(answer: &mut Answer, name: http::HeaderName, value: &str) {
+fn set(answer: &mut Answer, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         answer.headers_mut().insert(name, value);
     }
@@ -209,14 +180,9 @@ fn matches(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     })
 }
 
-enum Slice {
-    /// From the first to the second byte, both included.
-    Part(usize, usize),
-    Outside,
-}
-
-/// Reads `bytes=a-b`, `bytes=a-` or `bytes=-n`. Several ranges, or anything else, count as no range.
-fn slice(range: &HeaderValue, length: usize) -> Option<Slice> {
+/// Reads `bytes=a-b`, `bytes=a-` or `bytes=-n`: the first and the last byte, or nothing if they lie outside. Several
+/// ranges, or anything else, count as no range.
+fn slice(range: &HeaderValue, length: usize) -> Option<Option<(usize, usize)>> {
     let (first, last) = range.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| -> Option<usize> {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -233,42 +199,33 @@ fn slice(range: &HeaderValue, length: usize) -> Option<Slice> {
             (first, last.min(length.checked_sub(1)?))
         }
     };
-    Some(if first <= last && first < length { Slice::Part(first, last) } else { Slice::Outside })
+    Some((first <= last && first < length).then_some((first, last)))
 }
 
 /// What `Accept-Encoding` asks for: codings with their weight in thousandths.
-struct Wishes<'a> {
-    told: Vec<(&'a str, u16)>,
+fn wishes(headers: &HeaderMap) -> Vec<(&str, u16)> {
+    let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
+        let mut pieces = part.split(';').map(str::trim);
+        let coding = pieces.next().filter(|coding| !coding.is_empty())?;
+        let weight = pieces.find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")));
+        // A weight that cannot be read is no wish.
+        Some((coding, weight.map_or(Some(1000), thousandths)?))
+    });
+    told.collect()
 }
 
-impl<'a> Wishes<'a> {
-    fn read(headers: &'a HeaderMap) -> Self {
-        let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-        let told = all.flat_map(|value| value.split(',')).filter_map(|part| {
-            let mut pieces = part.split(';').map(str::trim);
-            let coding = pieces.next().filter(|coding| !coding.is_empty())?;
-            let weight = pieces
-                .find_map(|piece| piece.strip_prefix("q=").or(piece.strip_prefix("Q=")))
-                .map_or(Some(1000), thousandths);
-            // A weight that cannot be read is no wish.
-            Some((coding, weight?))
-        });
-        Self { told: told.collect() }
-    }
-
-    /// 0: not acceptable. What is not named is not wanted, but for the file as it is, which comes last.
-    fn rank(&self, coding: &str) -> u16 {
-        let named = |name: &str| {
-            let found = self.told.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
-            found.map(|(_, weight)| *weight)
-        };
-        let unnamed = if coding == IDENTITY { 1 } else { 0 };
-        match (named(coding), named("*")) {
-            (Some(weight), _) => weight,
-            (None, Some(0)) => 0,
-            (None, Some(weight)) if coding != IDENTITY => weight,
-            (None, _) => unnamed,
-        }
+/// 0: not acceptable. What is not named is not wanted, but for the file as it is, which comes last.
+fn rank(wishes: &[(&str, u16)], coding: &str) -> u16 {
+    let named = |name: &str| {
+        let found = wishes.iter().find(|(told, _)| told.eq_ignore_ascii_case(name));
+        found.map(|(_, weight)| *weight)
+    };
+    match (named(coding), named("*")) {
+        (Some(weight), _) => weight,
+        (None, Some(0)) => 0,
+        (None, Some(weight)) if coding != IDENTITY => weight,
+        (None, _) => u16::from(coding == IDENTITY),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The endpoints: a call that passed the layers becomes an answer. [`endpoints`] is the table of them.
 
-mod api;
+pub mod api;
 pub mod assets;
 mod bff;
 pub mod catalog;
@@ -11,51 +11,40 @@ mod openai;
 pub mod openapi;
 pub mod ops;
 pub mod page;
-pub mod passthrough;
 mod purchases;
 pub mod site;
-mod widgets;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::HeaderValue;
-use tower::{Service, service_fn};
 
-use crate::access::{Access, Admit};
+use self::api::Passthrough;
+use crate::access::Access;
 use crate::answer::{self, Answer};
 use crate::downstream::Call;
-use crate::downstream::route::Class;
+use crate::downstream::route::{Class, Needs};
 use crate::jobs::Jobs;
 use crate::media::Videos;
 use crate::problem::Problem;
 use crate::purchase::{Purchase, Purchases, Receipt};
 use crate::redact::Redactor;
-use crate::reports::Reports;
 use crate::reports::me::Me;
-use crate::routes::passthrough::Further;
+use crate::reports::{Reports, must_be_admin};
 use crate::validate::{ChatRules, Checked, Order};
 
-/// What the endpoints answer with.
 pub struct Handlers {
     pub access: Arc<Access>,
-    pub admit: Box<Admit>,
-    /// The price list's answer, made once.
     pub catalog: Bytes,
     /// Names the ledger to clients (`Tollgate-Ledger`).
     pub ledger_name: HeaderValue,
-    /// The API's description, made once.
     pub openapi: Bytes,
     pub rules: ChatRules,
     pub videos: Videos,
     pub me: Me,
     pub reports: Reports,
-    /// `gateway.passthrough`.
-    pub further: Further,
+    pub passthrough: Passthrough,
     pub jobs: Jobs,
-    /// Finds keys in text that endpoints decode.
     pub redactor: Redactor,
     pub page: page::Page,
 }
@@ -72,7 +61,6 @@ impl Context {
         self.call.head.uri.query()
     }
 
-    /// Returns the purchase that the caller asks for.
     fn purchase(&self, order: Checked<Order>) -> Result<Purchase, Problem> {
         let headers = &self.call.head.headers;
         let claim = purchases::claim(headers)?;
@@ -82,7 +70,6 @@ impl Context {
         Ok(Purchase { only_repeats: headers.contains_key(purchases::TOLLGATE_REPLAY), ..purchase })
     }
 
-    /// Buys a checked order for the caller.
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
         let purchase = self.purchase(order)?;
         self.purchases.buy(purchase).await
@@ -99,28 +86,34 @@ impl Context {
     }
 }
 
-/// The service at the end of `downstream`; it buys through `purchases`.
-pub fn service(
-    handlers: Arc<Handlers>,
-    purchases: Purchases,
-) -> impl Service<Call<Bytes>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + Sync
-{
-    service_fn(move |call: Call<Bytes>| {
-        let (handlers, purchases) = (Arc::clone(&handlers), purchases.clone());
+/// The end of `downstream`: answers calls, and buys through `purchases`.
+pub struct Routes {
+    pub handlers: Arc<Handlers>,
+    pub purchases: Purchases,
+}
+
+impl Routes {
+    pub async fn answer(&self, call: Call<Bytes>) -> Answer {
+        let (handlers, purchases) = (Arc::clone(&self.handlers), self.purchases.clone());
         let (id, route) = (call.id.clone(), call.route);
         let endpoint = endpoints::of(route);
-        let is_paid = route.class == Class::Paid;
-        let name = is_paid.then(|| handlers.ledger_name.clone());
-        (endpoint.answer)(Context { handlers, purchases, call }).map(move |outcome| {
-            let mut answer =
-                outcome.unwrap_or_else(|problem| answer::refusal(problem, id.as_str()));
-            if !endpoint.is_page() {
-                answer = answer::sealed(answer);
-            }
-            if let Some(name) = name {
-                answer.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
-            }
-            Ok(answer)
-        })
-    })
+        let admitted = match route.needs {
+            // A caller who is no admin learns just that.
+            Needs::Admin => must_be_admin(call.standing.role),
+            Needs::Caller | Needs::Nobody => Ok(()),
+        };
+        let outcome = match admitted {
+            Ok(()) => (endpoint.answer)(Context { handlers, purchases, call }).await,
+            Err(problem) => Err(problem),
+        };
+        let mut answer = outcome.unwrap_or_else(|problem| answer::refusal(problem, id.as_str()));
+        if !endpoint.is_page() {
+            answer = answer::sealed(answer);
+        }
+        if route.class == Class::Paid {
+            let name = self.handlers.ledger_name.clone();
+            answer.headers_mut().insert(purchases::TOLLGATE_LEDGER, name);
+        }
+        answer
+    }
 }

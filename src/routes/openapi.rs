@@ -25,24 +25,29 @@ const ABOUT: &str = "A proxy that holds the key of a prepaid AI gateway and neve
      others by its payload alone; send one key per purchase and the same key with every repeat. Every problem says \
      whether money moved (`charged`).";
 
-/// The headers that a purchase may have.
 const ASKED_OF_PURCHASES: &[Query] = &[
     may(
         "Idempotency-Key",
         "Names the purchase: the same key is bought once, and answered alike.",
-        schemas::key,
+        || {
+            schemas::string()
+                .min_length(Some(1))
+                .max_length(Some(255))
+                .pattern(Some("^[!#-~]+$"))
+                .into()
+        },
     ),
     may(
         "Tollgate-Ledger",
         "The ledger that the purchase relies on, as an earlier answer or the catalog named it. Another one is a \
          412 `ledger_changed`, and nothing is sent.",
-        schemas::ledger,
+        schemas::text,
     ),
     may(
         "Tollgate-Replay",
         "`only` asks for the answer of an earlier purchase and buys nothing: where there is none, it is a 404 \
          `purchase_not_found`.",
-        schemas::replay,
+        schemas::text,
     ),
 ];
 
@@ -149,7 +154,6 @@ fn parameter(name: &str, place: ParameterIn, is_required: bool) -> ParameterBuil
     ParameterBuilder::new().name(name).parameter_in(place).required(required)
 }
 
-/// The names between braces.
 fn variables(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|rest| rest.split('}').next())
 }
@@ -197,7 +201,9 @@ fn refusal(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
     let returns = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
     if kinds.iter().any(|kind| returns.contains(&kind.status)) {
         let about = Some("Whole seconds, at least 1.");
-        let header = HeaderBuilder::new().description(about).schema(Some(schemas::seconds()));
+        let header = HeaderBuilder::new()
+            .description(about)
+            .schema(Some(schemas::integer().minimum(Some(1))));
         builder = builder.header("Retry-After", header.build());
     }
     builder.build()

@@ -4,11 +4,12 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::header::ORIGIN;
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
-use tower::Service;
+use tower::service_fn;
+use tower::util::BoxCloneSyncService;
 
 use super::bff::alive;
 use crate::access::Access;
@@ -18,10 +19,6 @@ use crate::metrics::Metrics;
 use crate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
 use crate::upstream::billing::Listing;
 
-/// What the gateway says of the account.
-const BILLING: &str = "/billing";
-const MEMBERS: &str = "/members";
-
 /// Answers `/healthz`, `/readyz` and `/metrics`, and this machine's `/billing` and `/members`.
 #[derive(Clone)]
 pub struct Ops {
@@ -29,12 +26,10 @@ pub struct Ops {
     pub ready: Arc<dyn Fn() -> Ready + Send + Sync>,
     /// Whose list of members `POST /members` has looked at anew, so that a command's change holds at once.
     pub access: Option<Arc<Access>>,
-    /// What `GET /billing` asks the gateway.
     pub summary: Option<Summary>,
     /// Refuses requests over loopback that were meant for another host: with DNS rebinding, a page in an
     /// operator's browser could read the answers otherwise. `/healthz` stays open to all.
     pub guard: Guard,
-    /// This machine's addresses that it listens on.
     pub own: Arc<[IpAddr]>,
 }
 
@@ -43,7 +38,6 @@ pub type Ready = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
 type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
-    /// What every listener for operators answers; `ready` is asked whether anything can be bought here.
     pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<(), Problem>> + Send + 'static,
@@ -58,34 +52,69 @@ impl Ops {
         }
     }
 
-    /// The same, for a connection from there.
-    #[must_use]
-    pub fn asked_from(&self, peer: IpAddr) -> OpsOf {
-        let peer = peer.to_canonical();
-        let is_loopback = peer.is_loopback();
-        let is_near = is_loopback || self.own.contains(&peer);
-        OpsOf { ops: self.clone(), is_near, is_loopback }
+    pub fn asked_from<B: Send + 'static>(
+        &self,
+        peer: IpAddr,
+    ) -> BoxCloneSyncService<Request<B>, Answer, Infallible> {
+        let (ops, peer) = (self.clone(), peer.to_canonical());
+        BoxCloneSyncService::new(service_fn(move |request: Request<B>| {
+            let ops = ops.clone();
+            async move {
+                let (head, _body) = request.into_parts();
+                let answer = ops.answer(peer, &head).await;
+                Ok(answer::sealed(answer.unwrap_or_else(|problem| answer::refusal(problem, ""))))
+            }
+        }))
     }
-}
 
-/// What [`Ops`] answers on one connection.
-#[derive(Clone)]
-pub struct OpsOf {
-    ops: Ops,
-    /// Whether this machine asks.
-    is_near: bool,
-    /// Whether it asks over loopback, as a browser does that a page sent to a name that leads here.
-    is_loopback: bool,
-}
+    async fn answer(&self, peer: IpAddr, head: &Parts) -> Result<Answer, Problem> {
+        let (path, headers) = (head.uri.path(), &head.headers);
+        let takes = |method, allowed| match head.method == method {
+            true => Ok(()),
+            false => Err(Problem::new(&METHOD_NOT_ALLOWED).allow(allowed)),
+        };
+        match (path, &self.summary, &self.access) {
+            ("/billing", Some(summary), _) => {
+                self.for_operators(peer, headers)?;
+                takes(Method::GET, "GET")?;
+                let Listing { keys, billing } = Arc::unwrap_or_clone(summary.now().await?.listing);
+                let statement = Statement { process: std::process::id(), keys, billing };
+                return Ok(answer::json(StatusCode::OK, &statement));
+            }
+            // A command waits until its change holds.
+            ("/members", _, Some(access)) => {
+                self.for_operators(peer, headers)?;
+                takes(Method::POST, "POST")?;
+                access.refresh().await;
+                return Ok(alive());
+            }
+            ("/healthz" | "/readyz" | "/metrics", ..) => {}
+            _ => return Err(Problem::new(&NOT_FOUND)),
+        }
+        if head.method != Method::HEAD {
+            takes(Method::GET, "GET, HEAD")?;
+        }
+        // Over loopback asks a browser, too, that a page sent to a name that leads here.
+        if path != "/healthz" && peer.is_loopback() {
+            (self.guard)(headers)?;
+        }
+        if path == "/metrics" {
+            let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            return Ok(answer::bytes_of(StatusCode::OK, media_type, self.metrics.text().into()));
+        }
+        if path == "/readyz" {
+            (self.ready)().await?;
+        }
+        Ok(alive())
+    }
 
-impl OpsOf {
     /// For a command on this machine, and no page: the account's numbers have no password but this, and
     /// each question takes a slot of the rate limit from those who buy.
-    fn for_operators(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        if !self.is_near {
+    fn for_operators(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Problem> {
+        if !peer.is_loopback() && !self.own.contains(&peer) {
             return Err(Problem::new(&FORBIDDEN).detail("only this machine may ask this"));
         }
-        (self.ops.guard)(headers)?;
+        (self.guard)(headers)?;
         // A page under any name can send a request here, although it could not read the answer.
         let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
         if headers.contains_key(ORIGIN) || !matches!(site, None | Some(b"none" | b"same-origin")) {
@@ -93,88 +122,13 @@ impl OpsOf {
         }
         Ok(())
     }
-
-    async fn answer(
-        &self,
-        method: &Method,
-        path: &str,
-        headers: &HeaderMap,
-    ) -> Result<Answer, Problem> {
-        if !matches!(path, "/healthz" | "/readyz" | "/metrics") {
-            return Err(Problem::new(&NOT_FOUND));
-        }
-        if method != Method::GET && method != Method::HEAD {
-            return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET, HEAD"));
-        }
-        if path != "/healthz" && self.is_loopback {
-            (self.ops.guard)(headers)?;
-        }
-        if path == "/metrics" {
-            let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            let text = self.ops.metrics.text().into();
-            return Ok(answer::bytes_of(StatusCode::OK, media_type, text));
-        }
-        if path == "/readyz" {
-            (self.ops.ready)().await?;
-        }
-        Ok(alive())
-    }
-}
-
-/// The gateway's books, asked for now.
-async fn billing(summary: Summary, method: Method) -> Result<Answer, Problem> {
-    if method != Method::GET {
-        return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("GET"));
-    }
-    let Listing { keys, billing } = Arc::unwrap_or_clone(summary.now().await?.listing);
-    let statement = Statement { process: std::process::id(), keys, billing };
-    Ok(answer::json(StatusCode::OK, &statement))
-}
-
-/// Reads the list of members if it has changed: a command waits until its change holds.
-async fn refresh(access: Arc<Access>, method: Method) -> Result<Answer, Problem> {
-    if method != Method::POST {
-        return Err(Problem::new(&METHOD_NOT_ALLOWED).allow("POST"));
-    }
-    access.refresh().await;
-    Ok(alive())
-}
-
-impl<B> Service<Request<B>> for OpsOf {
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (head, _body) = request.into_parts();
-        let this = self.clone();
-        Box::pin(async move {
-            let answer = match (head.uri.path(), this.ops.summary.clone(), this.ops.access.clone())
-            {
-                (BILLING, Some(summary), _) => match this.for_operators(&head.headers) {
-                    Ok(()) => billing(summary, head.method).await,
-                    Err(problem) => Err(problem),
-                },
-                (MEMBERS, _, Some(access)) => match this.for_operators(&head.headers) {
-                    Ok(()) => refresh(access, head.method).await,
-                    Err(problem) => Err(problem),
-                },
-                (path, _, _) => this.answer(&head.method, path, &head.headers).await,
-            };
-            Ok(answer::sealed(answer.unwrap_or_else(|problem| answer::refusal(problem, ""))))
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
     use tokio_util::sync::CancellationToken;
-    use tower::{ServiceExt, service_fn};
+    use tower::{Service, ServiceExt};
 
     use super::*;
     use crate::config::Window as Setting;

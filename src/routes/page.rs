@@ -1,67 +1,55 @@
 //! Answers everything that is no endpoint: with the built-in page, or with the site in `page.dir`.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::LazyLock;
 
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::assets;
-use super::file::Ready;
+use super::file::{REVALIDATE, Ready, header_map};
 use super::site::{Site, navigates};
 use crate::answer::{self, Answer};
 use crate::problem::{self, Problem};
 
-/// What the built-in page is told at start.
-#[derive(Clone, Debug, Default)]
-pub struct PageSettings {
-    /// `page.title`: the name that people read.
-    pub title: String,
-    /// `page.media_origins`: further origins that clips may be played from.
-    pub media_origins: Vec<String>,
-}
-
-/// The page, or the site that is fronted instead.
-#[derive(Debug)]
-pub struct Page(Kind);
-
-#[derive(Debug)]
-enum Kind {
-    BuiltIn { index: Ready, files: &'static HashMap<String, Ready> },
+pub enum Page {
+    BuiltIn(Ready),
     Site(Site),
 }
 
 impl Page {
-    /// The page in the binary. Its markup depends on the settings, so it is compressed now.
-    pub fn built_in(settings: PageSettings) -> Self {
-        let base = base();
-        let headers = security(&settings.media_origins);
-        let markup = assets::INDEX.replacen(PLACEHOLDER, &head(&settings.title, &base), 1);
-        let index = Ready::new(markup.into(), HTML, REVALIDATE, headers);
-        Self(Kind::BuiltIn { index, files: &FILES })
+    /// The page in the binary: `title` is the name that people read, clips may be played from `media_origins`,
+    /// too. Its markup depends on the settings, so it is compressed now.
+    pub fn built_in(title: &str, media_origins: &[String]) -> Self {
+        let markup = assets::INDEX.replacen(PLACEHOLDER, &head(title, &assets::base()), 1);
+        let mut headers = header_map([
+            (CACHE_CONTROL, REVALIDATE),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (REFERRER_POLICY, "no-referrer"),
+            (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+            (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+            (HeaderName::from_static("permissions-policy"), PERMISSIONS),
+        ]);
+        let policy = HeaderValue::try_from(policy(media_origins));
+        let policy = policy.unwrap_or(HeaderValue::from_static(NOTHING));
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
+        Self::BuiltIn(Ready::new(markup.into(), HTML, &headers))
     }
 
     /// The files of `dir`; `fallback`, a file in it, answers navigations to paths without a file.
     pub fn site(dir: PathBuf, fallback: Option<String>) -> Self {
-        Self(Kind::Site(Site::new(dir, fallback)))
+        Self::Site(Site::new(dir, fallback))
     }
 
-    /// Answers a GET or HEAD.
-    ///
-    /// # Errors
-    /// `not_found` for what is not there, unless a person navigates: they get a small page.
     pub async fn answer(&self, head: &Parts) -> Result<Answer, Problem> {
-        let found = match &self.0 {
-            Kind::BuiltIn { index, files } => {
-                let path = head.uri.path();
-                let file = if path == "/" { Some(index) } else { files.get(path) };
-                file.map(|file| file.answer(&head.method, &head.headers))
+        let found = match self {
+            Self::BuiltIn(index) if head.uri.path() == "/" => {
+                Some(index.answer(&head.method, &head.headers))
             }
-            Kind::Site(site) => site.answer(head).await?,
+            Self::BuiltIn(_) => assets::answer(head),
+            Self::Site(site) => site.answer(head).await?,
         };
         match found {
             Some(answer) => Ok(answer),
@@ -71,24 +59,8 @@ impl Page {
     }
 }
 
-/// The page's files by path. No setting changes them.
-static FILES: LazyLock<HashMap<String, Ready>> = LazyLock::new(|| {
-    let base = base();
-    let ready = |row: &assets::Row| {
-        let ready = Ready::embedded(&row.file, row.media_type, FOR_EVER, plain());
-        (format!("{base}/{}", row.name), ready)
-    };
-    assets::ROWS.iter().map(ready).collect()
-});
-
-fn base() -> String {
-    format!("/_/{}", assets::hash_of_set())
-}
-
 const PLACEHOLDER: &str = "{{head}}";
 const HTML: &str = "text/html; charset=utf-8";
-const REVALIDATE: &str = "no-cache";
-const FOR_EVER: &str = "public, max-age=31536000, immutable";
 const NOTHING_HERE: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
     <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\
     <title>Nothing here</title><h1>There is nothing at this address</h1>\
@@ -105,33 +77,15 @@ fn head(title: &str, base: &str) -> String {
     let mut head = format!("<title>{}</title>\n", escaped(title));
     head += &format!("<script src=\"{base}/{}\"></script>\n", assets::BEFORE_PAINT);
     head += &format!("<link rel=\"stylesheet\" href=\"{base}/style.css\">\n");
-    let is_module =
-        |row: &&assets::Row| row.name.ends_with(".js") && row.name != assets::BEFORE_PAINT;
-    for row in assets::ROWS.iter().filter(|row| row.at_start).filter(is_module) {
-        head += &format!("<link rel=\"modulepreload\" href=\"{base}/{}\">\n", row.name);
+    let is_module = |name: &&&str| name.ends_with(".js") && **name != assets::BEFORE_PAINT;
+    for name in assets::AT_START.iter().filter(is_module) {
+        head += &format!("<link rel=\"modulepreload\" href=\"{base}/{name}\">\n");
     }
     head + &format!("<script type=\"module\" src=\"{base}/shell.js\"></script>")
 }
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// The headers of the page itself.
-fn security(media_origins: &[String]) -> HeaderMap {
-    let mut headers = plain();
-    let policy = policy(media_origins);
-    let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static(NOTHING));
-    headers.insert(CONTENT_SECURITY_POLICY, policy);
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    for (name, value) in [
-        ("cross-origin-opener-policy", "same-origin"),
-        ("cross-origin-resource-policy", "same-origin"),
-        ("permissions-policy", PERMISSIONS),
-    ] {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    headers
 }
 
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
@@ -149,12 +103,6 @@ fn policy(media_origins: &[String]) -> String {
          media-src 'self' blob:{media}; connect-src 'self'; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-}
-
-fn plain() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers
 }
 
 fn nothing_here() -> Answer {

@@ -1,17 +1,13 @@
 //! What all paid endpoints share: how a purchase wants to be recognised, the ledger that it relies on, and the
 //! answer that its receipt becomes.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use http_body::{Frame, SizeHint};
 
-use crate::answer::{self, Answer, Body, BoxError};
+use crate::answer::{self, Answer};
 use crate::problem::{INVALID_IDEMPOTENCY_KEY, LEDGER_CHANGED, Problem, REPLAYED};
-use crate::purchase::{Claim, Delivery, Receipt};
+use crate::purchase::{Claim, Receipt};
 use crate::validate::Ignored;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -64,13 +60,8 @@ pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<()
     ))
 }
 
-/// The gateway's answer, its body unchanged.
 pub(super) fn answer(receipt: Receipt) -> Answer {
-    let mut answer = passed_on(receipt.status, receipt.is_json, Bytes::new());
-    *answer.body_mut() = match receipt.delivery {
-        None => Body::from(receipt.body),
-        Some(delivery) => Body::stream(Noticed::new(receipt.body, Some(delivery))),
-    };
+    let mut answer = passed_on(receipt.status, receipt.is_json, receipt.body);
     let headers = answer.headers_mut();
     if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {
         headers.insert("tollgate-toll", toll);
@@ -78,7 +69,11 @@ pub(super) fn answer(receipt: Receipt) -> Answer {
     if receipt.is_replay {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
     }
-    answer
+    match receipt.delivery {
+        None => answer,
+        // A body that is dropped before that did not arrive, and an identical purchase soon after is its repeat.
+        Some(delivery) => answer.map(|body| body.at_end(move || delivery.taken())),
+    }
 }
 
 /// The gateway's answer in other words. A replay's own bytes stay until these are gone: the room that
@@ -92,7 +87,6 @@ pub(super) fn translated(receipt: Receipt, body: Bytes) -> Answer {
     }
 }
 
-/// The answer with the names of what was asked for and is not done.
 pub(super) fn naming(ignored: &Ignored, mut answer: Answer) -> Answer {
     if let Some(Ok(names)) = ignored.names().map(HeaderValue::try_from) {
         answer.headers_mut().insert("tollgate-ignored", names);
@@ -107,49 +101,6 @@ pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answe
         false => "text/plain; charset=utf-8",
     };
     answer::with(answer::bytes_of(status, media_type, body), [(CACHE_CONTROL, "no-store")])
-}
-
-/// A body that notes when the connection has taken its last part, shortly before that is written. It is
-/// handed out in parts, and the connection asks for more as the client takes them, so the end is not
-/// reached long before the client is there; what the system buffers cannot be seen. One that is dropped
-/// before that did not arrive, and an identical purchase soon after is its repeat.
-pub(super) struct Noticed {
-    rest: Bytes,
-    delivery: Option<Delivery>,
-}
-
-impl Noticed {
-    /// A body of which somebody is told, where there is somebody.
-    pub(super) fn new(rest: Bytes, delivery: Option<Delivery>) -> Self {
-        Self { rest, delivery }
-    }
-}
-
-impl http_body::Body for Noticed {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let most = self.rest.len().min(answer::PART);
-        let part = self.rest.split_to(most);
-        if self.rest.is_empty()
-            && let Some(delivery) = self.delivery.take()
-        {
-            delivery.taken();
-        }
-        Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
-    }
 }
 
 #[cfg(test)]

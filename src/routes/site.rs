@@ -16,7 +16,7 @@ use crate::problem::{self, Problem};
 #[derive(Clone, Debug)]
 pub struct Site {
     dir: PathBuf,
-    fallback: Option<String>,
+    fallback: Option<(PathBuf, Uri)>,
     files: ServeDir,
 }
 
@@ -25,38 +25,33 @@ const COMPRESSED: &[&str] = &["br", "zst", "gz"];
 const INDEX: &str = "index.html";
 
 impl Site {
-    /// Serves `dir`. The folder may change while it is served.
     pub fn new(dir: PathBuf, fallback: Option<String>) -> Self {
         let files =
             ServeDir::new(&dir).precompressed_br().precompressed_zstd().precompressed_gzip();
-        let fallback = fallback.map(|file| file.trim_start_matches('/').to_owned());
+        let fallback = fallback.and_then(|file| {
+            let file = file.trim_start_matches('/');
+            Some((file.into(), Uri::try_from(format!("/{file}")).ok()?))
+        });
         Self { dir, fallback, files }
     }
 
     /// The file at the path, else the fallback for a navigation, else `None`.
-    ///
-    /// # Errors
-    /// `internal`, when the folder cannot be read.
     pub async fn answer(&self, head: &Parts) -> Result<Option<Answer>, Problem> {
         // What is hidden or outside gets no fallback: that would look as if it were there.
         let Some(path) = inner_path(head.uri.path()) else { return Ok(None) };
-        let found = match self.holds(&path).await {
-            true => self.serve(head, head.uri.clone()).await?,
-            false => None,
-        };
+        let found = self.serve(head, &path, head.uri.clone()).await?;
         match &self.fallback {
-            Some(fallback) if found.is_none() && navigates(&head.headers) => {
-                let Some(uri) = uri_of(fallback) else { return Ok(None) };
-                match self.holds(Path::new(fallback)).await {
-                    true => self.serve(head, uri).await,
-                    false => Ok(None),
-                }
+            Some((path, uri)) if found.is_none() && navigates(&head.headers) => {
+                self.serve(head, path, uri.clone()).await
             }
             Some(_) | None => Ok(found),
         }
     }
 
-    async fn serve(&self, head: &Parts, uri: Uri) -> Result<Option<Answer>, Problem> {
+    async fn serve(&self, head: &Parts, path: &Path, uri: Uri) -> Result<Option<Answer>, Problem> {
+        if !self.holds(path).await {
+            return Ok(None);
+        }
         let mut request = Request::new(Body::empty());
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = uri;
@@ -142,10 +137,6 @@ pub(super) fn navigates(headers: &HeaderMap) -> bool {
     };
     is(&HeaderName::from_static("sec-fetch-mode"), |mode| mode == "navigate")
         || is(&ACCEPT, |types| types.contains("text/html"))
-}
-
-fn uri_of(file: &str) -> Option<Uri> {
-    Uri::try_from(format!("/{file}")).ok()
 }
 
 #[cfg(test)]

@@ -6,23 +6,25 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::TryFutureExt;
 use http::{Request, Response};
-use hyper::body::{Frame, Incoming, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
-use pin_project_lite::pin_project;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
+use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
-use tower::Service;
+use tower::{Service, ServiceExt};
 
 use super::Settings;
+use crate::answer::BoxError;
 use crate::clock;
 
 const MOST_HEADERS: usize = 64;
@@ -41,12 +43,31 @@ pub(super) async fn serve<S, B>(
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + Unpin + 'static,
     S::Future: Send + Unpin,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let activity = Activity::new();
-    let io = TokioIo::new(Watched { io: stream, activity: activity.clone() });
-    let service = TowerToHyperService::new(Noticing { inner: service, activity: activity.clone() });
+    let seen = Arc::clone(&activity);
+    let io = TokioIo::new(InspectReader::new(stream, move |bytes: &[u8]| {
+        // The first byte of a head.
+        if !bytes.is_empty() && seen.is(IDLE) {
+            seen.enter(HEAD);
+        }
+    }));
+    let answering = Arc::clone(&activity);
+    let service = service_fn(move |request| {
+        answering.enter(BUSY);
+        let (answer, activity) = (service.clone().oneshot(request), Arc::clone(&answering));
+        answer.map_ok(|answer| {
+            let written = Written(activity);
+            // It is dropped with the body. Unlike a mapped frame, a mapped error leaves the length known.
+            answer.map(|body| {
+                body.map_err(move |error| {
+                    let _held = &written;
+                    error
+                })
+            })
+        })
+    });
     let mut connection = http1::Builder::new()
         .max_headers(MOST_HEADERS)
         .max_buf_size(LARGEST_HEAD)
@@ -58,12 +79,12 @@ pub(super) async fn serve<S, B>(
     let mut timer = pin!(sleep_until(clock::now() + patience.0));
     let mut draining = false;
     loop {
-        let finished = tokio::select! {
-            finished = poll_fn(|cx| connection.poll_without_shutdown(cx)) => finished,
+        let is_over = tokio::select! {
+            // How it ended is the client's affair: it hung up, or sent what is no HTTP and was told so.
+            _ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => true,
             () = shutdown.cancelled(), if !draining => {
                 draining = true;
-                Pin::new(&mut connection).graceful_shutdown();
-                continue;
+                false
             }
             () = timer.as_mut() => {
                 let now = clock::now();
@@ -71,18 +92,19 @@ pub(super) async fn serve<S, B>(
                 // per `header_timeout` at least, so that a head that begins late in a long silence
                 // gets no more time than any other.
                 let look_again = now + patience.0;
-                match activity.deadline(patience.0, patience.1).unwrap_or(look_again) {
-                    passed if passed <= now => break,
-                    later => timer.as_mut().reset(later.min(look_again)),
-                }
-                continue;
+                let due = activity.deadline(patience.0, patience.1).unwrap_or(look_again);
+                timer.as_mut().reset(due.min(look_again));
+                due <= now
             }
         };
-        // How it ended is the client's affair: it hung up, or sent what is no HTTP and was told so.
-        drop(finished);
-        break;
+        if is_over {
+            break;
+        }
+        if draining {
+            Pin::new(&mut connection).graceful_shutdown();
+        }
     }
-    linger(connection.into_parts().io.into_inner().io).await;
+    linger(connection.into_parts().io.into_inner().into_inner()).await;
 }
 
 async fn linger(mut stream: TcpStream) {
@@ -142,141 +164,11 @@ impl Activity {
     }
 }
 
-/// A stream that notices the first byte of a head.
-#[derive(Debug)]
-struct Watched<T> {
-    io: T,
-    activity: Arc<Activity>,
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let this = self.get_mut();
-        let before = buffer.filled().len();
-        let outcome = Pin::new(&mut this.io).poll_read(cx, buffer);
-        if buffer.filled().len() > before && this.activity.is(IDLE) {
-            this.activity.enter(HEAD);
-        }
-        outcome
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-}
-
-/// A service that notices when a request begins to be answered, and when its answer is written.
-#[derive(Clone, Debug)]
-struct Noticing<S> {
-    inner: S,
-    activity: Arc<Activity>,
-}
-
-impl<S, R, B> Service<Request<R>> for Noticing<S>
-where
-    S: Service<Request<R>, Response = Response<B>>,
-{
-    type Response = Response<Noticed<B>>;
-    type Error = S::Error;
-    type Future = Answering<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<R>) -> Self::Future {
-        self.activity.enter(BUSY);
-        Answering { inner: self.inner.call(request), activity: Arc::clone(&self.activity) }
-    }
-}
-
-pin_project! {
-    /// The future of [`Noticing`].
-    struct Answering<F> {
-        #[pin]
-        inner: F,
-        activity: Arc<Activity>,
-    }
-}
-
-impl<F, B, E> Future for Answering<F>
-where
-    F: Future<Output = Result<Response<B>, E>>,
-{
-    type Output = Result<Response<Noticed<B>>, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        this.inner.poll(cx).map_ok(|answer| {
-            let written = Written(Arc::clone(this.activity));
-            answer.map(|body| Noticed { body, _written: written })
-        })
-    }
-}
-
-pin_project! {
-    /// A body whose end is noticed: hyper drops it when it is written.
-    struct Noticed<B> {
-        #[pin]
-        body: B,
-        _written: Written,
-    }
-}
-
+/// An answer is under way until this is dropped: hyper drops the body when it is written.
 struct Written(Arc<Activity>);
 
 impl Drop for Written {
     fn drop(&mut self) {
         self.0.enter(IDLE);
-    }
-}
-
-impl<B: http_body::Body> http_body::Body for Noticed<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

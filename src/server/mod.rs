@@ -2,12 +2,11 @@
 
 mod connection;
 
-use std::collections::HashMap;
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use std::{fmt, io};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -21,20 +20,21 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 use tracing::warn;
 
+use crate::answer::BoxError;
 use crate::clock;
+use crate::config::Network;
+use crate::downstream::caller::counted;
 use crate::metrics::Metrics;
-use crate::sync::lock;
+use crate::sync::{Counted, Tally, lock};
 
 /// How patient the server is, and how much it takes on.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// From the first byte of a request's head to its last, and from a connection's start to it.
     pub header_timeout: Duration,
-    /// Between two requests of a connection.
     pub idle_timeout: Duration,
     /// Connections at a time; shared by all listeners and cores.
     pub connections: Arc<Semaphore>,
-    /// How many of them each address may have.
     pub crowd: Arc<Crowd>,
     pub metrics: Arc<Metrics>,
 }
@@ -88,16 +88,14 @@ pub async fn run<F, S, B>(
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + Unpin + 'static,
     S::Future: Send + Unpin,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let connections = TaskTracker::new();
     let serve = |stream: TcpStream, peer, room: Room| {
         let service = introduce(peer);
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
-            // All are given back however it ends, by a panic too.
-            let _held = (Counted::new(Arc::clone(&settings.metrics)), room);
+            let _held = room;
             connection::serve(stream, service, &settings, shutdown).await;
         });
     };
@@ -108,17 +106,34 @@ pub async fn run<F, S, B>(
     while let Ok(Ok((stream, peer))) = timeout(Duration::from_millis(1), listener.accept()).await {
         let Some(guest) = settings.enter(peer) else { continue };
         let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
-        serve(prepared(stream), peer, (guest, permit));
+        serve(prepared(stream), peer, Room::new(&settings, guest, permit));
     }
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-/// What a connection takes of the room that there is.
-type Room = (Guest, Option<OwnedSemaphorePermit>);
+/// What a connection takes of the room that there is, and its place in the metrics: all are given back however it
+/// ends, by a panic too.
+struct Room {
+    _guest: Guest,
+    _permit: Option<OwnedSemaphorePermit>,
+    metrics: Arc<Metrics>,
+}
 
-/// Returns the next connection that may be served; `None` once `shutdown` is cancelled.
+impl Room {
+    fn new(settings: &Settings, guest: Guest, permit: Option<OwnedSemaphorePermit>) -> Self {
+        settings.metrics.connections.inc();
+        Self { _guest: guest, _permit: permit, metrics: Arc::clone(&settings.metrics) }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.metrics.connections.dec();
+    }
+}
+
 async fn next(
     listener: &TcpListener,
     settings: &Settings,
@@ -145,7 +160,7 @@ async fn next(
                     () = shutdown.cancelled() => None,
                     permit = free.acquire_owned() => permit.ok(),
                 };
-                return Some((stream, peer, (guest, permit)));
+                return Some((stream, peer, Room::new(settings, guest, permit)));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -154,22 +169,6 @@ async fn next(
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
-    }
-}
-
-/// A connection in the metrics, for as long as it is there.
-struct Counted(Arc<Metrics>);
-
-impl Counted {
-    fn new(metrics: Arc<Metrics>) -> Self {
-        metrics.connections.inc();
-        Self(metrics)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.connections.dec();
     }
 }
 
@@ -197,75 +196,40 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Who is connected, on all listeners and cores. Without a rule, anybody may connect.
-#[derive(Default)]
-pub struct Crowd(Mutex<State>);
+#[derive(Debug, Default)]
+pub struct Crowd {
+    rule: Mutex<Rule>,
+    open: Arc<Tally<IpAddr>>,
+}
 
-#[derive(Default)]
-struct State {
-    rule: Option<Rule>,
-    open: HashMap<IpAddr, usize>,
+#[derive(Debug, Default)]
+struct Rule {
+    /// How many each may have, and `server.trusted_proxies`, which have no limit.
+    limit: Option<(usize, Arc<[Network]>)>,
     told: Option<clock::Instant>,
 }
 
-struct Rule {
-    most: usize,
-    counted: Box<dyn Fn(IpAddr) -> Option<IpAddr> + Send + Sync>,
-}
-
-impl fmt::Debug for Crowd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Crowd")
-    }
-}
+/// A connection that is counted for as long as this lives; none for whom there is no limit.
+type Guest = Option<Counted<IpAddr>>;
 
 impl Crowd {
-    /// From now on `most` connections of each may be open; whoever has more keeps them. `counted` is
-    /// the address that a peer counts under, `None` for whom there is no limit.
-    pub fn follow(
-        &self,
-        most: usize,
-        counted: impl Fn(IpAddr) -> Option<IpAddr> + Send + Sync + 'static,
-    ) {
-        self.lock().rule = Some(Rule { most, counted: Box::new(counted) });
+    /// From now on `most` connections of each may be open; whoever has more keeps them.
+    pub fn follow(&self, most: usize, trusted: Arc<[Network]>) {
+        lock(&self.rule).limit = Some((most, trusted));
     }
 
     /// One more connection of this peer, or `None` when it has enough.
-    fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Guest> {
-        let mut state = self.lock();
-        let State { rule, open, told } = &mut *state;
-        let counted = rule.as_ref().and_then(|rule| Some(((rule.counted)(peer)?, rule.most)));
-        let Some((address, most)) = counted else { return Some(Guest(None)) };
-        let count = open.entry(address).or_default();
-        if *count < most {
-            *count += 1;
-            return Some(Guest(Some((Arc::clone(self), address))));
-        }
+    fn enter(&self, peer: IpAddr) -> Option<Guest> {
+        let mut rule = lock(&self.rule);
+        let Some((most, trusted)) = &rule.limit else { return Some(None) };
+        let (Some(address), most) = (counted(peer, trusted), *most) else { return Some(None) };
+        let guest = self.open.enter(address, most);
         let now = clock::now();
-        if told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
-            *told = Some(now);
+        if guest.is_none() && rule.told.is_none_or(|told| now - told >= TELL_EVERY) {
+            rule.told = Some(now);
             warn!(%address, most, "an address has too many connections open: more of it are closed");
         }
-        None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
-    }
-}
-
-/// A connection that is counted for as long as this lives.
-struct Guest(Option<(Arc<Crowd>, IpAddr)>);
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let Some((crowd, address)) = self.0.take() else { return };
-        let mut state = crowd.lock();
-        if let Some(count) = state.open.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                state.open.remove(&address);
-            }
-        }
+        guest.map(Some)
     }
 }
 
@@ -279,25 +243,25 @@ mod tests {
 
     #[test]
     fn who_is_gone_is_not_remembered() {
-        let crowd = Arc::new(Crowd::default());
-        crowd.follow(2, Some);
+        let crowd = Crowd::default();
+        crowd.follow(2, Arc::default());
         let two = [crowd.enter(peer(1)), crowd.enter(peer(1))];
         assert!(two.iter().all(Option::is_some));
         assert!(crowd.enter(peer(1)).is_none());
         assert!(crowd.enter(peer(2)).is_some(), "another address has room of its own");
         drop(two);
-        assert!(crowd.lock().open.is_empty());
+        assert!(crowd.open.is_empty());
         assert!(crowd.enter(peer(1)).is_some());
     }
 
     #[test]
     fn a_new_rule_throws_nobody_out_and_holds_for_the_next() {
-        let crowd = Arc::new(Crowd::default());
+        let crowd = Crowd::default();
         let early = crowd.enter(peer(1));
-        crowd.follow(2, Some);
+        crowd.follow(2, Arc::default());
         let mut three = vec![crowd.enter(peer(1)), crowd.enter(peer(1)), crowd.enter(peer(1))];
         assert!(three.pop().is_some_and(|third| third.is_none()));
-        crowd.follow(1, |peer| (peer != self::peer(9)).then_some(peer));
+        crowd.follow(1, [Network { address: peer(9), prefix: 32 }].into());
         three.pop();
         assert!(crowd.enter(peer(1)).is_none(), "one of it is still open");
         let exempt: Vec<_> = (0..9).map(|_| crowd.enter(peer(9))).collect();

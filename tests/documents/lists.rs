@@ -135,10 +135,10 @@ fn the_headers_of_pages_of_other_origins_are_those_of_the_code() {
     let prose = section(&text, "In a browser");
     let prose = prose.split("A script of a listed origin may send").nth(1).expect("a list");
     let (sent, readable) = prose.split_once("It can read").expect("two lists");
-    let code = read("src/downstream/cors.rs");
+    let code = read("src/downstream/cross_site.rs");
     for (told, constant) in [(sent, "const MAY_SEND"), (readable, "const MAY_READ")] {
         let list = code.split(constant).nth(1).and_then(|rest| rest.split("];").next());
-        let list = list.expect("a list in src/downstream/cors.rs").lines();
+        let list = list.expect("a list in src/downstream/cross_site.rs").lines();
         let known: Vec<_> =
             list.filter_map(|line| line.trim().strip_prefix('"')?.split('"').next()).collect();
         let mut told = spans(told);

@@ -13,11 +13,12 @@ use tollgate::access::Access;
 use tollgate::access::token::Secret;
 use tollgate::app::{App, SharedState, Shutdown};
 use tollgate::config::{Config, Environment, Source};
-use tollgate::downstream::caller::{Introduced, Peer};
+use tollgate::downstream::caller::Peer;
 use tollgate::jobs::Jobs;
 use tollgate::routes::ops::Ops;
 use tollgate::server;
 use tollgate::store::Store;
+use tower::ServiceExt;
 
 use super::log;
 
@@ -110,7 +111,8 @@ async fn serve(
     tokio::spawn(async move { access.follow().await });
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
-    let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
+    let introduce =
+        move |peer| stack.clone().map_request(move |request| Peer(peer).introduce(request));
     let admin_service = Ops::new(metrics, async || Ok(()));
     let end = CancellationToken::new();
     let settings = server::Settings { crowd: Arc::default(), ..app.server() };

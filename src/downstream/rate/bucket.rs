@@ -5,24 +5,23 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
+use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
+use http::HeaderValue;
 use http::header::HeaderName;
-use http::{HeaderValue, Request};
-use tower_governor::GovernorError;
-use tower_governor::governor::{GovernorConfigBuilder, SharedRateLimiter};
-use tower_governor::key_extractor::KeyExtractor;
 
 use crate::answer::Answer;
 use crate::clock::{self, Instant};
 use crate::store::Caller;
 use crate::sync::lock;
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// On each answer to a call that was counted.
+pub(in crate::downstream) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 /// From so many on, newcomers share: some twenty megabytes of callers.
 const CROWDED: usize = 100_000;
@@ -35,10 +34,10 @@ const WHEN_PACKED: (u32, u32) = (8, 16);
 /// Subjects have no network; they share at random.
 const SHARES_OF_SUBJECTS: u64 = 1_024;
 
-/// What callers have used up of one allowance.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    limiter: SharedRateLimiter<Share, StateInformationMiddleware>,
+    limiter:
+        RateLimiter<Share, DefaultKeyedStateStore<Share>, DefaultClock, StateInformationMiddleware>,
     policy: HeaderValue,
     pub(super) burst: u32,
     pub(super) one_per: Duration,
@@ -51,7 +50,6 @@ pub(super) struct Bucket {
 /// Whose allowance it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Share {
-    /// This caller's alone.
     Own(Caller),
     /// That of all newcomers from a network of so many bits.
     Network(IpAddr, u32),
@@ -59,32 +57,12 @@ enum Share {
     Subjects(u64),
 }
 
-/// tower_governor's own layer would ask this for the key; ours has the caller already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ByShare;
-
-impl KeyExtractor for ByShare {
-    type Key = Share;
-
-    fn extract<T>(&self, _request: &Request<T>) -> Result<Share, GovernorError> {
-        Err(GovernorError::UnableToExtractKey)
-    }
-}
-
 impl Bucket {
     pub(super) fn new(requests: NonZeroU32, period: Duration, burst: NonZeroU32) -> Self {
         let one_per = (period / requests.get()).max(Duration::from_nanos(1));
-        let config = GovernorConfigBuilder::default()
-            .key_extractor(ByShare)
-            .period(one_per)
-            .burst_size(burst.get())
-            .use_headers()
-            .finish();
-        let limiter = match config {
-            Some(config) => Arc::clone(config.limiter()),
-            // `finish` refuses zeros only, and neither number can be one; this is the same quota.
-            None => Arc::new(RateLimiter::keyed(Quota::per_second(burst)).with_middleware()),
-        };
+        // Only a period of zero has no quota.
+        let quota = Quota::with_period(one_per).unwrap_or(Quota::per_second(burst));
+        let limiter = RateLimiter::keyed(quota.allow_burst(burst)).with_middleware();
         let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
         let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));
         let (last, subjects) = (Mutex::default(), RandomState::new());
@@ -160,11 +138,6 @@ impl Bucket {
     }
 }
 
-/// Whether an answer says what is left.
-pub(super) fn has_policy(answer: &Answer) -> bool {
-    answer.headers().contains_key(POLICY)
-}
-
 /// What is left to a caller, for the two headers (draft-ietf-httpapi-ratelimit-headers-10).
 #[derive(Debug)]
 pub(super) struct Left {
@@ -174,7 +147,7 @@ pub(super) struct Left {
 }
 
 impl Left {
-    pub(super) fn finish(self, mut answer: Answer) -> Answer {
+    pub(super) fn show(self, mut answer: Answer) -> Answer {
         let left = format!("\"caller\";r={};t={}", self.room, self.seconds);
         if let Ok(left) = HeaderValue::try_from(left) {
             answer.headers_mut().insert(LEFT, left);

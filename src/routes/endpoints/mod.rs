@@ -7,9 +7,9 @@ mod table;
 use std::pin::Pin;
 
 use http::{Method, StatusCode};
-use utoipa::openapi::{RefOr, Schema};
 
-use super::{Context, api, bff};
+use self::schemas::Shape;
+use super::{Context, api};
 use crate::answer::Answer;
 use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Table, Takes};
 use crate::problem::{
@@ -45,13 +45,11 @@ pub static PASSTHROUGH: &[Endpoint] = &[
 pub static PAGE: Endpoint = Endpoint {
     route: BASE,
     about: "The page, or the site in `page.dir`. Unknown paths below `/api/`, `/bff/` and `/v1/` are 404.",
-    answer: |cx| Box::pin(bff::page(cx)),
+    answer: |cx| Box::pin(async move { cx.handlers.page.answer(&cx.call.head).await }),
     operations: &[],
 };
 
-/// One endpoint.
 pub struct Endpoint {
-    /// What the layers know of it.
     pub route: Route,
     /// What it does, in Markdown, for the README's table.
     pub about: &'static str,
@@ -83,16 +81,15 @@ pub fn routes(passthrough: impl IntoIterator<Item = (Method, String)>) -> Table 
     let added = passthrough
         .into_iter()
         .filter_map(|(method, path)| row(method).map(|endpoint| (path, &endpoint.route)));
-    Table::new(ENDPOINTS.iter().map(|endpoint| &endpoint.route), added.collect(), &PAGE.route)
+    let rows = ENDPOINTS.iter().map(|endpoint| &endpoint.route).collect();
+    Table { rows, passthrough: added.collect(), page: &PAGE.route }
 }
 
-/// Returns the endpoint of a row of [`routes`].
 pub(super) fn of(route: &Route) -> &'static Endpoint {
     let all = ENDPOINTS.iter().chain(PASSTHROUGH);
     all.into_iter().find(|endpoint| endpoint.route == *route).unwrap_or(&PAGE)
 }
 
-/// What the OpenAPI document says of an endpoint, besides what its route says.
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
     /// What follows the route's path, with variables in braces.
@@ -102,10 +99,8 @@ pub(super) struct Operation {
     pub(super) summary: &'static str,
     pub(super) about: &'static str,
     pub(super) query: &'static [Query],
-    /// Media type and schema of each body that it takes.
     pub(super) takes: &'static [(&'static str, &'static str)],
     pub(super) replies: &'static [Reply],
-    /// Besides those that the row tells.
     pub(super) problems: &'static [&'static Kind],
 }
 
@@ -141,28 +136,20 @@ impl Operation {
     }
 }
 
-/// A parameter of the query.
 pub(super) struct Query {
     pub(super) name: &'static str,
     pub(super) is_required: bool,
     pub(super) about: &'static str,
-    pub(super) schema: fn() -> RefOr<Schema>,
+    pub(super) schema: fn() -> Shape,
 }
 
-/// A reply that is no refusal.
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) about: &'static str,
-    /// Media type and schema of each body that it can have.
     pub(super) bodies: &'static [(&'static str, &'static str)],
 }
 
-/// A parameter that may be left out.
-pub(super) const fn may(
-    name: &'static str,
-    about: &'static str,
-    schema: fn() -> RefOr<Schema>,
-) -> Query {
+pub(super) const fn may(name: &'static str, about: &'static str, schema: fn() -> Shape) -> Query {
     Query { name, is_required: false, about, schema }
 }
 
@@ -172,7 +159,7 @@ const fn ok(about: &'static str, bodies: &'static [(&'static str, &'static str)]
 
 /// What an endpoint may refuse with by its row, besides what its operations say.
 pub(super) fn problems(route: &Route) -> impl Iterator<Item = &'static Kind> {
-    let callers = if route.needs == Needs::Caller { OF_CALLERS } else { &[] };
+    let callers = if route.needs == Needs::Nobody { &[] } else { OF_CALLERS };
     let bodies = if route.takes == Takes::Nothing { &[] } else { OF_BODIES };
     let purchases = if route.class == Class::Paid { OF_PURCHASES } else { &[] };
     [OF_ALL, callers, bodies, purchases].into_iter().flatten().copied()

@@ -10,24 +10,27 @@ use crate::contract::video::{ASPECT_RATIOS, PROMPT_LIMIT};
 use crate::contract::wire::ROLES;
 use crate::problem;
 
-/// Something in it can be seen.
-const VISIBLE: &str = r"\S";
+pub(in crate::routes) type Shape = RefOr<Schema>;
 
-pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, RefOr<Schema>)> {
+pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, Shape)> {
+    let request_id = record([("request_id", text())]);
     vec![
         ("Anything", object(SchemaType::AnyValue).into()),
-        ("Text", string().into()),
+        ("Text", text()),
         ("Problem", problem_document()),
         ("OpenAiError", openai_error()),
-        ("OpenAiObject", record(&[("id", string().into()), ("object", string().into())]).into()),
-        ("OpenAiList", openai_list()),
+        ("OpenAiObject", record([("id object", text())]).into()),
+        (
+            "OpenAiList",
+            record([("object", one_of(["list"])), ("data", list(of("OpenAiObject")))]).into(),
+        ),
         ("OpenAiChatRequest", openai_chat(catalog)),
         ("OpenAiVideoRequest", openai_video(catalog)),
-        ("Login", login()),
+        ("Login", closed(record([("token", word())])).into()),
         ("ChatRequest", chat_request(catalog)),
-        ("ChatReply", chat_reply()),
+        ("ChatReply", record([("message", record([("content", text())]).into())]).into()),
         ("VideoRequest", video_request(catalog)),
-        ("VideoAccepted", video_accepted()),
+        ("VideoAccepted", request_id.into()),
         ("Jobs", jobs()),
         ("Catalog", price_list()),
         ("Me", me()),
@@ -35,160 +38,79 @@ pub(in crate::routes) fn all(catalog: &Catalog) -> Vec<(&'static str, RefOr<Sche
     ]
 }
 
-pub(in crate::routes) fn word() -> RefOr<Schema> {
-    string().min_length(Some(1)).into()
+fn openai_error() -> Shape {
+    let error = record([("message type", text())])
+        .property("param", nullable_text())
+        .property("code", nullable_text())
+        .property("charged", one_of(["no", "yes", "unknown"]));
+    record([("error", error.into())]).into()
 }
 
-pub(in crate::routes) fn seconds() -> RefOr<Schema> {
-    integer().minimum(Some(1)).into()
-}
-
-/// An `Idempotency-Key`.
-pub(in crate::routes) fn key() -> RefOr<Schema> {
-    string().min_length(Some(1)).max_length(Some(255)).pattern(Some("^[!#-~]+$")).into()
-}
-
-/// Any text: whatever is not the ledger's name is another name.
-pub(in crate::routes) fn ledger() -> RefOr<Schema> {
-    string().into()
-}
-
-/// Whatever it says, nothing is bought.
-pub(in crate::routes) fn replay() -> RefOr<Schema> {
-    string().into()
-}
-
-pub(in crate::routes) fn request_id() -> RefOr<Schema> {
-    string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
-}
-
-pub(in crate::routes) fn request_ids() -> RefOr<Schema> {
-    ArrayBuilder::new().items(request_id()).into()
-}
-
-pub(in crate::routes) fn since() -> RefOr<Schema> {
-    string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
-}
-
-pub(in crate::routes) fn shape() -> RefOr<Schema> {
-    string().enum_values(Some(["json", "csv"])).into()
-}
-
-pub(in crate::routes) fn limit() -> RefOr<Schema> {
-    integer().minimum(Some(1)).maximum(Some(100)).into()
-}
-
-pub(in crate::routes) fn order() -> RefOr<Schema> {
-    string().enum_values(Some(["asc", "desc"])).into()
-}
-
-fn login() -> RefOr<Schema> {
-    record(&[("token", string().min_length(Some(1)).into())])
-        .additional_properties(Some(AdditionalProperties::FreeForm(false)))
-        .into()
-}
-
-fn openai_error() -> RefOr<Schema> {
-    let error = record(&[("message", string().into()), ("type", string().into())])
-        .property("param", nullable_string())
-        .property("code", nullable_string())
-        .property("charged", string().enum_values(Some(["no", "yes", "unknown"])));
-    record(&[("error", error.into())]).into()
-}
-
-fn openai_list() -> RefOr<Schema> {
-    let items = ArrayBuilder::new().items(Ref::from_schema_name("OpenAiObject"));
-    record(&[("object", string().enum_values(Some(["list"])).into()), ("data", items.into())])
-        .into()
-}
-
-fn openai_chat(catalog: &Catalog) -> RefOr<Schema> {
-    let roles = ROLES.iter().copied().chain(["developer"]);
-    let text = || string().min_length(Some(1)).pattern(Some(VISIBLE));
-    let part =
-        record(&[("type", string().enum_values(Some(["text"])).into()), ("text", text().into())]);
+fn openai_chat(catalog: &Catalog) -> Shape {
+    let part = record([("type", one_of(["text"])), ("text", visible().into())]);
     let parts = ArrayBuilder::new().items(part).min_items(Some(1));
-    let content = OneOfBuilder::new().item(text()).item(parts);
-    let message =
-        record(&[("role", string().enum_values(Some(roles)).into()), ("content", content.into())]);
-    let models = catalog.chat.iter().map(|model| String::from(&*model.id));
-    record(&[
-        ("model", string().enum_values(Some(models)).into()),
-        ("messages", ArrayBuilder::new().items(message).min_items(Some(1)).into()),
-    ])
-    .property("stream", object(SchemaType::from_iter([Type::Boolean, Type::Null])))
-    .into()
-}
-
-fn openai_video(catalog: &Catalog) -> RefOr<Schema> {
-    let models = catalog.video.iter().map(|model| String::from(&*model.id));
-    let sizes = ["1280x720", "720x1280", "1920x1080", "1080x1920"];
-    record(&[("prompt", string().min_length(Some(1)).pattern(Some(VISIBLE)).into())])
-        .property("model", one_of_or_null(models))
-        .property("seconds", one_of_or_null(["4", "5", "6", "8", "10", "15"].map(String::from)))
-        .property("size", one_of_or_null(sizes.map(String::from)))
+    let content = OneOfBuilder::new().item(visible()).item(parts);
+    let roles = ROLES.iter().copied().chain(["developer"]);
+    let message = record([("role", one_of(roles)), ("content", content.into())]);
+    chat(catalog, message)
+        .property("stream", object(SchemaType::from_iter([Type::Boolean, Type::Null])))
         .into()
 }
 
-fn problem_document() -> RefOr<Schema> {
+fn chat_request(catalog: &Catalog) -> Shape {
+    let roles = one_of(ROLES.iter().copied());
+    let message = record([("role", roles), ("content", visible().into())]);
+    closed(chat(catalog, closed(message))).into()
+}
+
+fn chat(catalog: &Catalog, message: ObjectBuilder) -> ObjectBuilder {
+    let messages = ArrayBuilder::new().items(message).min_items(Some(1));
+    let models = catalog.chat.iter().map(|model| &*model.id);
+    record([("model", one_of(models)), ("messages", messages.into())])
+}
+
+fn openai_video(catalog: &Catalog) -> Shape {
+    let sizes = ["1280x720", "720x1280", "1920x1080", "1080x1920"];
+    record([("prompt", visible().into())])
+        .property("model", one_of_or_null(catalog.video.iter().map(|model| &*model.id)))
+        .property("seconds", one_of_or_null(["4", "5", "6", "8", "10", "15"]))
+        .property("size", one_of_or_null(sizes))
+        .into()
+}
+
+fn problem_document() -> Shape {
     let codes = problem::ALL.iter().map(|kind| kind.code);
-    let fault = record(&[
-        ("pointer", string().into()),
-        ("code", string().into()),
-        ("detail", string().into()),
-    ]);
-    record(&[
-        ("type", string().into()),
-        ("title", string().into()),
+    record([
+        ("type title", text()),
         ("status", integer().into()),
-        ("code", string().enum_values(Some(codes)).into()),
-        ("charged", string().enum_values(Some(["no", "yes", "unknown"])).into()),
+        ("code", one_of(codes)),
+        ("charged", one_of(["no", "yes", "unknown"])),
     ])
-    .property("detail", string())
-    .property("instance", string())
-    .property("request_id", string())
-    .property("errors", ArrayBuilder::new().items(fault))
+    .property("detail", text())
+    .property("instance", text())
+    .property("request_id", text())
+    .property("errors", list(record([("pointer code detail", text())])))
     .into()
-}
-
-fn chat_request(catalog: &Catalog) -> RefOr<Schema> {
-    let message = record(&[
-        ("role", string().enum_values(Some(ROLES.iter().copied())).into()),
-        ("content", string().min_length(Some(1)).pattern(Some(VISIBLE)).into()),
-    ])
-    .additional_properties(Some(AdditionalProperties::FreeForm(false)));
-    let models = catalog.chat.iter().map(|model| String::from(&*model.id));
-    record(&[
-        ("model", string().enum_values(Some(models)).into()),
-        ("messages", ArrayBuilder::new().items(message).min_items(Some(1)).into()),
-    ])
-    .additional_properties(Some(AdditionalProperties::FreeForm(false)))
-    .into()
-}
-
-fn chat_reply() -> RefOr<Schema> {
-    let message = record(&[("content", string().into())]);
-    record(&[("message", message.into())]).into()
 }
 
 /// One shape per model: which lengths it makes, whether it needs a picture.
-fn video_request(catalog: &Catalog) -> RefOr<Schema> {
+fn video_request(catalog: &Catalog) -> Shape {
     let shapes = catalog.video.iter().map(video_shape);
     shapes.fold(OneOfBuilder::new(), |one_of, shape| one_of.item(shape)).into()
 }
 
 fn video_shape(model: &VideoModel) -> ObjectBuilder {
-    let prompt = string()
-        .min_length(Some(1))
-        .max_length(Some(PROMPT_LIMIT))
-        .pattern(Some(VISIBLE))
-        .description(Some("Counted in code points."));
-    let (low, high) = OVERALL_DURATION;
-    let range = |low: u32, high: u32| integer().minimum(Some(low)).maximum(Some(high));
+    let prompt =
+        visible().max_length(Some(PROMPT_LIMIT)).description(Some("Counted in code points."));
+    let (low, high) = match model.durations {
+        Durations::Between(low, high) => (low, high),
+        Durations::OneOf(_) | Durations::Unstated => OVERALL_DURATION,
+    };
     let duration = match model.durations {
-        Durations::Between(low, high) => range(low, high),
         Durations::OneOf(values) => integer().enum_values(Some(values.iter().copied())),
-        Durations::Unstated => range(low, high),
+        Durations::Between(..) | Durations::Unstated => {
+            integer().minimum(Some(low)).maximum(Some(high))
+        }
     };
     let ratio = string().enum_values(Some(ASPECT_RATIOS.iter().copied()));
     let ratio = match model.aspect_ratio {
@@ -199,15 +121,12 @@ fn video_shape(model: &VideoModel) -> ObjectBuilder {
         .pattern(Some("^https?://"))
         .max_length(Some(2_048))
         .description(Some("A public picture to start from."));
-    let mut shape = object(Type::Object)
+    let mut shape = closed(record([("prompt", prompt.into())]))
         .title(Some(String::from(&*model.id)))
-        .property("prompt", prompt)
-        .required("prompt")
-        .property("model", string().enum_values(Some([String::from(&*model.id)])))
+        .property("model", one_of([&*model.id]))
         .property("duration", duration.description(Some("Seconds; 8 when nothing is said.")))
         .property("aspect_ratio", ratio)
-        .property("image_url", picture)
-        .additional_properties(Some(AdditionalProperties::FreeForm(false)));
+        .property("image_url", picture);
     if model.id != DEFAULT_VIDEO_MODEL {
         shape = shape.required("model");
     }
@@ -217,114 +136,141 @@ fn video_shape(model: &VideoModel) -> ObjectBuilder {
     }
 }
 
-fn video_accepted() -> RefOr<Schema> {
-    record(&[("request_id", string().into())]).into()
-}
-
-fn jobs() -> RefOr<Schema> {
-    let job = record(&[
-        ("request_id", string().into()),
-        ("state", string().enum_values(Some(["open", "finished", "failed"])).into()),
-        ("model", string().into()),
+fn jobs() -> Shape {
+    let job = record([
+        ("request_id model ordered_at", text()),
+        ("state", one_of(["open", "finished", "failed"])),
         ("toll", dollars()),
         ("toll_micros", integer().into()),
-        ("ordered_at", string().into()),
     ])
-    .property("at", nullable_string())
-    .property("status", Ref::from_schema_name("Anything"));
-    record(&[("jobs", ArrayBuilder::new().items(job).into())]).into()
+    .property("at", nullable_text())
+    .property("status", of("Anything"));
+    record([("jobs", list(job))]).into()
 }
 
-fn price_list() -> RefOr<Schema> {
-    let priced = || {
-        record(&[("id", string().into()), ("toll", dollars()), ("toll_micros", integer().into())])
-    };
-    let chat = priced().property("tier", string()).property("best_for", string());
+fn price_list() -> Shape {
+    let priced =
+        || record([("id", text()), ("toll", dollars()), ("toll_micros", integer().into())]);
+    let chat = priced().property("tier", text()).property("best_for", text());
     let video = priced()
         .property("durations", object(Type::Object))
-        .property("image", string().enum_values(Some(["optional", "required"])))
-        .property("aspect_ratio", string())
-        .property("remarks", string());
-    record(&[
-        ("mode", string().enum_values(Some(["sandbox", "live"])).into()),
-        ("access", string().enum_values(Some(["open", "members", "jwt"])).into()),
-        ("chat", ArrayBuilder::new().items(chat).into()),
-        ("video", ArrayBuilder::new().items(video).into()),
-        ("defaults", object(Type::Object).into()),
-        ("limits", object(Type::Object).into()),
+        .property("image", one_of(["optional", "required"]))
+        .property("aspect_ratio", text())
+        .property("remarks", text());
+    record([
+        ("mode", one_of(MODES)),
+        ("access", one_of(ACCESS)),
+        ("chat", list(chat)),
+        ("video", list(video)),
+        ("defaults limits", object(Type::Object).into()),
     ])
     .into()
 }
 
-fn me() -> RefOr<Schema> {
-    let budget = record(&[
-        ("scope", string().into()),
-        ("period", string().enum_values(Some(["day", "month"])).into()),
-        ("limit_micros", integer().into()),
-        ("spent_micros", integer().into()),
-        ("left_micros", integer().into()),
-        ("renews", string().into()),
+const MODES: [&str; 2] = ["sandbox", "live"];
+const ACCESS: [&str; 3] = ["open", "members", "jwt"];
+
+fn me() -> Shape {
+    let budget = record([
+        ("scope renews", text()),
+        ("period", one_of(["day", "month"])),
+        ("limit_micros spent_micros left_micros", integer().into()),
     ]);
-    record(&[
-        ("caller", record(&[("kind", string().into())]).into()),
-        ("mode", string().enum_values(Some(["sandbox", "live"])).into()),
-        ("access", string().enum_values(Some(["open", "members", "jwt"])).into()),
+    record([
+        ("caller", record([("kind", text())]).into()),
+        ("mode", one_of(MODES)),
+        ("access", one_of(ACCESS)),
         ("limits", object(Type::Object).into()),
-        ("budgets", ArrayBuilder::new().items(budget).into()),
-        ("window", record(&[("wait_seconds", integer().into())]).into()),
+        ("budgets", list(budget)),
+        ("window", record([("wait_seconds", integer().into())]).into()),
     ])
-    .property("balance", record(&[("amount", dollars()), ("amount_micros", integer().into())]))
+    .property("balance", record([("amount", dollars()), ("amount_micros", integer().into())]))
     .into()
 }
 
-fn usage() -> RefOr<Schema> {
-    let row = record(&[
-        ("day", string().into()),
-        ("service", string().into()),
-        ("model", string().into()),
-        ("count", integer().into()),
+fn usage() -> Shape {
+    let row = record([
+        ("day service model", text()),
+        ("count spent_micros", integer().into()),
         ("spent", dollars()),
-        ("spent_micros", integer().into()),
     ]);
-    record(&[
-        ("since", string().into()),
+    record([
+        ("since", text()),
         ("total", dollars()),
         ("total_micros", integer().into()),
-        ("rows", ArrayBuilder::new().items(row).into()),
+        ("rows", list(row)),
     ])
     .into()
 }
 
-/// Dollars, with six places.
-fn dollars() -> RefOr<Schema> {
+pub(in crate::routes) fn request_id() -> Shape {
+    string().pattern(Some("^[A-Za-z0-9_-]{1,128}$")).into()
+}
+
+pub(in crate::routes) fn since() -> Shape {
+    string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
+}
+
+fn dollars() -> Shape {
     string().pattern(Some(r"^[0-9]+\.[0-9]{6}$")).into()
 }
 
-fn nullable_string() -> ObjectBuilder {
+pub(in crate::routes) fn text() -> Shape {
+    string().into()
+}
+
+pub(in crate::routes) fn word() -> Shape {
+    string().min_length(Some(1)).into()
+}
+
+fn visible() -> ObjectBuilder {
+    string().min_length(Some(1)).pattern(Some(r"\S"))
+}
+
+fn nullable_text() -> ObjectBuilder {
     object(SchemaType::from_iter([Type::String, Type::Null]))
 }
 
-/// One of these texts; in OpenAI's dialect, `null` is absence.
-fn one_of_or_null(values: impl IntoIterator<Item = String>) -> ObjectBuilder {
-    let values = values.into_iter().map(Some).chain([None]);
-    object(SchemaType::from_iter([Type::String, Type::Null])).enum_values(Some(values))
+pub(in crate::routes) fn one_of<'a>(values: impl IntoIterator<Item = &'a str>) -> Shape {
+    string().enum_values(Some(values.into_iter().map(String::from))).into()
 }
 
-/// An object that has all of these.
-fn record(properties: &[(&'static str, RefOr<Schema>)]) -> ObjectBuilder {
-    properties.iter().fold(object(Type::Object), |record, (name, schema)| {
-        record.property(*name, schema.clone()).required(*name)
+/// One of these texts; in OpenAI's dialect, `null` is absence.
+fn one_of_or_null<'a>(values: impl IntoIterator<Item = &'a str>) -> ObjectBuilder {
+    let values = values.into_iter().map(|value| Some(String::from(value))).chain([None]);
+    nullable_text().enum_values(Some(values))
+}
+
+pub(in crate::routes) fn list(items: impl Into<Shape>) -> Shape {
+    ArrayBuilder::new().items(items.into()).into()
+}
+
+fn of(name: &str) -> Shape {
+    Ref::from_schema_name(name).into()
+}
+
+/// An object that has all of these: names, and what each of them is.
+fn record<const N: usize>(properties: [(&'static str, Shape); N]) -> ObjectBuilder {
+    let named = properties
+        .iter()
+        .flat_map(|(names, shape)| names.split(' ').map(move |name| (name, shape)));
+    named.fold(object(Type::Object), |record, (name, shape)| {
+        record.property(name, shape.clone()).required(name)
     })
+}
+
+fn closed(record: ObjectBuilder) -> ObjectBuilder {
+    record.additional_properties(Some(AdditionalProperties::FreeForm(false)))
 }
 
 fn object(kind: impl Into<SchemaType>) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(kind)
 }
 
-fn string() -> ObjectBuilder {
+pub(in crate::routes) fn string() -> ObjectBuilder {
     object(Type::String)
 }
 
-fn integer() -> ObjectBuilder {
+pub(in crate::routes) fn integer() -> ObjectBuilder {
     object(Type::Integer)
 }

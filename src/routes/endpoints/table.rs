@@ -9,7 +9,7 @@ use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
 };
-use crate::routes::{api, bff, openai, widgets};
+use crate::routes::{api, bff, openai};
 
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
@@ -19,6 +19,7 @@ const TEXT: &str = "text/plain";
 pub(super) const PAID: Route =
     Route { method: Method::POST, class: Class::Paid, needs: Needs::Caller, ..BASE };
 pub(super) const READ: Route = Route { class: Class::Read, needs: Needs::Caller, ..BASE };
+const ADMIN: Route = Route { needs: Needs::Admin, ..READ };
 const LOGIN: Route = Route { method: Method::POST, ..BASE };
 
 const ONE_JOB: Query = Query {
@@ -28,7 +29,9 @@ const ONE_JOB: Query = Query {
     schema: schemas::request_id,
 };
 const SOME_JOBS: Query =
-    may("request_id", "The jobs, repeatable; without it the caller's own.", schemas::request_ids);
+    may("request_id", "The jobs, repeatable; without it the caller's own.", || {
+        schemas::list(schemas::request_id())
+    });
 
 const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, ..ok("Done.", &[]) };
 /// Every endpoint. What is in none of these rows is the page's, or nobody's.
@@ -118,7 +121,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         route: Route { path: Path::Exact("/bff/me"), ..READ },
         about: "What is left to you: of your limits and budgets, and of the account's balance where you may see \
             it. Takes none of it.",
-        answer: |cx| Box::pin(bff::me(cx)),
+        answer: |cx| Box::pin(async move { cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await }),
         operations: &[op("me", "facts", "Who is calling, and what is left to it")
             .replies(&[ok(
                 "Limits, budgets and, where it may be seen, the balance.",
@@ -190,8 +193,10 @@ pub static ENDPOINTS: &[Endpoint] = &[
         answer: |cx| Box::pin(openai::videos::list(cx)),
         operations: &[op("openaiVideos", "openai", "The caller's latest jobs")
             .query(&[
-                may("limit", "1 to 100.", schemas::limit),
-                may("order", "By age.", schemas::order),
+                may("limit", "1 to 100.", || {
+ schemas::integer().minimum(Some(1)).maximum(Some(100)).into()
+}),
+                may("order", "By age.", || schemas::one_of(["asc", "desc"])),
             ])
             .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
             .problems(&[&INVALID_REQUEST, &FORBIDDEN])],
@@ -232,7 +237,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(OF_LOGINS)],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/usage"), ..READ },
+        route: Route { path: Path::Exact("/bff/admin/usage"), ..ADMIN },
         about: "For admins: what everybody spent, by caller, UTC day and model: `?since=7d`, up to `366d`, \
             `&format=csv`. See [docs/admin.md](docs/admin.md).",
         answer: |cx| Box::pin(bff::admin_usage(cx)),
@@ -243,30 +248,30 @@ pub static ENDPOINTS: &[Endpoint] = &[
                     "UTC days, today included: 1d to 366d; 7d when nothing is said.",
                     schemas::since,
                 ),
-                may("format", "json or csv.", schemas::shape),
+                may("format", "json or csv.", || schemas::one_of(["json", "csv"])),
             ])
             .replies(&[ok("By caller, UTC day and model.", &[(JSON, "Anything")])])
             .problems(&[&INVALID_REQUEST])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/members"), ..READ },
+        route: Route { path: Path::Exact("/bff/admin/members"), ..ADMIN },
         about: "For admins: who may call, with budgets and what was spent today and this month.",
-        answer: |cx| Box::pin(bff::admin_members(cx)),
+        answer: |cx| Box::pin(async move { cx.handlers.reports.members().await }),
         operations: &[op("adminMembers", "admins", "Who may call")
             .replies(&[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/jobs"), ..READ },
+        route: Route { path: Path::Exact("/bff/admin/jobs"), ..ADMIN },
         about: "For admins: everybody's latest jobs.",
-        answer: |cx| Box::pin(bff::admin_jobs(cx)),
+        answer: |cx| Box::pin(async move { cx.handlers.reports.jobs_of_all().await }),
         operations: &[op("adminJobs", "admins", "Everybody's latest jobs")
             .replies(&[ok("The latest first.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/billing"), ..READ },
+        route: Route { path: Path::Exact("/bff/admin/billing"), ..ADMIN },
         about: "For admins: the account as the gateway tells it, its keys by name, how its balance went, unknown \
             outcomes.",
-        answer: |cx| Box::pin(bff::admin_billing(cx)),
+        answer: |cx| Box::pin(async move { cx.report(cx.handlers.reports.account()).await }),
         operations: &[op("adminBilling", "admins", "The account, as the gateway tells it")
             .replies(&[ok(
                 "Balance and its course, keys by name, unknown outcomes.",
@@ -283,28 +288,28 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: Path::Exact("/bff/client.js"), pages: Pages::Any, ..BASE },
         about: "A client for web pages: one ES module without imports.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
+        answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("client", "embedding", "A client for web pages: one module without imports")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/client.d.ts"), pages: Pages::Any, ..BASE },
         about: "Its types, for TypeScript.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
+        answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("clientTypes", "embedding", "The client's types, for TypeScript")
             .replies(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/elements.js"), pages: Pages::Any, ..BASE },
         about: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
+        answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("elements", "embedding", "The elements tollgate-chat and tollgate-video")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Below("/bff/widgets/"), pages: Pages::Any, ..BASE },
         about: "The modules that the elements load.",
-        answer: |cx| Box::pin(ready(widgets::answer(&cx.call.head))),
+        answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("widgets", "embedding", "A module that the elements load")
             .below("{name}")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])

@@ -7,11 +7,18 @@ use super::*;
 
 const TEXT: &[u8] = include_bytes!("../../../static/style.css");
 
-fn file() -> Ready {
-    Ready::new(Bytes::from_static(TEXT), "text/css", "no-cache", HeaderMap::new())
+impl Ready {
+    /// The size in a coding, for budgets.
+    pub(in crate::routes) fn size(&self, coding: &str) -> Option<usize> {
+        self.forms.iter().find(|form| form.coding == coding).map(|form| form.bytes.len())
+    }
 }
 
-fn headers(told: &[(http::HeaderName, &str)]) -> HeaderMap {
+fn file() -> Ready {
+    Ready::new(Bytes::from_static(TEXT), "text/css", &HeaderMap::new())
+}
+
+fn headers(told: &[(HeaderName, &str)]) -> HeaderMap {
     told.iter().map(|(name, value)| (name.clone(), value.parse().expect("a header"))).collect()
 }
 

@@ -1,66 +1,153 @@
 //! `POST /v1/chat/completions`: whole, or as a stream of events.
 
 use std::pin::Pin;
-use std::task::{self, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::Frame;
+use futures_util::Stream;
+use futures_util::stream::poll_fn;
+use http_body::{Body as _, Frame};
+use http_body_util::StreamBody;
 use serde::Serialize;
-use tokio::time::{Interval, interval, sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 
-use super::reply::{Said, Usage, Voice, refusal, refusal_document};
+use super::reply::{Said, Usage, refusal, refusal_document};
 use crate::answer::{self, Answer, Body, BoxError};
 use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
+use crate::redact::Redactor;
 use crate::routes::Context;
-use crate::routes::purchases::{self, Noticed};
+use crate::routes::purchases;
 use crate::validate::{self, Checked, Order};
 
-/// Checks the chat, buys it, and answers in OpenAI's shape.
 pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
     let wanted = validate::openai::chat(&cx.call.body, &cx.handlers.rules)?;
     let voice = Voice {
         id: format!("chatcmpl-{}", cx.call.id.as_str()),
         created: clock::wall().as_secs(),
         model: wanted.order.get().model.to_string(),
+        is_stream: wanted.is_stream,
         wants_usage: wanted.wants_usage,
         redactor: cx.handlers.redactor.clone(),
     };
     let answer = match wanted.is_stream {
         true => stream(&cx, wanted.order, voice).await?,
-        false => whole(cx.buy(wanted.order).await?, &voice)?,
+        false => voice.answer(cx.buy(wanted.order).await?)?,
     };
     Ok(purchases::naming(&wanted.ignored, answer))
 }
 
-fn whole(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
-    if !receipt.status.is_success() {
-        return Ok(refusal(receipt, &voice.redactor));
-    }
-    let said = Said::read(&receipt, &voice.redactor)?;
-    let body = completion(voice, &said);
-    Ok(purchases::translated(Receipt { is_json: true, ..receipt }, body))
+/// What all that is said of one chat has in common.
+struct Voice {
+    id: String,
+    created: u64,
+    model: String,
+    is_stream: bool,
+    wants_usage: bool,
+    redactor: Redactor,
 }
 
-#[derive(Serialize)]
-struct Completion<'a> {
+impl Voice {
+    /// Answers with the whole chat: nothing but the media type tells a stream from others.
+    fn answer(&self, receipt: Receipt) -> Result<Answer, Problem> {
+        if !receipt.status.is_success() {
+            return Ok(refusal(receipt, &self.redactor));
+        }
+        let said = Said::read(&receipt, &self.redactor)?;
+        if self.is_stream {
+            let events = self.events(&said, &receipt);
+            return Ok(answer::events(purchases::translated(receipt, events)));
+        }
+        let body = self.completion(&said);
+        Ok(purchases::translated(Receipt { is_json: true, ..receipt }, body))
+    }
+
+    fn completion(&self, said: &Said) -> Bytes {
+        let message = Message { role: "assistant", content: &said.content, refusal: None };
+        let choices =
+            [Choice { message: Some(message), finish_reason: Some("stop"), ..Choice::default() }];
+        let chat = Chat { usage: said.usage, ..self.chat("chat.completion", &choices) };
+        // Strings and numbers: this cannot fail.
+        serde_json::to_vec(&chat).unwrap_or_default().into()
+    }
+
+    /// What is left to be said in a stream that has begun.
+    fn rest(&self, outcome: Result<Receipt, Problem>) -> Body {
+        let receipt = match outcome {
+            Ok(receipt) => receipt,
+            Err(problem) => return Body::from(error(&problem.openai_document())),
+        };
+        let text = match Said::read(&receipt, &self.redactor) {
+            _ if !receipt.status.is_success() => error(&refusal_document(&receipt, &self.redactor)),
+            Ok(said) => self.events(&said, &receipt),
+            Err(problem) => error(&problem.openai_document()),
+        };
+        purchases::translated(receipt, text).into_body()
+    }
+
+    /// The whole answer: who speaks, what is said, that it is all, usage where it is known and wanted.
+    fn events(&self, said: &Said, receipt: &Receipt) -> Bytes {
+        let mut text = Vec::with_capacity(said.content.len() + 1_024);
+        let mut say = |delta, finish_reason: Option<_>| {
+            let choices = [Choice { delta: Some(delta), finish_reason, ..Choice::default() }];
+            let is_last = finish_reason.is_some();
+            chunk(
+                &mut text,
+                &Chat {
+                    toll: is_last.then(|| receipt.toll.to_string()),
+                    replayed: (is_last && receipt.is_replay).then_some(true),
+                    ..self.chat(CHUNK, &choices)
+                },
+            );
+        };
+        say(Delta { role: Some("assistant"), content: Some("") }, None);
+        for piece in pieces(&said.content) {
+            say(Delta { content: Some(piece), ..Delta::default() }, None);
+        }
+        say(Delta::default(), Some("stop"));
+        if let (true, Some(usage)) = (self.wants_usage, said.usage) {
+            chunk(&mut text, &Chat { usage: Some(usage), ..self.chat(CHUNK, &[]) });
+        }
+        event(&mut text, b"[DONE]");
+        text.into()
+    }
+
+    fn chat<'a>(&'a self, object: &'static str, choices: &'a [Choice<'a>]) -> Chat<'a> {
+        let Self { id, created, model, .. } = self;
+        Chat { id, object, created: *created, model, choices, ..Chat::default() }
+    }
+}
+
+const CHUNK: &str = "chat.completion.chunk";
+
+#[derive(Default, Serialize)]
+struct Chat<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: [WholeChoice<'a>; 1],
+    choices: &'a [Choice<'a>],
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
+    /// Ours, in the last chunk with a choice: what it cost, in US dollars.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    toll: Option<String>,
+    /// Ours, beside it: whether it is the answer of an earlier or running purchase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replayed: Option<bool>,
 }
 
-#[derive(Serialize)]
-struct WholeChoice<'a> {
+#[derive(Default, Serialize)]
+struct Choice<'a> {
     index: u32,
-    message: Message<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Message<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<Delta<'a>>,
     logprobs: Option<()>,
-    finish_reason: &'static str,
+    finish_reason: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -70,28 +157,20 @@ struct Message<'a> {
     refusal: Option<()>,
 }
 
-fn completion(voice: &Voice, said: &Said) -> Bytes {
-    let message = Message { role: "assistant", content: &said.content, refusal: None };
-    let completion = Completion {
-        id: &voice.id,
-        object: "chat.completion",
-        created: voice.created,
-        model: &voice.model,
-        choices: [WholeChoice { index: 0, message, logprobs: None, finish_reason: "stop" }],
-        usage: said.usage,
-    };
-    // Strings and numbers: this cannot fail.
-    serde_json::to_vec(&completion).unwrap_or_default().into()
+#[derive(Default, Serialize)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
 }
 
 /// A purchase that is not sent for longer than this (it queues, or repeats another) has its stream begun.
 const LONGEST_HOLD: Duration = Duration::from_secs(10);
 /// How long the gateway has to refuse at once, or to answer.
 const GRACE: Duration = Duration::from_secs(1);
-/// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(5);
 const SIGN_OF_LIFE: &[u8] = b":\n\n";
-/// How much text one event has at most, in bytes.
 const PIECE: usize = 8 * 1_024;
 
 type Bought = Pin<Box<dyn Future<Output = Result<Receipt, Problem>> + Send>>;
@@ -109,184 +188,57 @@ async fn stream(cx: &Context, order: Checked<Order>, voice: Voice) -> Result<Ans
     };
     tokio::select! {
         biased;
-        outcome = &mut bought => at_once(outcome?, &voice),
+        outcome = &mut bought => voice.answer(outcome?),
         () = begins => {
-            let live = Live { bought, voice, beat: interval(BEAT), rest: None, kept: None };
-            Ok(answer::events(Answer::new(Body::stream(live))))
+            Ok(answer::events(Answer::new(Body::stream(StreamBody::new(live(bought, voice))))))
         }
     }
 }
 
-/// The outcome came before a stream had to be begun: nothing but the media type tells it from others.
-fn at_once(receipt: Receipt, voice: &Voice) -> Result<Answer, Problem> {
-    if !receipt.status.is_success() {
-        return Ok(refusal(receipt, &voice.redactor));
-    }
-    let said = Said::read(&receipt, &voice.redactor)?;
-    let body = voice.events(&said, &receipt);
-    Ok(answer::events(purchases::translated(receipt, body)))
-}
-
-/// A stream that has begun. Who drops it leaves the purchase to itself: it was sent, and is kept for
-/// its repeat.
-struct Live {
-    bought: Bought,
-    voice: Voice,
-    beat: Interval,
-    rest: Option<Noticed>,
-    /// A replayed reply holds its room in memory until its translation was read.
-    kept: Option<Bytes>,
-}
-
-impl http_body::Body for Live {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let this = &mut *self;
-        if this.rest.is_none() {
-            match this.bought.as_mut().poll(cx) {
-                Poll::Ready(outcome) => {
-                    let replay = outcome.as_ref().ok().filter(|receipt| receipt.is_replay);
-                    this.kept = replay.map(|receipt| receipt.body.clone());
-                    this.rest = Some(this.voice.rest(outcome));
-                }
+/// A stream that has begun: signs of life, then the rest. Dropping it leaves the purchase to itself: it was sent,
+/// and is kept for its repeat.
+fn live(mut bought: Bought, voice: Voice) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> {
+    let (mut beat, mut rest) = (interval(BEAT), None);
+    poll_fn(move |cx| {
+        let body = match &mut rest {
+            Some(body) => body,
+            None => match bought.as_mut().poll(cx) {
+                Poll::Ready(outcome) => rest.insert(voice.rest(outcome)),
                 Poll::Pending => {
                     let sign = Frame::data(Bytes::from_static(SIGN_OF_LIFE));
-                    return this.beat.poll_tick(cx).map(|_now| Some(Ok(sign)));
+                    return beat.poll_tick(cx).map(|_now| Some(Ok(sign)));
                 }
-            }
-        }
-        match &mut this.rest {
-            Some(rest) => Pin::new(rest).poll_frame(cx),
-            None => Poll::Ready(None),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct Chunk<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    choices: &'a [Choice<'a>],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-    /// Ours, in the last chunk with a choice: what it cost, in US dollars.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    toll: Option<String>,
-    /// Ours, beside it: whether it is the answer of an earlier or running purchase.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    replayed: Option<bool>,
-}
-
-#[derive(Serialize)]
-struct Choice<'a> {
-    index: u32,
-    delta: Delta<'a>,
-    logprobs: Option<()>,
-    finish_reason: Option<&'static str>,
-}
-
-#[derive(Default, Serialize)]
-struct Delta<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<&'a str>,
-}
-
-impl Voice {
-    /// What is left to be said in a stream that has begun.
-    fn rest(&self, outcome: Result<Receipt, Problem>) -> Noticed {
-        let (error, receipt) = match outcome {
-            Err(problem) => (problem.openai_document(), None),
-            Ok(receipt) if !receipt.status.is_success() => {
-                (refusal_document(&receipt, &self.redactor), Some(receipt))
-            }
-            Ok(receipt) => match Said::read(&receipt, &self.redactor) {
-                Ok(said) => return Noticed::new(self.events(&said, &receipt), receipt.delivery),
-                Err(problem) => (problem.openai_document(), Some(receipt)),
             },
         };
-        let mut text = Vec::with_capacity(error.len() + 8);
-        event(&mut text, &error);
-        Noticed::new(text.into(), receipt.and_then(|receipt| receipt.delivery))
-    }
+        Pin::new(body).poll_frame(cx)
+    })
+}
 
-    /// The whole answer: who speaks, what is said, that it is all, usage where it is known and wanted.
-    fn events(&self, said: &Said, receipt: &Receipt) -> Bytes {
-        let mut text = Vec::with_capacity(said.content.len() + 1_024);
-        let mut say = |delta, finish_reason| {
-            let choices = [Choice { index: 0, delta, logprobs: None, finish_reason }];
-            let is_last = finish_reason.is_some();
-            self.chunk(
-                &mut text,
-                Chunk {
-                    toll: is_last.then(|| receipt.toll.to_string()),
-                    replayed: (is_last && receipt.is_replay).then_some(true),
-                    ..self.empty(&choices)
-                },
-            );
-        };
-        say(Delta { role: Some("assistant"), content: Some("") }, None);
-        for piece in pieces(&said.content) {
-            say(Delta { content: Some(piece), ..Delta::default() }, None);
-        }
-        say(Delta::default(), Some("stop"));
-        if let (true, Some(usage)) = (self.wants_usage, said.usage) {
-            self.chunk(&mut text, Chunk { usage: Some(usage), ..self.empty(&[]) });
-        }
-        event(&mut text, b"[DONE]");
-        text.into()
-    }
+fn chunk(text: &mut Vec<u8>, chunk: &Chat<'_>) {
+    // Strings and numbers: this cannot fail.
+    event(text, &serde_json::to_vec(chunk).unwrap_or_default());
+}
 
-    fn empty<'a>(&'a self, choices: &'a [Choice<'a>]) -> Chunk<'a> {
-        Chunk {
-            id: &self.id,
-            object: "chat.completion.chunk",
-            created: self.created,
-            model: &self.model,
-            choices,
-            usage: None,
-            toll: None,
-            replayed: None,
-        }
-    }
-
-    fn chunk(&self, text: &mut Vec<u8>, chunk: Chunk<'_>) {
-        // Strings and numbers: this cannot fail.
-        event(text, &serde_json::to_vec(&chunk).unwrap_or_default());
-    }
+fn error(document: &[u8]) -> Bytes {
+    let mut text = Vec::with_capacity(document.len() + 8);
+    event(&mut text, document);
+    text.into()
 }
 
 /// One event. JSON has no raw line end but those that only some readers see (U+0085, U+2028, U+2029);
 /// within its strings these can be escaped.
 fn event(text: &mut Vec<u8>, json: &[u8]) {
-    text.extend_from_slice(b"data: ");
-    match std::str::from_utf8(json) {
-        Ok(plain) if plain.contains(LINE_ENDS) => {
-            for letter in plain.chars() {
-                match LINE_ENDS.contains(&letter) {
-                    true => {
-                        text.extend_from_slice(format!("\\u{:04x}", u32::from(letter)).as_bytes())
-                    }
-                    false => text.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
-                }
-            }
+    let mut line = String::from_utf8_lossy(json);
+    for end in ['\u{85}', '\u{2028}', '\u{2029}'] {
+        if line.contains(end) {
+            line = line.replace(end, &format!("\\u{:04x}", u32::from(end))).into();
         }
-        Ok(_) | Err(_) => text.extend_from_slice(json),
     }
-    text.extend_from_slice(b"\n\n");
+    for part in ["data: ", &line, "\n\n"] {
+        text.extend_from_slice(part.as_bytes());
+    }
 }
 
-const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
-
-/// The text in order, cut between letters.
 fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let most = text.len().min(PIECE);

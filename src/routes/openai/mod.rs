@@ -1,6 +1,4 @@
 //! `/v1/…`: the same purchases in OpenAI's dialect, so that its SDKs work unchanged (`docs/openai.md`).
-//!
-//! Refusals are made here as everywhere else; `downstream::dialect` writes them in OpenAI's shape.
 
 pub(super) mod chat;
 mod reply;
@@ -32,16 +30,13 @@ struct Model<'a> {
     owned_by: &'static str,
     /// Ours: which endpoint takes it.
     kind: &'static str,
-    /// Ours: what one call costs, in US dollars.
     toll: String,
 }
 
-/// Every model of the catalog, chats first.
 pub(super) fn models(catalog: &Catalog) -> Answer {
     answer::json(StatusCode::OK, &Models { object: "list", data: all_models(catalog).collect() })
 }
 
-/// The one that the path names.
 pub(super) fn model(catalog: &Catalog, path: &str) -> Result<Answer, Problem> {
     let id = path.strip_prefix(PREFIX).unwrap_or_default();
     let id = percent_decode_str(id).decode_utf8_lossy();

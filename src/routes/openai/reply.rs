@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use crate::answer::{self, Answer};
 use crate::jobs::reading;
-use crate::problem::{Charged, OUTCOME_UNKNOWN, Problem, SHOULD_RETRY, family, is_sent_again};
+use crate::problem::{
+    Charged, OUTCOME_UNKNOWN, OpenAiError, Problem, SHOULD_RETRY, family, is_sent_again,
+};
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
 use crate::routes::purchases;
@@ -23,63 +24,27 @@ pub(super) fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Op
     reading::text_at(body, &pointers).map(|text| redactor.text(text))
 }
 
-#[derive(Serialize)]
-struct Refusal<'a> {
-    error: Told<'a>,
-}
-
-#[derive(Serialize)]
-struct Told<'a> {
-    message: String,
-    #[serde(rename = "type")]
-    family: &'static str,
-    param: Option<&'static str>,
-    code: &'static str,
-    charged: Charged,
-    /// The gateway's body as it came, where it is JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gateway: Option<&'a RawValue>,
-}
-
-/// The gateway's refusal in OpenAI's shape.
 pub(super) fn refusal_document(receipt: &Receipt, redactor: &Redactor) -> Bytes {
     let words = text_at(redactor, &receipt.body, WORDS).map(|words| format!(": {words}"));
-    let document = Refusal {
-        error: Told {
-            message: format!(
-                "the gateway refused it with status {}{}",
-                receipt.status.as_u16(),
-                words.unwrap_or_default()
-            ),
-            family: family(receipt.status),
-            param: None,
-            code: "refused_by_gateway",
-            charged: Charged::No,
-            gateway: serde_json::from_slice(&receipt.body).ok(),
-        },
+    let (status, words) = (receipt.status.as_u16(), words.unwrap_or_default());
+    let error = OpenAiError {
+        message: format!("the gateway refused it with status {status}{words}"),
+        family: family(receipt.status),
+        param: None,
+        code: "refused_by_gateway",
+        charged: Charged::No,
+        errors: &[],
+        gateway: serde_json::from_slice(&receipt.body).ok(),
     };
-    // Strings and JSON that was read before: this cannot fail.
-    serde_json::to_vec(&document).unwrap_or_default().into()
+    error.document()
 }
 
-/// The answer to a refused purchase: the gateway's status, uncharged.
 pub(super) fn refusal(refused: Receipt, redactor: &Redactor) -> Answer {
     let (body, status) = (refusal_document(&refused, redactor), refused.status);
     let answer = purchases::answer(Receipt { body, is_json: true, ..refused });
     if is_sent_again(status) { answer } else { answer::with(answer, [(SHOULD_RETRY, "false")]) }
 }
 
-/// What all that is said of one chat has in common.
-#[derive(Clone, Debug)]
-pub(super) struct Voice {
-    pub(super) id: String,
-    pub(super) created: u64,
-    pub(super) model: String,
-    pub(super) wants_usage: bool,
-    pub(super) redactor: Redactor,
-}
-
-/// What the gateway answered, as far as OpenAI has words for it.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) content: String,
@@ -100,8 +65,6 @@ struct Counted {
 }
 
 impl Said {
-    /// # Errors
-    /// `outcome_unknown`, charged: the reply that was paid for has no text.
     pub(super) fn read(receipt: &Receipt, redactor: &Redactor) -> Result<Self, Problem> {
         let content = text_at(redactor, &receipt.body, &[CONTENT]).ok_or_else(|| {
             let problem = Problem::new(&OUTCOME_UNKNOWN).charged(Charged::Yes).detail(

@@ -37,7 +37,7 @@ const REASONS: &[&str] =
     &["/error/message", "/error", "/message", "/failure_reason", "/reason", "/detail"];
 
 /// A job as OpenAI tells of it. What nobody knows is `null`.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Video<'a> {
     id: &'a str,
     object: &'static str,
@@ -61,14 +61,12 @@ struct Failure {
     message: String,
 }
 
-/// What was ordered, from the order as it was sent.
 #[derive(Deserialize)]
 struct Ordered {
     prompt: String,
     duration: u32,
 }
 
-/// Checks the order, buys the job, and answers in OpenAI's shape.
 pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
     let (call, catalog) = (&cx.call, &cx.handlers.rules.catalog);
     let wanted = match form_fields(&call.head.headers, &call.body).await? {
@@ -98,7 +96,6 @@ pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
     Ok(purchases::naming(&wanted.ignored, polled(purchases::answer(told))))
 }
 
-/// Tells when to ask again.
 fn polled(mut answer: Answer) -> Answer {
     answer.headers_mut().insert(POLL_AFTER, POLL_AFTER_MS);
     answer
@@ -113,7 +110,6 @@ struct List<'a> {
     has_more: bool,
 }
 
-/// The caller's jobs, newest first unless it wants them otherwise.
 pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
     let page = validate::openai::page(cx.query())?.into_inner();
     let mut jobs = cx.handlers.jobs.own(&cx.call.caller).await.map_err(|problem| {
@@ -147,7 +143,6 @@ pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
     Ok(answer::json(StatusCode::OK, &list))
 }
 
-/// How far the job is that the path names, or its video.
 pub(crate) async fn named(cx: Context) -> Result<Answer, Problem> {
     let rest = cx.call.head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     let (id, is_content) = match rest.strip_suffix(CONTENT) {
@@ -181,26 +176,10 @@ async fn content(cx: &Context, status: &[u8]) -> Result<Answer, Problem> {
 }
 
 impl<'a> Video<'a> {
-    /// A job on which there is no word yet.
     fn new(id: &'a str, model: &'a str, created_at: u64) -> Self {
-        Self {
-            id,
-            object: "video",
-            created_at,
-            completed_at: None,
-            expires_at: None,
-            model,
-            status: "queued",
-            progress: 0,
-            prompt: None,
-            seconds: None,
-            size: None,
-            remixed_from_video_id: None,
-            error: None,
-        }
+        Self { id, object: "video", created_at, model, status: "queued", ..Self::default() }
     }
 
-    /// A job by the latest word on it.
     fn of(job: &'a Job, redactor: &Redactor) -> Self {
         let video = Self::new(&job.request_id, &job.model, job.at.as_secs());
         let Some(latest) = &job.latest else { return video };
@@ -232,9 +211,6 @@ impl<'a> Video<'a> {
 const MOST_FIELDS: usize = 64;
 
 /// The form's fields in their order; `None` where the body is no form.
-///
-/// # Errors
-/// `malformed_request`: it cannot be read.
 async fn form_fields(
     headers: &HeaderMap,
     body: &Bytes,
@@ -258,18 +234,16 @@ async fn form_fields(
             return Err(malformed("expected at most 64 fields"));
         }
         let name = field.name().unwrap_or_default().to_owned();
-        let input = match field.file_name() {
-            Some(_) => {
-                field.bytes().await.map_err(unreadable)?;
-                Input::File
-            }
-            None => {
-                let bytes = field.bytes().await.map_err(unreadable)?;
-                let text = String::from_utf8(bytes.into());
-                Input::Text(text.map_err(|_| malformed("expected UTF-8 in the form's fields"))?)
-            }
-        };
-        fields.push((name, input));
+        let is_file = field.file_name().is_some();
+        let bytes = field.bytes().await.map_err(unreadable)?;
+        fields.push((
+            name,
+            match String::from_utf8(bytes.into()) {
+                _ if is_file => Input::File,
+                Ok(text) => Input::Text(text),
+                Err(_) => return Err(malformed("expected UTF-8 in the form's fields")),
+            },
+        ));
     }
     Ok(Some(fields))
 }

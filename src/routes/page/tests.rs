@@ -6,14 +6,11 @@ use http_body_util::BodyExt;
 
 use super::*;
 
+const TITLE: &str = "Ann & <b>Bob</b>";
+
 static PAGE: LazyLock<Page> = LazyLock::new(|| {
-    Page::built_in(PageSettings {
-        title: "Ann & <b>Bob</b>".to_owned(),
-        media_origins: vec![
-            "https://clips.example".to_owned(),
-            "https://a; script-src *".to_owned(),
-        ],
-    })
+    let origins = ["https://clips.example", "https://a; script-src *"].map(str::to_owned);
+    Page::built_in(TITLE, &origins)
 });
 
 async fn ask(path: &str, headers: &[(&str, &str)]) -> Result<Answer, Problem> {
@@ -37,7 +34,7 @@ async fn the_page_names_its_files_by_their_content_and_they_are_there_for_ever()
     assert!(!markup.contains(PLACEHOLDER));
     let paths: Vec<&str> = markup.split('"').filter(|part| part.starts_with("/_/")).collect();
     // Every file at start once, and shell.js once more as the script.
-    assert_eq!(paths.len(), assets::ROWS.iter().filter(|row| row.at_start).count() + 1);
+    assert_eq!(paths.len(), assets::AT_START.len() + 1);
     for path in paths {
         let file = ask(path, &[]).await.expect(path);
         assert_eq!(file.status(), StatusCode::OK);
@@ -93,8 +90,7 @@ async fn other_settings_are_another_version_of_the_page() {
     let again = ask("/", &[(IF_NONE_MATCH.as_str(), &known)]).await.expect("the page");
     assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
     assert!(again.headers().contains_key(CONTENT_SECURITY_POLICY));
-    let title = "Ann & <b>Bob</b>".to_owned();
-    let other = Page::built_in(PageSettings { title, media_origins: Vec::new() });
+    let other = Page::built_in(TITLE, &[]);
     let head = Request::builder().uri("/").body(()).expect("a request").into_parts().0;
     assert_ne!(tag(other.answer(&head).await.expect("the page")), known);
 }
