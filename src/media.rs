@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// Where finished videos are found, and where they may be fetched from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Videos {
     media: Media,
     words: Words,

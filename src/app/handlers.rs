@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Method};
 
-use super::{Polls, SharedState, terms, words};
+use super::{Polls, SharedState, terms};
 use crate::billing::summary::Summary;
 use crate::config::{self, Config, Mode, Target};
 use crate::downstream::rate::Limiter;
@@ -55,7 +55,7 @@ pub(super) fn handlers(
         further: further(config, gateway),
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
-        videos: Videos::new(media, words(config), shared.jobs.clone(), are_shared),
+        videos: Videos::new(media, config.jobs.clone(), shared.jobs.clone(), are_shared),
         page: page(config),
     })
 }

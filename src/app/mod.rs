@@ -29,12 +29,12 @@ use crate::access::{Access, Door};
 use crate::billing::books::Keeper;
 use crate::billing::summary::Summary;
 use crate::clock;
-use crate::config::{self, Config, Key, Mode, Target};
+use crate::config::{Config, Key, Mode, Target};
 use crate::downstream::body::Memory;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
 use crate::downstream::{self, DownstreamConfig};
-use crate::jobs::{self, Jobs, reading};
+use crate::jobs::{self, Jobs};
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Public};
 use crate::purchase::credit::Credit;
@@ -191,7 +191,7 @@ impl App {
         shared.jobs.follow(jobs::Setup {
             gateway: self.polls.clone(),
             keys: Arc::clone(&self.context.keys),
-            words: words(config),
+            words: config.jobs.clone(),
             is_public: !config.is_private(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
@@ -381,9 +381,4 @@ pub fn terms(config: &Config) -> Terms {
         keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),
         patience: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
     }
-}
-
-fn words(config: &Config) -> reading::Words {
-    let config::Jobs { finished, failed, result } = config.jobs.clone();
-    reading::Words { finished, failed, result }
 }
