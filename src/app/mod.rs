@@ -46,9 +46,8 @@ use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
 use crate::store::{Binding, KeyId, Limits, Refusals, Store};
 use crate::upstream::client::Client;
-use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
-use crate::upstream::{self, Ask, Reply};
+use crate::upstream::{self, Ask, Reply, Ring};
 
 /// Videos are dear and slow: their replies are kept at least this long.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);

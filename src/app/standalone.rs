@@ -13,9 +13,8 @@ use crate::pipeline;
 use crate::redact::Redactor;
 use crate::store::Store;
 use crate::upstream::client::Client;
-use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
-use crate::upstream::{self, Ask, Reply};
+use crate::upstream::{self, Ask, Reply, Ring};
 
 /// The window of a command that asks the gateway itself, which goes on with what `store` remembers.
 pub async fn standalone_window(store: Store, settings: &config::Gateway) -> Arc<Window> {

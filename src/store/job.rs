@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::contract::money::Usd;
@@ -38,8 +39,9 @@ pub struct TakenPlace {
     pub replied: Duration,
 }
 
-/// The account's rate limit as the gateway told it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The account's rate limit as the gateway told it (contract 2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AccountLimit {
     /// Requests in any window.
     pub requests: u64,

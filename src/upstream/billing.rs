@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt};
 
 use super::{Ask, Error, Reply, Unread, What};
+use crate::store::AccountLimit;
 
 /// Longer is no id of a key.
 const LONGEST_ID: usize = 256;
@@ -56,19 +57,9 @@ pub struct Billing {
     /// The balance, in cents: a chat of $0.003 may not show in it.
     pub balance_cents: u64,
     /// The account's rate limit.
-    pub rate_limit: RateLimit,
+    pub rate_limit: AccountLimit,
     /// What was spent.
     pub usage: Usage,
-}
-
-/// So many requests in any window so long (2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RateLimit {
-    /// Requests per window.
-    pub requests: u64,
-    /// The window's length.
-    pub window_seconds: u64,
 }
 
 /// What was spent, by kind (2.3). Videos have no counter: they show in the total alone.
@@ -175,7 +166,7 @@ mod tests {
         assert_eq!(keys[0].revoked_at, None);
         assert_eq!(keys[1].revoked_at.as_deref(), Some("2024-03-01T00:00:00Z"));
         assert_eq!(billing.balance_cents, 4_210);
-        assert_eq!(billing.rate_limit, RateLimit { requests: 60, window_seconds: 60 });
+        assert_eq!(billing.rate_limit, AccountLimit { requests: 60, window_seconds: 60 });
         assert_eq!(billing.usage.chat, Counter { count: 3, cost_cents: 1 });
         assert_eq!(billing.usage.total_spent_cents, 790);
     }

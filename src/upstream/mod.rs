@@ -11,7 +11,6 @@ mod connection;
 pub mod document;
 mod error;
 mod gateway;
-pub mod keyring;
 pub mod media;
 mod pool;
 mod reply;
@@ -26,7 +25,7 @@ use http::Method;
 use crate::clock::Instant;
 
 pub use error::Error;
-pub use gateway::{Gateway, Transport};
+pub use gateway::{Gateway, Ring, Transport};
 pub use reply::{Reply, Unread};
 
 /// What is asked of the gateway.

@@ -19,9 +19,8 @@ use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
 use tollgate::purchase::{Claim, Context, Purchase, Purchases, Receipt};
 use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals};
-use tollgate::upstream::keyring::Ring;
 use tollgate::upstream::window::Window;
-use tollgate::upstream::{Ask, Error, Gateway, Reply, What};
+use tollgate::upstream::{Ask, Error, Gateway, Reply, Ring, What};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 

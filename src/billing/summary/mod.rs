@@ -20,8 +20,9 @@ use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::problem::{INTERNAL, Problem};
 use crate::purchase::credit::Credit;
+use crate::store::AccountLimit;
 use crate::sync::lock;
-use crate::upstream::billing::{self, Billing, KeyRow, Listing, RateLimit};
+use crate::upstream::billing::{self, Billing, KeyRow, Listing};
 use crate::upstream::window::Window;
 use crate::upstream::{Ask, Error, Reply, What};
 
@@ -94,7 +95,7 @@ struct Shared {
     latest: watch::Sender<Latest>,
     is_stale: AtomicBool,
     /// The rate limit that this gateway told.
-    limit: Mutex<Option<RateLimit>>,
+    limit: Mutex<Option<AccountLimit>>,
     /// Prefixes of the keys whose revocation was logged.
     revoked: Mutex<HashSet<String>>,
     credit: Credit,
@@ -303,7 +304,7 @@ impl Shared {
     }
 
     /// A limit of the settings holds all the same: the window sees to that.
-    fn learn_limit(&self, limit: RateLimit) {
+    fn learn_limit(&self, limit: AccountLimit) {
         if lock(&self.limit).replace(limit) != Some(limit) {
             self.window.set_limit(limit);
         }

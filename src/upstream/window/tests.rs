@@ -9,8 +9,7 @@ use http::StatusCode;
 use tokio::time::timeout;
 
 use super::*;
-use crate::upstream::keyring::Ring;
-use crate::upstream::{Ask, BeforeSend, Reply, Transport};
+use crate::upstream::{Ask, BeforeSend, Reply, Ring, Transport};
 
 mod limits;
 mod polls;

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn billing(requests: u64, window_seconds: u64) -> RateLimit {
-    RateLimit { requests, window_seconds }
+fn billing(requests: u64, window_seconds: u64) -> AccountLimit {
+    AccountLimit { requests, window_seconds }
 }
 
 fn auto() -> Arc<Window> {
