@@ -3,10 +3,10 @@
 //! Invariant: nothing is sent whose price is not set aside, durably; and what was set aside is given back
 //! only when the gateway provably did not charge.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tracing::{debug, error};
 
 use super::send::Charge;
@@ -16,8 +16,8 @@ use crate::problem::{
     BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
-    self, Binding, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
-    Refused, RefusedAs, Reservation, Store, Twin,
+    self, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals, Refused,
+    RefusedAs, Reservation, Twin,
 };
 use crate::upstream::{Abort, BeforeSend, Reply};
 use crate::validate::Paid;
@@ -29,21 +29,23 @@ const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// A price that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled by its phase:
 /// released if nothing was sent, else unknown.
 pub(super) struct Hold {
-    ledger: Store,
-    refusals: Arc<Refusals>,
+    context: Arc<Context>,
     id: PurchaseId,
     /// For how long a reply is kept.
     keep: Duration,
     /// Of a purchase without a key.
     fingerprint: Option<Identity>,
+    waiters: Waiters,
     progress: Progress,
-    guard: Arc<SendGuard>,
 }
 
 impl Hold {
     /// Sets the price aside, unless the purchase repeats another or a budget does not cover it.
-    pub(super) async fn reserve(context: &Context, purchase: &Purchase) -> Result<Self, Stop> {
-        let Context { ledger, refusals, binding, terms, .. } = context;
+    pub(super) async fn reserve(
+        context: &Arc<Context>,
+        purchase: &Purchase,
+    ) -> Result<Arc<Self>, Stop> {
+        let Context { ledger, refusals, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.claim {
             store::Claim::Twin(twin) => Some(twin.likeness),
@@ -58,33 +60,20 @@ impl Hold {
         })?;
         // It may have repeated another one that was not sent after all. Nothing of this one was sent.
         purchase.progress.enter(Phase::Queued);
-        let guard = SendGuard {
-            ledger: ledger.clone(),
-            id: purchase.id,
-            binding: binding.clone(),
-            waiters: purchase.waiters.clone(),
-            progress: purchase.progress.clone(),
-        };
-        Ok(Self {
-            ledger: ledger.clone(),
-            refusals: Arc::clone(refusals),
+        Ok(Arc::new(Self {
+            context: Arc::clone(context),
             id: purchase.id,
             keep: terms.keep(purchase.service()),
             fingerprint,
+            waiters: purchase.waiters.clone(),
             progress: purchase.progress.clone(),
-            guard: Arc::new(guard),
-        })
-    }
-
-    /// What the gateway asks right before the first byte.
-    pub(super) fn guard(&self) -> Arc<dyn BeforeSend> {
-        Arc::clone(&self.guard) as _
+        }))
     }
 
     /// Notes that the caller took the reply, where that decides what a repeat without a key is.
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        let delivery = || Delivery { ledger: self.ledger.clone(), id: self.id };
-        self.fingerprint.map(|_| delivery())
+        let ledger = &self.context.ledger;
+        self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.id })
     }
 
     /// Records the end, with the reply that a repeat gets and the job that a video became.
@@ -105,15 +94,16 @@ impl Hold {
             Charge::Unknown => Ending::Unknown,
         };
         if charge == Charge::Free {
-            note_refusal(&self.refusals, self.fingerprint);
+            note_refusal(&self.context.refusals, self.fingerprint);
         }
-        let settled = self.ledger.settle(self.id, ending.clone()).await;
+        let ledger = &self.context.ledger;
+        let settled = ledger.settle(self.id, ending.clone()).await;
         self.progress.enter(Phase::Settled);
         if let Err(error) = settled {
             // The answer is worth more than its entry, which follows as soon as the store can take it.
             // Until then the price stays set aside; after a crash, what is `sent` is unknown.
             error!(id = %self.id, %error, "the end of a purchase could not be recorded yet");
-            self.ledger.settle_later(self.id, ending);
+            ledger.settle_later(self.id, ending);
         }
     }
 }
@@ -125,7 +115,7 @@ impl Drop for Hold {
             Phase::Queued => Ending::Voided,
             Phase::AtRisk | Phase::Sent => Ending::Unknown,
         };
-        self.ledger.settle_later(self.id, ending);
+        self.context.ledger.settle_later(self.id, ending);
     }
 }
 
@@ -136,28 +126,20 @@ fn note_refusal(refusals: &Refusals, fingerprint: Option<Identity>) {
     }
 }
 
-/// Says right before the first byte whether a purchase may be sent.
-struct SendGuard {
-    ledger: Store,
-    id: PurchaseId,
-    binding: Binding,
-    waiters: Waiters,
-    progress: Progress,
-}
-
-impl BeforeSend for SendGuard {
-    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+impl BeforeSend for Hold {
+    fn cancelled(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.waiters.none())
     }
 
-    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
+    fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
         Box::pin(async move {
+            let Context { ledger, binding, .. } = &*self.context;
             // Checked for each attempt: a caller that waited out a 429 may be gone, or revoked.
             if !self.waiters.any() {
                 return Err(Abort::Cancelled);
             }
             // The account may have changed while it queued.
-            if self.binding.is_other() {
+            if binding.is_other() {
                 return Err(Abort::OtherAccount);
             }
             // A further attempt, after a 401 or 429: it is recorded already.
@@ -166,7 +148,7 @@ impl BeforeSend for SendGuard {
             }
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.progress.enter(Phase::AtRisk);
-            match self.ledger.sent(self.id, self.binding.account()).await {
+            match ledger.sent(self.id, binding.account()).await {
                 Ok(()) => {
                     self.progress.enter(Phase::Sent);
                     Ok(())

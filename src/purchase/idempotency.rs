@@ -6,7 +6,7 @@
 //! not are answered.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
 use crate::store::{Earlier, KeptReply, PurchaseId, Service, State};
+use crate::sync::lock;
 
 /// How soon the ledger is asked again about a call that runs, or just ran, elsewhere.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -55,7 +56,7 @@ struct Call {
 
 impl Running {
     fn lock(&self) -> MutexGuard<'_, HashMap<PurchaseId, Call>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.calls)
     }
 
     /// Lets others join this purchase until the guard is gone.

@@ -4,14 +4,12 @@
 
 mod budget;
 pub mod credit;
-mod detached;
 pub mod idempotency;
 mod send;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,23 +42,17 @@ type Outcome = Result<Receipt, Problem>;
 /// What purchases are made with; shared by every core.
 #[derive(Clone)]
 pub struct Context {
-    /// Where each purchase is written down.
     pub ledger: Store,
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
-    /// The purchases that are under way.
     pub running: Running,
-    /// Who was refused for free, and when.
     pub refusals: Arc<Refusals>,
     /// What the account's balance covers.
     pub credit: Credit,
-    /// Looks after accepted videos.
     pub jobs: Jobs,
     /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
-    /// From the settings.
     pub terms: Terms,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
     /// Cancelled when nobody is to wait any longer for what is under way.
     pub cut: CancellationToken,
@@ -69,7 +61,7 @@ pub struct Context {
 /// One core's purchases.
 #[derive(Clone)]
 pub struct Purchases {
-    context: Context,
+    context: Arc<Context>,
     gateway: BoxCloneSyncService<Ask, Reply, Error>,
     tasks: TaskTracker,
 }
@@ -81,24 +73,21 @@ impl Purchases {
         gateway: BoxCloneSyncService<Ask, Reply, Error>,
         tasks: TaskTracker,
     ) -> Self {
-        Self { context, gateway, tasks }
+        Self { context: Arc::new(context), gateway, tasks }
     }
 
     /// Buys, or answers a repeat. A purchase goes on when its caller hangs up and this is dropped.
-    ///
-    /// # Errors
-    /// Why there is no receipt, and whether money may have been spent.
     pub async fn buy(&self, purchase: Purchase) -> Outcome {
         let (own, bought) = (self.clone(), purchase.clone());
         let call = async move { own.complete(&bought).await };
-        detached::run(&self.tasks, &self.context.cut, &purchase, call).await
+        waiters::run(&self.tasks, &self.context.cut, &purchase, call).await
     }
 
     /// The steps of a purchase in their order, on which the guarantees rest. Whatever is dropped half-way
     /// (a panic, the runtime's end) is settled by what is known of it: the cover, then the hold, and then
     /// those who joined ask the ledger.
     async fn complete(&self, purchase: &Purchase) -> Outcome {
-        let Context { running, binding, credit, jobs, terms, .. } = &self.context;
+        let Context { running, binding, credit, jobs, terms, .. } = &*self.context;
         let order = purchase.order.get();
         let give_up = clock::now() + terms.patience;
         // Hold: one step of the ledger recognises a repeat, checks each budget and sets the price aside.
@@ -149,22 +138,16 @@ impl Purchases {
 /// What a caller wants to buy. Only a [`Checked`] order can be in it.
 #[derive(Clone)]
 pub struct Purchase {
-    /// Its name in the ledger.
     pub id: PurchaseId,
-    /// Whose purchase it is.
     pub caller: Caller,
     /// What its credentials say of it: its own budget, besides those of the settings, and how long it may
     /// buy.
     pub standing: Standing,
-    /// What is bought, at which price.
     pub order: Checked<Order>,
-    /// How it is told from others.
     pub claim: Claim,
     /// It is not bought: either it repeats an earlier one, or it is refused.
     pub only_repeats: bool,
-    /// Who still waits for it.
     pub waiters: Waiters,
-    /// How far it is.
     pub progress: Progress,
 }
 
@@ -173,11 +156,8 @@ pub struct Purchase {
 pub enum Claim {
     /// By the caller's `Idempotency-Key`, unquoted.
     Key(Box<str>),
-    /// By its likeness to an earlier one.
-    Likeness {
-        /// The client says that it is sending again.
-        is_retry: bool,
-    },
+    /// By its likeness to an earlier one; a retry where the client says so.
+    Likeness { is_retry: bool },
 }
 
 impl Purchase {
@@ -195,12 +175,10 @@ impl Purchase {
         }
     }
 
-    /// The same, of a caller whose credentials say this.
     pub fn by(self, standing: Standing) -> Self {
         Self { standing, ..self }
     }
 
-    /// What is bought, as the ledger has it.
     fn service(&self) -> Service {
         match self.order.get().paid {
             Paid::Chat => Service::Chat,
@@ -251,15 +229,13 @@ impl Progress {
 /// What purchases are made under, from the settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// What may be spent.
     pub limits: Limits,
     /// Below this, the account's balance is not sold.
     pub balance_floor: Usd,
     /// How long an identical purchase without a key joins one whose reply did not arrive.
     pub dedupe_window: Duration,
-    /// How long the reply of a chat is kept.
+    /// How long replies are kept.
     pub keep_chats: Duration,
-    /// How long the reply of a video is kept.
     pub keep_videos: Duration,
     /// How long a repeat waits for the end of the first call.
     pub patience: Duration,
@@ -278,11 +254,9 @@ impl Terms {
 /// The gateway's answer to a purchase, to be passed on.
 #[derive(Clone, Debug)]
 pub struct Receipt {
-    /// The gateway's status: a success or a definitive refusal.
+    /// A success or a definitive refusal.
     pub status: StatusCode,
-    /// Whether the body is JSON.
     pub is_json: bool,
-    /// The gateway's body.
     pub body: Bytes,
     /// What it cost; nothing for a refusal. A replay repeats it and is not charged again.
     pub toll: Usd,
@@ -306,7 +280,7 @@ impl Receipt {
 }
 
 /// Notes in the ledger that a reply reached its caller.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Delivery {
     ledger: Store,
     id: PurchaseId,
@@ -319,18 +293,9 @@ impl Delivery {
     }
 }
 
-impl fmt::Debug for Delivery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Delivery({})", self.id)
-    }
-}
-
-/// Why a purchase was not held.
 #[derive(Clone, Debug)]
 enum Stop {
-    /// It is one that was made before.
     Known(Earlier),
-    /// It is refused.
     Problem(Box<Problem>),
 }
 

@@ -1,5 +1,7 @@
 //! Asks the gateway for what was ordered, and reads what came of it: the charge, and a video's job.
 
+use std::sync::Arc;
+
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
@@ -27,7 +29,7 @@ pub(super) enum Charge {
 impl Purchases {
     /// The gateway's reply, and one line in the log. What was paid for and cannot be read is left with
     /// the ledger for the operator.
-    pub(super) async fn send(&self, purchase: &Purchase, hold: &Hold) -> Result<Reply, Error> {
+    pub(super) async fn send(&self, purchase: &Purchase, hold: &Arc<Hold>) -> Result<Reply, Error> {
         let order = purchase.order.get();
         let what = match order.paid {
             Paid::Chat => What::Chat(order.body.clone()),
@@ -40,7 +42,7 @@ impl Purchases {
         };
         let ask = Ask {
             what,
-            before_send: Some(hold.guard()),
+            before_send: Some(Arc::clone(hold) as _),
             caller: purchase.caller.to_string().into(),
             prefer: None,
             is_patient: false,

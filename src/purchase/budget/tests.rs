@@ -6,11 +6,11 @@ use super::*;
 use crate::access::Standing;
 use crate::problem::Charged;
 use crate::purchase::tests::{SOON, accepted, context, keyed, purchase, purchases, terms};
-use crate::store::State;
+use crate::store::{Binding, State};
 use crate::upstream::Error;
 
 /// A call that is cut off, before it is authorized or after it; then the same purchase again.
-async fn again_after_a_cut(after_authorization: bool) -> Result<Hold, Stop> {
+async fn again_after_a_cut(after_authorization: bool) -> Result<Arc<Hold>, Stop> {
     let context = context(SOON);
     let endless = purchases(&context, move |ask| async move {
         if after_authorization {
@@ -23,7 +23,7 @@ async fn again_after_a_cut(after_authorization: bool) -> Result<Hold, Stop> {
     let waiting = cut.waiters.wait(Standing::default());
     timeout(SOON, endless.complete(&cut)).await.expect_err("it has no end");
     drop(waiting);
-    Hold::reserve(&context, &keyed()).await
+    Hold::reserve(&Arc::new(context), &keyed()).await
 }
 
 #[tokio::test(start_paused = true)]
