@@ -21,7 +21,7 @@ use crate::jobs::reading::Words;
 use crate::jobs::seats::Seat;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::store::Caller;
-use crate::upstream::media::Media;
+use crate::upstream::fetch::Media;
 
 /// How long the source may be silent while somebody waits for its next piece.
 const SILENCE: Duration = Duration::from_secs(30);

@@ -20,7 +20,7 @@ use crate::routes::page::{Page, PageSettings};
 use crate::routes::passthrough::Further;
 use crate::routes::{Handlers, endpoints, openapi};
 use crate::sandbox;
-use crate::upstream::media::Media;
+use crate::upstream::fetch::Media;
 use crate::validate::ChatRules;
 
 pub(super) fn handlers(

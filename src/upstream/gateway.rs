@@ -36,7 +36,6 @@ pub struct Gateway<T> {
     pub window: Arc<Window>,
     /// How long an ask waits for slots in all, unless it is patient.
     pub max_wait: Duration,
-    /// This core's connections.
     pub transport: T,
 }
 

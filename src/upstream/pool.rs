@@ -45,7 +45,7 @@ struct Idle {
 }
 
 impl Pool {
-    /// The connection that this caller used last, if it is young and alive.
+    /// Takes the connection that this caller used last, if it is young and alive.
     pub(super) fn take(&self, caller: &str) -> Option<Connection> {
         let mut state = lock(&self.state);
         state.expire(clock::now());

@@ -8,8 +8,42 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue::Limit;
 use crate::clock::Instant;
+
+/// One place in so many is kept from polls.
+const RESERVED: usize = 10;
+/// A limit so small has none to keep.
+const TOO_SMALL_FOR_A_RESERVE: usize = 5;
+/// Clocks never agree: the window is taken to be longer by one part in so many.
+const CLOCKS_AGREE_TO: u32 = 1_000;
+
+/// So many requests in any window so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) requests: usize,
+    pub(super) period: Duration,
+}
+
+impl Limit {
+    /// How long after its reply a place is free again.
+    pub(super) fn spacing(self) -> Duration {
+        self.period + self.period / CLOCKS_AGREE_TO
+    }
+
+    /// Whichever allows fewer requests in the long run.
+    pub(super) fn smaller(self, other: Self) -> Self {
+        let nanos = |limit: Self| limit.period.as_nanos();
+        let count = |limit: Self| u128::try_from(limit.requests).unwrap_or(u128::MAX);
+        let (ours, theirs) =
+            (count(self).saturating_mul(nanos(other)), count(other).saturating_mul(nanos(self)));
+        if ours <= theirs { self } else { other }
+    }
+
+    /// The last places, which no poll takes from a purchase.
+    pub(super) fn reserve(self) -> usize {
+        if self.requests < TOO_SMALL_FOR_A_RESERVE { 0 } else { self.requests.div_ceil(RESERVED) }
+    }
+}
 
 /// Each caller has a line of its own; the callers take turns.
 #[derive(Debug, Default)]

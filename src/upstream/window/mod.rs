@@ -25,7 +25,8 @@ use crate::clock::{self, Instant};
 use crate::config;
 use crate::store::{AccountLimit, Place, Store};
 use crate::sync::lock;
-use queue::{Limit, Queue, Rank, Ticket};
+use line::Limit;
+use queue::{Queue, Rank, Ticket};
 
 /// What holds where the gateway does not say: the contract's reference payload (2.3).
 const ASSUMED: Limit = Limit { requests: 60, period: Duration::from_secs(60) };
@@ -182,12 +183,10 @@ impl Window {
         self.change(|state, now| state.queue.expected(Rank::Purchase, "", now) - now)
     }
 
-    /// How many requests could go now.
     pub fn free(&self) -> usize {
         self.change(|state, now| state.queue.free(now))
     }
 
-    /// How many wait.
     pub fn waiting(&self) -> usize {
         self.change(|state, _| state.queue.waiting())
     }

@@ -7,58 +7,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::line::{Line, Polls};
+use super::line::{Limit, Line, Polls};
 use crate::clock::Instant;
 
 /// Replies that are remembered even when they count no more, for a window that grows.
 const REMEMBERED: usize = 1_024;
 /// While polls wait, so many purchases go before one of them does.
 const PURCHASES_PER_POLL: usize = 9;
-/// One place in so many is kept from polls.
-const RESERVED: usize = 10;
-/// A limit so small has none to keep.
-const TOO_SMALL_FOR_A_RESERVE: usize = 5;
 /// What a 429 may ask for at most: a mistaken header must not stop everything for good.
 const LONGEST_SHRINK: Duration = Duration::from_secs(3_600);
 /// Less is not waited after a 429: it must not spin.
 const SHORTEST_SHRINK: Duration = Duration::from_secs(1);
 /// How long the first 429 that names no time is waited out; each further one twice as long.
 const UNTOLD_SHRINK: Duration = Duration::from_secs(2);
-/// Clocks never agree: the window is taken to be longer by one part in so many.
-const CLOCKS_AGREE_TO: u32 = 1_000;
 
 /// Nobody is told to wait longer than this many windows.
 const MOST_ROUNDS: u32 = 60;
 
-/// So many requests in any window so long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limit {
-    pub(super) requests: usize,
-    pub(super) period: Duration,
-}
-
-impl Limit {
-    /// How long after its reply a place is free again.
-    pub(super) fn spacing(self) -> Duration {
-        self.period + self.period / CLOCKS_AGREE_TO
-    }
-
-    /// Whichever allows fewer requests in the long run.
-    pub(super) fn smaller(self, other: Self) -> Self {
-        let nanos = |limit: Self| limit.period.as_nanos();
-        let count = |limit: Self| u128::try_from(limit.requests).unwrap_or(u128::MAX);
-        let (ours, theirs) =
-            (count(self).saturating_mul(nanos(other)), count(other).saturating_mul(nanos(self)));
-        if ours <= theirs { self } else { other }
-    }
-
-    /// The last places, which no poll takes from a purchase.
-    fn reserve(self) -> usize {
-        if self.requests < TOO_SMALL_FOR_A_RESERVE { 0 } else { self.requests.div_ceil(RESERVED) }
-    }
-}
-
-/// How urgent it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
     /// Tollgate's own question for the books, which tells the limit itself.
@@ -71,7 +36,6 @@ pub(super) enum Rank {
     Unwatched,
 }
 
-/// Somebody who waits.
 #[derive(Clone, Debug)]
 pub(super) struct Ticket {
     pub(super) number: u64,
@@ -272,7 +236,6 @@ impl Queue {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// How many could be sent now.
     pub(super) fn free(&self, now: Instant) -> usize {
         self.free_by(self.limit, now)
     }
@@ -284,7 +247,6 @@ impl Queue {
         limit.requests.saturating_sub(self.in_flight + self.counting(limit, now))
     }
 
-    /// How many wait.
     pub(super) fn waiting(&self) -> usize {
         self.own.len() + self.purchases.len() + self.polls.len()
     }

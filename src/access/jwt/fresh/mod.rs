@@ -21,7 +21,7 @@ use super::key_set::{KeySet, MAX_DOCUMENT};
 use crate::clock::{self, Instant};
 use crate::config::Jwks;
 use crate::sync::lock;
-use crate::upstream::document::{self, Document};
+use crate::upstream::fetch::{self, Document};
 
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often an address is asked that does not say how long its answer holds.
@@ -230,7 +230,7 @@ pub(super) fn source(jwks: &Jwks) -> Source {
             let address = address.clone();
             Box::pin(async move {
                 let Document { body, fresh_for } =
-                    document::fetch(&address, MAX_DOCUMENT, DEADLINE).await?;
+                    fetch::document(&address, MAX_DOCUMENT, DEADLINE).await?;
                 Ok(Fetched { body, again: fresh_for.unwrap_or(USUAL).clamp(SOONEST, LATEST) })
             })
         }),

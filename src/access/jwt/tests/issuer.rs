@@ -16,7 +16,7 @@ use crate::access::jwt::Jwt;
 use crate::access::jwt::fresh::{Fetched, Fetching, Source};
 use crate::clock;
 use crate::config::{self, Jwks};
-use crate::upstream::document::Unfetched;
+use crate::upstream::fetch::Unfetched;
 
 pub(crate) const ISSUER: &str = "https://login.example.com/";
 pub(crate) const AUDIENCE: &str = "tollgate";
