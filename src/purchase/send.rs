@@ -70,7 +70,7 @@ impl Purchases {
             key: self.context.keys.get(reply.key).copied(),
             model: (&*purchase.order.get().model).into(),
             toll,
-            at: clock::wall(),
+            at: self.context.ledger.now(),
             latest: None,
         })
     }

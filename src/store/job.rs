@@ -29,15 +29,6 @@ impl Default for Place {
     }
 }
 
-/// A place in the window as the log has it. Times are wall-clock time since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenPlace {
-    /// When it was taken.
-    pub at: Duration,
-    /// When its reply or failure came.
-    pub replied: Duration,
-}
-
 /// The account's rate limit as the gateway told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountLimit {
