@@ -76,7 +76,6 @@ fn me(config: &Config, shared: &SharedState, limiter: &Arc<Limiter>, summary: &S
         shows_balance: config.access.mode == Mode::Open && config.is_private(),
         budgets: terms(config).limits,
         limiter: Arc::clone(limiter),
-        credit: shared.credit.clone(),
         window: Arc::clone(&shared.window),
         summary: summary.clone(),
         store: shared.store.clone(),

@@ -37,7 +37,6 @@ use crate::downstream::{self, DownstreamConfig};
 use crate::jobs::{self, Jobs};
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Public};
-use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
@@ -72,8 +71,6 @@ pub struct SharedState {
     pub running: Running,
     /// Who was refused for free, and when.
     pub refusals: Arc<Refusals>,
-    /// What the account's balance covers.
-    pub credit: Credit,
     /// The jobs and who watches them.
     pub jobs: Jobs,
     /// The account's window.
@@ -150,8 +147,8 @@ impl App {
         let summary = match old {
             Some(old) => old.summary.clone(),
             None => {
-                let (credit, window) = (shared.credit.clone(), Arc::clone(&shared.window));
-                Summary::new(polls.clone(), &gateway.keys, credit, window)
+                let (store, window) = (shared.store.clone(), Arc::clone(&shared.window));
+                Summary::new(polls.clone(), &gateway.keys, store, window)
             }
         };
         let handlers = handlers::handlers(&config, &shared, &limiter, &summary, polls.clone())?;
@@ -173,7 +170,6 @@ impl App {
             binding: shared.binding.of_gateway(gateway.generation),
             running: shared.running.clone(),
             refusals: Arc::clone(&shared.refusals),
-            credit: shared.credit.clone(),
             jobs: shared.jobs.clone(),
             keys,
             terms: terms(&config),
@@ -373,8 +369,8 @@ pub fn terms(config: &Config) -> Terms {
             total_month: budget.total.month,
             caller_day: budget.caller.day,
             caller_month: budget.caller.month,
+            balance_floor: gateway.balance_floor,
         },
-        balance_floor: gateway.balance_floor,
         dedupe_window: config.purchase.dedupe_window,
         keep_chats: config.purchase.keep_replies,
         keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),

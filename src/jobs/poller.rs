@@ -17,7 +17,7 @@ use super::pace::Pace;
 use super::{Setup, Shared};
 use crate::clock::{self, Instant};
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
-use crate::store::{Job, JobState, Word};
+use crate::store::{Job, JobState, Store, Word};
 use crate::sync::lock;
 use crate::upstream::{Abort, Ask, BeforeSend, Error, Reply, What};
 
@@ -129,12 +129,12 @@ pub(super) async fn run(shared: Arc<Shared>, watched: Arc<Watched>, later: Durat
 async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
     let job = &watched.job;
     let times = shared.book.times(Arc::clone(&job.model), TIMES).await.unwrap_or_default();
-    let age = clock::wall().saturating_sub(job.at);
+    let age = shared.book.now().saturating_sub(job.at);
     let mut pace = Pace::new(times, age, clock::now()).later(later);
     loop {
         watched.due(&pace).await;
         let Some(setup) = shared.setup.load_full() else { return };
-        let Some(answer) = ask(&setup, &watched).await else { continue };
+        let Some(answer) = ask(&shared.book, &setup, &watched).await else { continue };
         match answer {
             Ok(word) => {
                 // A poll may have waited for long: what counts for the next one is the answer.
@@ -157,7 +157,7 @@ async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
 
 /// The gateway's word. `None` if the job became a watched one while its poll waited for its turn: then
 /// it is to be asked for as one.
-async fn ask(setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Problem>> {
+async fn ask(book: &Store, setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Problem>> {
     let job = &watched.job;
     let is_watched = watched.is_watched();
     let promotion = || Arc::new(Promotion(Arc::clone(watched))) as Arc<dyn BeforeSend>;
@@ -169,17 +169,17 @@ async fn ask(setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Probl
         is_patient: true,
     };
     match setup.gateway.clone().oneshot(ask).await {
-        Ok(reply) => Some(read(setup, reply)),
+        Ok(reply) => Some(read(book, setup, reply)),
         Err(Error::Aborted(Abort::Cancelled)) => None,
         Err(error) => Some(Err(error.of_read())),
     }
 }
 
-fn read(setup: &Setup, reply: Reply) -> Result<Word, Problem> {
+fn read(book: &Store, setup: &Setup, reply: Reply) -> Result<Word, Problem> {
     match reply.status {
         status if status.is_success() => {
             let state = setup.words.state(&reply.body);
-            Ok(Word { at: clock::wall(), body: reply.body, state })
+            Ok(Word { at: book.now(), body: reply.body, state })
         }
         // Guess: it accepted the job, so it may only not show it yet. What it says is not passed on:
         // a 404 would read as if there were no such job.

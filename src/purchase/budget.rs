@@ -12,12 +12,14 @@ use tracing::{debug, error};
 use super::send::Charge;
 use super::{Claim, Context, Delivery, Phase, Progress, Purchase, Stop, Terms, Waiters};
 use crate::clock;
+use crate::contract::money::Usd;
 use crate::problem::{
-    BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
+    BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
+    PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
-    self, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals, Refused,
-    RefusedAs, Reservation, Twin,
+    self, CreditMark, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
+    Refused, RefusedAs, Reservation, Twin,
 };
 use crate::upstream::{Abort, BeforeSend, Reply};
 use crate::validate::Paid;
@@ -33,6 +35,8 @@ pub(super) struct Hold {
     id: PurchaseId,
     /// For how long a reply is kept.
     keep: Duration,
+    /// When the price was held, in the account's spending.
+    mark: CreditMark,
     /// Of a purchase without a key.
     fingerprint: Option<Identity>,
     waiters: Waiters,
@@ -40,19 +44,23 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Sets the price aside, unless the purchase repeats another or a budget does not cover it.
+    /// Sets the price aside, unless the purchase repeats another, or a budget or the balance does not cover it.
     pub(super) async fn reserve(
         context: &Arc<Context>,
         purchase: &Purchase,
     ) -> Result<Arc<Self>, Stop> {
-        let Context { ledger, refusals, terms, .. } = &**context;
+        let Context { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.claim {
             store::Claim::Twin(twin) => Some(twin.likeness),
             store::Claim::Key { .. } => None,
         };
-        ledger.reserve(&reservation).await.map_err(|refused| {
-            let stop = stop(refused);
+        let mark = ledger.reserve(&reservation).await.map_err(|refused| {
+            let stop = match (refused, binding.may_sell()) {
+                // The balance is not the account's that the ledger is about.
+                (Refused::InsufficientCredit, Err(other_account)) => other_account.into(),
+                (refused, _) => stop(refused, reservation.toll),
+            };
             if matches!(stop, Stop::Problem(_)) {
                 note_refusal(refusals, fingerprint);
             }
@@ -64,6 +72,7 @@ impl Hold {
             context: Arc::clone(context),
             id: purchase.id,
             keep: terms.keep(purchase.service()),
+            mark,
             fingerprint,
             waiters: purchase.waiters.clone(),
             progress: purchase.progress.clone(),
@@ -105,6 +114,11 @@ impl Hold {
             error!(id = %self.id, %error, "the end of a purchase could not be recorded yet");
             ledger.settle_later(self.id, ending);
         }
+        // Guess: the purchase's own charge is in the balance that its reply says, and all that had ended
+        // before it was held.
+        if let (Charge::Paid(cost), Some(balance)) = (charge, reply.and_then(Reply::balance)) {
+            ledger.learnt(self.mark.with(cost), balance);
+        }
     }
 }
 
@@ -122,7 +136,7 @@ impl Drop for Hold {
 /// The retry of what was refused for free is another purchase than an earlier one that was answered.
 fn note_refusal(refusals: &Refusals, fingerprint: Option<Identity>) {
     if let Some(fingerprint) = fingerprint {
-        refusals.note(RefusedAs::Fingerprint(fingerprint), clock::wall());
+        refusals.note(RefusedAs::Fingerprint(fingerprint));
     }
 }
 
@@ -183,11 +197,10 @@ pub(super) fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusal
         },
         Claim::Likeness { is_retry } => {
             let likeness = identity(&[caller.as_bytes(), route.as_bytes(), &order.body]);
-            let (now, window) = (clock::wall(), terms.dedupe_window);
             store::Claim::Twin(Twin {
                 likeness,
-                since: now.saturating_sub(look_back(*is_retry, terms, service)),
-                until: now.saturating_add(window),
+                within: look_back(*is_retry, terms, service),
+                ahead: terms.dedupe_window,
                 delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &likeness)),
             })
         }
@@ -225,12 +238,20 @@ fn identity(parts: &[&[u8]]) -> Identity {
     *hasher.finalize().as_bytes()
 }
 
-fn stop(refused: Refused) -> Stop {
+fn stop(refused: Refused, price: Usd) -> Stop {
     match refused {
         Refused::Known(earlier) => Stop::Known(earlier),
         Refused::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
         Refused::NoRepeat => Problem::new(&PURCHASE_NOT_FOUND).into(),
         Refused::OverBudget(over) => Problem::new(&BUDGET_EXHAUSTED).detail(words(&over)).into(),
+        // It names no balance: whoever may call reads this, and not everybody may see the account.
+        Refused::InsufficientCredit => Problem::new(&INSUFFICIENT_CREDIT)
+            .detail(format!(
+                "this costs {}, which the account's prepaid balance does not cover; who runs this \
+                 service has to add credit",
+                price.short(),
+            ))
+            .into(),
         Refused::Unavailable(error) => {
             // The ledger says so itself, once.
             debug!(%error, "purchase refused by the ledger");

@@ -3,7 +3,6 @@
 //! [`Purchases::complete`] is the whole way of a purchase, top to bottom. Each file holds one of its steps.
 
 mod budget;
-pub mod credit;
 pub mod idempotency;
 mod send;
 #[cfg(test)]
@@ -33,7 +32,6 @@ use crate::store::{Binding, Caller, Earlier, KeyId, Limits, PurchaseId, Refusals
 use crate::upstream::{Ask, Error, Reply};
 use crate::validate::{Checked, Order, Paid};
 use budget::Hold;
-use credit::Credit;
 use idempotency::Running;
 use send::Charge;
 
@@ -47,8 +45,6 @@ pub struct Context {
     pub binding: Binding,
     pub running: Running,
     pub refusals: Arc<Refusals>,
-    /// What the account's balance covers.
-    pub credit: Credit,
     pub jobs: Jobs,
     /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
@@ -84,13 +80,16 @@ impl Purchases {
     }
 
     /// The steps of a purchase in their order, on which the guarantees rest. Whatever is dropped half-way
-    /// (a panic, the runtime's end) is settled by what is known of it: the cover, then the hold, and then
-    /// those who joined ask the ledger.
+    /// (a panic, the runtime's end) is settled by what is known of it: the hold, and then those who joined
+    /// ask the ledger.
     async fn complete(&self, purchase: &Purchase) -> Outcome {
-        let Context { running, binding, credit, jobs, terms, .. } = &*self.context;
+        let Context { running, binding, jobs, terms, .. } = &*self.context;
         let order = purchase.order.get();
         let give_up = clock::now() + terms.patience;
-        // Hold: one step of the ledger recognises a repeat, checks each budget and sets the price aside.
+        // The account and its balance are known, if the gateway tells them soon.
+        binding.listed().await;
+        // Hold: one step of the ledger recognises a repeat, checks each budget and the balance, and sets the
+        // price aside.
         let (open, hold) = loop {
             // Whoever the ledger tells of this purchase finds it running.
             let open = running.open(purchase);
@@ -106,23 +105,17 @@ impl Purchases {
                 }
             }
         };
-        // Cover: the gateway's account is the ledger's, and its balance suffices. Only now, since a
-        // repeat is answered whatever is left.
-        let covered = binding.may_sell().await;
-        let cover = match covered.and_then(|()| credit.cover(order.toll, terms.balance_floor)) {
-            Ok(cover) => cover,
-            Err(refusal) => {
-                hold.settle(Charge::Free, None, None).await;
-                return open.publish(Err(refusal));
-            }
-        };
+        // The gateway's account is the ledger's. Only now, since a repeat is answered whichever it is.
+        if let Err(refusal) = binding.may_sell() {
+            hold.settle(Charge::Free, None, None).await;
+            return open.publish(Err(refusal));
+        }
         // Wait for a slot, authorize, send: the gateway asks `hold` right before each first byte.
         let reply = self.send(purchase, &hold).await;
         let charge = send::charge(order, &reply);
         // Note the job: it is written down with the charge, so that it outlives a crash.
         let job = self.job(purchase, &reply, charge);
         // Settle: the end is in the ledger before the answer's first byte.
-        cover.settle(charge, reply.as_ref().ok().and_then(Reply::balance));
         hold.settle(charge, reply.as_ref().ok(), job.as_ref()).await;
         if let Some(job) = job {
             jobs.accepted(job);
@@ -189,9 +182,10 @@ impl Purchase {
 }
 
 /// How far a purchase is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Nothing of it was sent.
+    #[default]
     Queued,
     /// Money may have been spent: it is about to be sent, or repeats a purchase that may have been.
     AtRisk,
@@ -202,14 +196,8 @@ pub enum Phase {
 }
 
 /// The phase of one purchase. Clones share it.
-#[derive(Clone, Debug)]
-pub struct Progress(Arc<watch::Sender<Phase>>);
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Phase::Queued)))
-    }
-}
+#[derive(Clone, Debug, Default)]
+pub struct Progress(watch::Sender<Phase>);
 
 impl Progress {
     /// Resolves once the purchase was sent; never for one that repeats another.
@@ -230,8 +218,6 @@ impl Progress {
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub limits: Limits,
-    /// Below this, the account's balance is not sold.
-    pub balance_floor: Usd,
     /// How long an identical purchase without a key joins one whose reply did not arrive.
     pub dedupe_window: Duration,
     /// How long replies are kept.

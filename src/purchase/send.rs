@@ -72,7 +72,7 @@ impl Purchases {
             key: self.context.keys.get(reply.key).copied(),
             model: (&*purchase.order.get().model).into(),
             toll,
-            at: clock::wall(),
+            at: self.context.ledger.now(),
             latest: None,
         })
     }
@@ -113,18 +113,14 @@ fn log(metrics: &Metrics, purchase: &Purchase, charge: Charge, millis: u128) {
     metrics.purchase(service, outcome, toll.as_micros());
     let caller = &purchase.caller;
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-    match charge {
-        Charge::Free => info!(service, model, %toll, %caller, outcome, millis, "purchase"),
-        Charge::Paid(_) => {
-            if toll != order.toll {
-                error!(model, expected = %order.toll, charged = %toll,
-                    "the gateway charged another toll than its price list says");
-            }
-            info!(service, model, %toll, %caller, outcome, millis, "purchase");
-        }
-        Charge::Unknown => {
-            warn!(service, model, %toll, %caller, outcome, millis, "purchase: it may have been charged");
-        }
+    if matches!(charge, Charge::Paid(cost) if cost != order.toll) {
+        error!(model, expected = %order.toll, charged = %toll,
+            "the gateway charged another toll than its price list says");
+    }
+    if charge == Charge::Unknown {
+        warn!(service, model, %toll, %caller, outcome, millis, "purchase: it may have been charged");
+    } else {
+        info!(service, model, %toll, %caller, outcome, millis, "purchase");
     }
 }
 

@@ -13,8 +13,7 @@ use crate::clock;
 use crate::contract::money::Usd;
 use crate::downstream::rate::{Allowed, Limiter};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
-use crate::purchase::credit::{Credit, Left};
-use crate::store::{Caller, Limits, Own, Role, Scope, Store};
+use crate::store::{Caller, Left, Limits, Own, Role, Scope, Store};
 use crate::upstream::window::Window;
 
 /// Answers `GET /bff/me`.
@@ -29,8 +28,6 @@ pub struct Me {
     pub budgets: Limits,
     /// `[limits]`.
     pub limiter: Arc<Limiter>,
-    /// What is left of the balance.
-    pub credit: Credit,
     /// The account's rate limit.
     pub window: Arc<Window>,
     /// What the gateway says of the account.
@@ -108,7 +105,10 @@ impl Me {
         if shows_balance {
             self.summary.refresh().await;
         }
-        let left = self.credit.left().filter(|_| shows_balance);
+        let left = match shows_balance {
+            true => self.store.credit_left().await.ok().flatten(),
+            false => None,
+        };
         let wait = self.window.wait_expected();
         let document = Document {
             caller: who(caller, standing.role),
@@ -133,7 +133,7 @@ impl Me {
     }
 
     async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Budget>, Problem> {
-        let Limits { total_day, total_month, caller_day, caller_month } = self.budgets.and(own);
+        let Limits { total_day, total_month, caller_day, caller_month, .. } = self.budgets.and(own);
         let scopes = [
             ("total", Scope::Total, total_day, total_month),
             ("caller", Scope::Caller(caller.to_string()), caller_day, caller_month),

@@ -30,15 +30,6 @@ impl Default for Place {
     }
 }
 
-/// A place in the window as the log has it. Times are wall-clock time since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenPlace {
-    /// When it was taken.
-    pub at: Duration,
-    /// When its reply or failure came.
-    pub replied: Duration,
-}
-
 /// The account's rate limit as the gateway told it (contract 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -214,14 +214,14 @@ async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
         let Some(frame) = body.frame().await.transpose()? else { break };
         let Ok(data) = frame.into_data() else { continue };
         // Most come in one piece, which is not copied.
-        match (first.is_empty(), all.is_empty()) {
-            (true, true) => first = data,
-            (false, true) => {
-                all.extend_from_slice(&first);
-                all.extend_from_slice(&data);
-            }
-            (_, false) => all.extend_from_slice(&data),
+        if first.is_empty() {
+            first = data;
+            continue;
         }
+        if all.is_empty() {
+            all.extend_from_slice(&first);
+        }
+        all.extend_from_slice(&data);
     }
     Ok(if all.is_empty() { first } else { all.freeze() })
 }

@@ -92,24 +92,22 @@ const MAX_PARK: Duration = Duration::from_secs(60);
 /// Remembers which keys the gateway refuses. A refused key is parked and probed again later, ever less
 /// often, by one ask at a time. Decisions only: the time is passed in.
 #[derive(Debug)]
-pub struct Ring {
-    keys: Vec<State>,
-}
+pub struct Ring(Vec<Option<Parked>>);
 
 #[derive(Clone, Copy, Debug)]
-enum State {
-    Good,
-    Parked { until: Instant, next_park: Duration },
+struct Parked {
+    until: Instant,
+    next_park: Duration,
 }
 
 impl Ring {
     pub fn new(keys: usize) -> Self {
-        Self { keys: vec![State::Good; keys] }
+        Self(vec![None; keys])
     }
 
     /// Returns the next key to try: the preferred one while nobody refuses it, else the first from `from` on.
     fn next(&mut self, preferred: Option<usize>, from: &mut usize, now: Instant) -> Option<usize> {
-        let is_good = |place: &usize| matches!(self.keys.get(*place), Some(State::Good));
+        let is_good = |place: &usize| matches!(self.0.get(*place), Some(None));
         preferred.filter(is_good).or_else(|| {
             let picked = self.pick(*from, now)?;
             *from = picked + 1;
@@ -120,36 +118,31 @@ impl Ring {
     /// The first key from `from` on that may be tried. A parked key whose time has come is handed
     /// out once, and parked again until its probe has an outcome.
     fn pick(&mut self, from: usize, now: Instant) -> Option<usize> {
-        let (place, state) =
-            self.keys.iter_mut().enumerate().skip(from).find(|(_, state)| match state {
-                State::Good => true,
-                State::Parked { until, .. } => *until <= now,
-            })?;
-        if let State::Parked { until, next_park } = state {
+        let mut keys = self.0.iter_mut().enumerate().skip(from);
+        let (place, parked) =
+            keys.find(|(_, parked)| parked.is_none_or(|parked| parked.until <= now))?;
+        if let Some(Parked { until, next_park }) = parked {
             *until = now + *next_park;
         }
         Some(place)
     }
 
     fn refused(&mut self, place: usize, now: Instant) {
-        if let Some(state) = self.keys.get_mut(place) {
-            let park = match *state {
-                State::Good => FIRST_PARK,
-                State::Parked { next_park, .. } => next_park,
-            };
-            *state = State::Parked { until: now + park, next_park: (park * 2).min(MAX_PARK) };
+        if let Some(parked) = self.0.get_mut(place) {
+            let park = parked.map_or(FIRST_PARK, |parked| parked.next_park);
+            *parked = Some(Parked { until: now + park, next_park: (park * 2).min(MAX_PARK) });
         }
     }
 
     fn accepted(&mut self, place: usize) {
-        if let Some(state) = self.keys.get_mut(place) {
-            *state = State::Good;
+        if let Some(parked) = self.0.get_mut(place) {
+            *parked = None;
         }
     }
 
     /// How many keys are not known to be refused.
     pub fn good(&self) -> usize {
-        self.keys.iter().filter(|state| matches!(state, State::Good)).count()
+        self.0.iter().filter(|parked| parked.is_none()).count()
     }
 }
 

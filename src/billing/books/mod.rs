@@ -8,7 +8,6 @@ use tracing::info;
 
 use super::reconcile::{REFUNDS_WITHIN, Verdict};
 use super::summary::{Known, Latest};
-use crate::clock;
 use crate::contract::money::Usd;
 use crate::store::{
     Binding, Checkpoint, Ending, Evidence, Recognise, Service, Snapshot, Store, Unavailable,
@@ -61,15 +60,7 @@ pub async fn look(
     ledger: &Store,
     gateway: impl Future<Output = Result<Listing, String>>,
 ) -> Result<Look, Blocked> {
-    look_by(ledger, gateway, clock::wall).await
-}
-
-async fn look_by(
-    ledger: &Store,
-    gateway: impl Future<Output = Result<Listing, String>>,
-    wall: impl Fn() -> Duration,
-) -> Result<Look, Blocked> {
-    let at = wall();
+    let at = ledger.now();
     let listing = gateway.await.map_err(Blocked::Gateway)?;
     let keys = listing.key_ids();
     if keys.is_empty() {
@@ -84,7 +75,7 @@ async fn look_by(
         None => (u64::MAX, Duration::MAX),
     };
     let evidence = ledger.evidence(settled, refundable).await?;
-    Ok(Look { evidence, before, now: snapshot(&listing.billing, at), keys, read_at: wall() })
+    Ok(Look { evidence, before, now: snapshot(&listing.billing, at), keys, read_at: ledger.now() })
 }
 
 /// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be told

@@ -19,8 +19,7 @@ use crate::config::Key;
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::problem::{INTERNAL, Problem};
-use crate::purchase::credit::Credit;
-use crate::store::AccountLimit;
+use crate::store::{AccountLimit, Store};
 use crate::sync::lock;
 use crate::upstream::billing::{self, Billing, KeyRow, Listing};
 use crate::upstream::window::Window;
@@ -98,13 +97,13 @@ struct Shared {
     limit: Mutex<Option<AccountLimit>>,
     /// Prefixes of the keys whose revocation was logged.
     revoked: Mutex<HashSet<String>>,
-    credit: Credit,
+    ledger: Store,
     window: Arc<Window>,
 }
 
 impl Summary {
-    /// Asks through `gateway` with `keys`. `credit` learns the balance, and `window` the rate limit.
-    pub fn new<S>(gateway: S, keys: &[Key], credit: Credit, window: Arc<Window>) -> Self
+    /// Asks through `gateway` with `keys`. `ledger` learns the balance, and `window` the rate limit.
+    pub fn new<S>(gateway: S, keys: &[Key], ledger: Store, window: Arc<Window>) -> Self
     where
         S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
         S::Future: Send,
@@ -124,7 +123,7 @@ impl Summary {
             is_stale: AtomicBool::new(false),
             limit: Mutex::default(),
             revoked: Mutex::default(),
-            credit,
+            ledger,
             window,
         }))
     }
@@ -202,7 +201,7 @@ impl Summary {
 /// Waits for so long, and then until there was a purchase or nobody holds the summary.
 async fn until_used(summary: &Weak<Shared>, pause: Duration) {
     sleep(pause).await;
-    while summary.upgrade().is_some_and(|shared| !shared.credit.was_used()) {
+    while summary.upgrade().is_some_and(|shared| !shared.ledger.was_used()) {
         sleep(PAGE_AGE).await;
     }
 }
@@ -260,7 +259,8 @@ impl Shared {
     async fn ask(&self, ask: Ask) -> Result<Known, Problem> {
         loop {
             let Source { gateway, replaced, generation, .. } = lock(&self.source).clone();
-            let (sent, asked, mark) = (clock::now(), clock::wall(), self.credit.mark());
+            let mark = self.ledger.credit_mark().await;
+            let (sent, asked) = (clock::now(), self.ledger.now());
             let reply = replaced.run_until_cancelled(gateway.oneshot(ask.clone())).await;
             // Held until the reply has taken effect: the gateway is not replaced in between.
             let source = lock(&self.source);
@@ -271,10 +271,12 @@ impl Shared {
             );
             let said = match reply.and_then(|reply| billing::read(&reply)) {
                 Ok(listing) => {
-                    self.credit.learnt(mark, cents(listing.billing.balance_cents));
+                    if let Ok(mark) = mark {
+                        self.ledger.learnt(mark, cents(listing.billing.balance_cents));
+                    }
                     self.warn_of_revoked(&listing.keys, &source.keys);
                     self.learn_limit(listing.billing.rate_limit);
-                    let (listing, as_of) = (Arc::new(listing), clock::wall());
+                    let (listing, as_of) = (Arc::new(listing), self.ledger.now());
                     Ok(Known { listing, as_of, asked, generation })
                 }
                 Err(error) => Err(error),

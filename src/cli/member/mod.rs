@@ -6,6 +6,7 @@ mod list;
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::sleep;
 
@@ -160,7 +161,7 @@ async fn change_all(
     let mut changes = Vec::with_capacity(names.len());
     let mut done = Vec::with_capacity(names.len());
     for name in names {
-        let (change, outcome) = plan(&members, name, &to, keying.as_ref())?;
+        let (change, outcome) = plan(&members, name, &to, keying.as_ref(), ledger.now())?;
         changes.push((Arc::clone(name), change));
         done.push(outcome);
     }
@@ -179,6 +180,7 @@ fn plan(
     name: &Arc<str>,
     to: &To,
     keying: Option<&Keying>,
+    now: Duration,
 ) -> Result<(MemberChange, Done), Refusal> {
     let made = || -> Result<(Token, Identity), Refusal> {
         let token = token::mint()?;
@@ -197,7 +199,7 @@ fn plan(
                 own,
                 token: hash,
                 prefix: token.prefix().into(),
-                added: clock::wall(),
+                added: now,
                 revoked: None,
             };
             let own = budget_words(own);

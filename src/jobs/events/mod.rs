@@ -150,28 +150,14 @@ pub fn event(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
     if let Some(id) = id {
         field("id", id.as_bytes());
     }
-    for line in lines(data) {
-        field("data", line);
+    let mut rest = data;
+    while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
+        field("data", &rest[..end]);
+        rest = rest[end..].strip_prefix(b"\r\n").unwrap_or(&rest[end + 1..]);
     }
+    field("data", rest);
     event.push(b'\n');
     event.into()
-}
-
-/// The lines of a text, ended as the standard says: by `\r\n`, `\n` or `\r`.
-fn lines(mut text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut is_over = false;
-    std::iter::from_fn(move || {
-        if is_over {
-            return None;
-        }
-        let Some(end) = text.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
-            is_over = true;
-            return Some(text);
-        };
-        let (line, rest) = text.split_at(end);
-        text = rest.strip_prefix(b"\r\n").unwrap_or(&rest[1..]);
-        Some(line)
-    })
 }
 
 #[cfg(test)]

@@ -107,13 +107,10 @@ impl Window {
                 hold(&mut state.queue, now);
             }
         });
-        let (now, wall) = (clock::now(), clock::wall());
-        match self.log.places(wall.saturating_sub(LONGEST)).await {
-            Ok(places) => {
-                // What seems to come from the future (the wall clock was set back) counts from now.
-                let ago = |replied: Duration| wall.saturating_sub(replied);
-                let moment = |replied| now.checked_sub(ago(replied)).unwrap_or(now);
-                let replied = places.into_iter().map(|place| moment(place.replied));
+        let now = clock::now();
+        match self.log.replies_since(LONGEST).await {
+            Ok(ages) => {
+                let replied = ages.into_iter().map(|ago| now.checked_sub(ago).unwrap_or(now));
                 self.change(|state, _| state.queue.restore(replied));
             }
             Err(error) => warn!(%error, "the window begins empty: its log cannot be read"),
@@ -235,7 +232,7 @@ impl Window {
         // What woke it may have been the call to look at the clock.
         self.change(|state, _| self.relieve(state, waiting.ticket.number));
         let mut slot = Slot { window: Arc::clone(self), place: Place::new(), is_used: false };
-        if let Err(why) = self.log.took(slot.place, clock::wall()).await {
+        if let Err(why) = self.log.took(slot.place).await {
             error!(%why, "nothing is sent: it could not be recorded in the window's log");
             return Err(Error::Aborted(Abort::Unrecorded));
         }
@@ -372,7 +369,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         if self.is_used {
             self.window.change(|state, now| state.queue.release(now));
-            self.window.log.replied(self.place, clock::wall());
+            self.window.log.replied(self.place);
         } else {
             self.window.change(|state, _| state.queue.give_back());
             self.window.log.unsent(self.place);
