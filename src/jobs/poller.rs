@@ -19,7 +19,7 @@ use crate::clock::{self, Instant};
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
 use crate::store::{Job, JobState, Store, Word};
 use crate::sync::lock;
-use crate::upstream::{Abort, Ask, BeforeSend, Error, Reply, What};
+use crate::upstream::{Abort, Ask, BeforeSend, Error, What};
 
 /// For how long a caller that asked for a job's status counts as watching it.
 const LEASE: Duration = Duration::from_secs(15);
@@ -168,29 +168,23 @@ async fn ask(book: &Store, setup: &Setup, watched: &Arc<Watched>) -> Option<Resu
         prefer: job.key.and_then(|key| setup.keys.iter().position(|known| *known == key)),
         is_patient: true,
     };
-    match setup.gateway.clone().oneshot(ask).await {
-        Ok(reply) => Some(read(book, setup, reply)),
-        Err(Error::Aborted(Abort::Cancelled)) => None,
-        Err(error) => Some(Err(error.of_read())),
+    let reply = match setup.gateway.clone().oneshot(ask).await {
+        Ok(reply) => reply,
+        Err(Error::Aborted(Abort::Cancelled)) => return None,
+        Err(error) => return Some(Err(error.of_read())),
+    };
+    if reply.status.is_success() {
+        let state = setup.words.state(&reply.body);
+        return Some(Ok(Word { at: book.now(), body: reply.body, state }));
     }
-}
-
-fn read(book: &Store, setup: &Setup, reply: Reply) -> Result<Word, Problem> {
-    match reply.status {
-        status if status.is_success() => {
-            let state = setup.words.state(&reply.body);
-            Ok(Word { at: book.now(), body: reply.body, state })
-        }
-        // Guess: it accepted the job, so it may only not show it yet. What it says is not passed on:
-        // a 404 would read as if there were no such job.
-        StatusCode::NOT_FOUND => {
-            Err(Problem::new(&GATEWAY_UNREACHABLE).detail("the gateway does not show the job yet"))
-        }
-        status => {
-            let detail = format!("the gateway does not say how the job is: {}", status.as_u16());
-            Err(Problem::new(&GATEWAY_UNREACHABLE).detail(detail))
-        }
-    }
+    // Guess: it accepted the job, so it may only not show it yet. What it says is not passed on: a 404
+    // would read as if there were no such job.
+    let detail = if reply.status == StatusCode::NOT_FOUND {
+        "the gateway does not show the job yet".to_owned()
+    } else {
+        format!("the gateway does not say how the job is: {}", reply.status.as_u16())
+    };
+    Some(Err(Problem::new(&GATEWAY_UNREACHABLE).detail(detail)))
 }
 
 /// Those who watch hear it when the store has it.

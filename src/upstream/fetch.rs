@@ -42,59 +42,41 @@ pub struct Document {
     pub fresh_for: Option<Duration>,
 }
 
-/// Why there is no document. None of its words are of the document.
-#[derive(Debug, thiserror::Error)]
-pub enum Unfetched {
-    /// The address cannot be asked, or no connection was made.
-    #[error("no connection: {0}")]
-    Unreachable(#[source] io::Error),
-    #[error(transparent)]
-    Lost(Error),
-    #[error("no whole reply within {0:?}")]
-    Late(Duration),
-    /// Anything but 200: redirects are not followed.
-    #[error("the answer was {0}")]
-    Status(StatusCode),
-    /// It is compressed, although none was asked for.
-    #[error("the reply is encoded")]
-    Encoded,
-    #[error("the reply is larger than {0} bytes")]
-    TooLarge(usize),
+/// Fetches the document at `address`, at most `largest` bytes, within `patience` in all. Redirects are not
+/// followed. No error has words of the document.
+pub async fn document(address: &Url, largest: usize, patience: Duration) -> io::Result<Document> {
+    let late = |_elapsed| {
+        let text = format!("no whole reply within {patience:?}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+    };
+    timeout(patience, whole(address, largest, patience)).await.unwrap_or_else(late)
 }
 
-/// Fetches the document at `address`, at most `largest` bytes, within `patience` in all.
-pub async fn document(
-    address: &Url,
-    largest: usize,
-    patience: Duration,
-) -> Result<Document, Unfetched> {
-    let whole = timeout(patience, whole(address, largest, patience)).await;
-    whole.unwrap_or(Err(Unfetched::Late(patience)))
-}
-
-async fn whole(address: &Url, largest: usize, patience: Duration) -> Result<Document, Unfetched> {
-    let connector = Connector::new(address, patience).map_err(Unfetched::Unreachable)?;
-    let mut connection = connector.open().await.map_err(Unfetched::Unreachable)?;
+async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<Document> {
+    let unreachable =
+        |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
+    let connector = Connector::new(address, patience).map_err(unreachable)?;
+    let mut connection = connector.open().await.map_err(unreachable)?;
     let json = HeaderValue::from_static("application/jwk-set+json, application/json");
     let accept = HeaderMap::from_iter([(ACCEPT, json)]);
     let fetched = ask(&mut connection, address, Method::GET, accept).await;
-    let reply = fetched.map_err(|failed| match failed {
-        Failed::Unsent(_) => Unfetched::Unreachable(io::ErrorKind::ConnectionAborted.into()),
-        Failed::Sent(error) => Unfetched::Lost(error),
-    })?;
-    let (head, body) = reply.into_parts();
+    let (head, body) = fetched
+        .map_err(|failed| match failed {
+            Failed::Unsent(_) => unreachable(io::ErrorKind::ConnectionAborted.into()),
+            Failed::Sent(error) => io::Error::other(error),
+        })?
+        .into_parts();
     if head.status != StatusCode::OK {
-        return Err(Unfetched::Status(head.status));
+        return Err(io::Error::other(format!("the answer was {}", head.status)));
     }
     if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
-        return Err(Unfetched::Encoded);
+        return Err(io::Error::other("the reply is encoded"));
     }
     let body = Limited::new(body, largest).collect().await.map_err(|error| {
-        match error.downcast::<hyper::Error>() {
-            Ok(error) => Unfetched::Lost(Error::Lost(*error)),
-            Err(error) if error.is::<LengthLimitError>() => Unfetched::TooLarge(largest),
-            Err(error) => Unfetched::Unreachable(io::Error::other(error)),
+        if error.is::<LengthLimitError>() {
+            return io::Error::other(format!("the reply is larger than {largest} bytes"));
         }
+        io::Error::other(format!("the connection was lost: {error}"))
     })?;
     Ok(Document { body: body.to_bytes(), fresh_for: fresh_for(&head.headers) })
 }
