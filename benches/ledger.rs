@@ -57,8 +57,12 @@ async fn buy(ledger: &Store, toll: Usd) -> Outcome {
     let mut likeness = [0; 32];
     likeness[..16].copy_from_slice(id.0.as_bytes());
     let limits = Limits { total_month: Some(Usd::dollars(1_000_000)), ..Limits::default() };
-    let now = clock::wall();
-    let claim = Claim::Twin(Twin { likeness, since: now, until: now, delivered_since: None });
+    let claim = Claim::Twin(Twin {
+        likeness,
+        within: Duration::ZERO,
+        ahead: Duration::ZERO,
+        delivered_since: None,
+    });
     let (caller, model) = ("192.0.2.7".to_owned(), "alpha".into());
     let service = Service::Chat;
     let only_repeats = false;

@@ -20,14 +20,14 @@ use crate::jobs::reading::Words;
 use crate::jobs::seats::Seat;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::store::Caller;
-use crate::upstream::media::Media;
+use crate::upstream::fetch::Media;
 
 /// How long the source may be silent while somebody waits for its next piece.
 const SILENCE: Duration = Duration::from_secs(30);
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// Where finished videos are found, and where they may be fetched from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Videos {
     media: Media,
     words: Words,

@@ -111,8 +111,7 @@ impl Downstream {
 ///
 /// ```text
 /// detached       in a task of its own: a hang-up never cuts it in half
-/// hold           the ledger, in one step: one key, one purchase; each budget; the price is set aside
-/// cover          402: the account's balance does not cover it
+/// hold           the ledger, in one step: one key, one purchase; each budget and the balance; the price is set aside
 /// slot           upstream: a key, its turn in the rate limit
 /// authorize      right before the first byte: somebody waits, and it is recorded as sent
 /// send           order → ask, reply → charge

@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("upstream",   &["clock", "config", "contract", "metrics", "problem", "redact", "store", "validate"]),
     ("access",     &["clock", "config", "metrics", "problem", "store", "upstream"]),
     ("downstream", &["access", "answer", "clock", "config", "metrics", "problem", "store"]),
-    ("jobs",       &["access", "answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
+    ("jobs",       &["access", "answer", "clock", "config", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("purchase",   &["access", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
     ("billing",    &["clock", "config", "contract", "problem", "purchase", "store", "upstream"]),
     ("reports",    &["access", "answer", "billing", "clock", "contract", "downstream", "jobs", "problem", "purchase", "store", "upstream", "validate"]),

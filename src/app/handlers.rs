@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Method};
 
-use super::{Polls, SharedState, terms, words};
+use super::{Polls, SharedState, terms};
 use crate::billing::summary::Summary;
 use crate::config::{self, Config, Mode, Target};
 use crate::downstream::rate::Limiter;
@@ -20,7 +20,7 @@ use crate::routes::catalog::{self, Facts, Replay, Words};
 use crate::routes::page::Page;
 use crate::routes::{Handlers, endpoints, openapi};
 use crate::sandbox;
-use crate::upstream::media::Media;
+use crate::upstream::fetch::Media;
 use crate::validate::ChatRules;
 
 pub(super) fn handlers(
@@ -53,7 +53,7 @@ pub(super) fn handlers(
         passthrough: passthrough(config, gateway),
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
-        videos: Videos::new(media, words(config), shared.jobs.clone(), are_shared),
+        videos: Videos::new(media, config.jobs.clone(), shared.jobs.clone(), are_shared),
         page: page(config),
     })
 }
@@ -74,7 +74,6 @@ fn me(config: &Config, shared: &SharedState, limiter: &Arc<Limiter>, summary: &S
         shows_balance: config.access.mode == Mode::Open && config.is_private(),
         budgets: terms(config).limits,
         limiter: Arc::clone(limiter),
-        credit: shared.credit.clone(),
         window: Arc::clone(&shared.window),
         summary: summary.clone(),
         store: shared.store.clone(),

@@ -33,10 +33,9 @@ use crate::downstream::body::Memory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
-use crate::jobs::{self, Jobs, reading};
+use crate::jobs::{self, Jobs};
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Public};
-use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
@@ -45,9 +44,8 @@ use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
 use crate::store::{Binding, KeyId, Limits, Refusals, Store};
 use crate::upstream::client::Client;
-use crate::upstream::keyring::Ring;
 use crate::upstream::window::Window;
-use crate::upstream::{self, Ask, Reply};
+use crate::upstream::{self, Ask, Reply, Ring};
 
 /// Videos are dear and slow: their replies are kept at least this long.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
@@ -68,7 +66,6 @@ pub struct SharedState {
     /// The purchases that are under way.
     pub running: Running,
     pub refusals: Arc<Refusals>,
-    pub credit: Credit,
     pub jobs: Jobs,
     pub window: Arc<Window>,
     /// Who is connected.
@@ -135,8 +132,8 @@ impl App {
         let summary = match old {
             Some(old) => old.summary.clone(),
             None => {
-                let (credit, window) = (shared.credit.clone(), Arc::clone(&shared.window));
-                Summary::new(polls.clone(), &gateway.keys, credit, window)
+                let (store, window) = (shared.store.clone(), Arc::clone(&shared.window));
+                Summary::new(polls.clone(), &gateway.keys, store, window)
             }
         };
         let handlers = handlers::handlers(&config, &shared, &limiter, &summary, polls.clone())?;
@@ -158,7 +155,6 @@ impl App {
             binding: shared.binding.of_gateway(gateway.generation),
             running: shared.running.clone(),
             refusals: Arc::clone(&shared.refusals),
-            credit: shared.credit.clone(),
             jobs: shared.jobs.clone(),
             keys,
             terms: terms(&config),
@@ -175,7 +171,7 @@ impl App {
         shared.jobs.follow(jobs::Setup {
             gateway: self.polls.clone(),
             keys: Arc::clone(&self.context.keys),
-            words: words(config),
+            words: config.jobs.clone(),
             is_public: !config.is_private(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
@@ -345,18 +341,13 @@ pub fn terms(config: &Config) -> Terms {
             total_month: budget.total.month,
             caller_day: budget.caller.day,
             caller_month: budget.caller.month,
+            balance_floor: gateway.balance_floor,
         },
-        balance_floor: gateway.balance_floor,
         dedupe_window: config.purchase.dedupe_window,
         keep_chats: config.purchase.keep_replies,
         keep_videos: config.purchase.keep_replies.max(KEEP_VIDEOS),
         patience: gateway.max_wait + gateway.chat_timeout.max(gateway.video_timeout),
     }
-}
-
-fn words(config: &Config) -> reading::Words {
-    let config::Jobs { finished, failed, result } = config.jobs.clone();
-    reading::Words { finished, failed, result }
 }
 
 /// The window of a command that asks the gateway itself, which goes on with what `store` remembers.

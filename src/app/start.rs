@@ -15,7 +15,6 @@ use crate::clock;
 use crate::config::{self, Config, Target};
 use crate::jobs::Jobs;
 use crate::metrics::Metrics;
-use crate::purchase::credit::Credit;
 use crate::purchase::idempotency::Running;
 use crate::redact::Redactor;
 use crate::sandbox::Sandbox;
@@ -73,8 +72,7 @@ pub async fn prepare(
             Target::Live { .. } => Binding::real(),
         },
         running: Running::default(),
-        refusals: Arc::new(Refusals::new(clock::wall())),
-        credit: Credit::default(),
+        refusals: Arc::new(Refusals::new(Arc::new(clock::wall))),
         jobs,
         window,
         crowd: Arc::default(),

@@ -74,12 +74,12 @@ async fn compare(config: &Config, dry_run: bool) -> Result<Outcome, Failure> {
         Way::Through(_) => Store::open_shared(path, clock)?,
     };
     let look = match way {
-        Way::Through(server) => books::look(&ledger, server.listing(), clock::wall).await?,
+        Way::Through(server) => books::look(&ledger, server.listing()).await?,
         Way::Alone(store) => {
             let window = app::standalone_window(store, &config.gateway).await;
             let gateway = app::standalone_gateway(&config.gateway, base_url, keys, window)?;
             let listing = async { billing::ask(gateway).await.map_err(|why| why.to_string()) };
-            books::look(&ledger, listing, clock::wall).await?
+            books::look(&ledger, listing).await?
         }
     };
     let verdict = look

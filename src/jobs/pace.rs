@@ -19,7 +19,6 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// The longest of all.
 const RAREST: Duration = Duration::from_secs(6 * 3_600);
 
-/// One job's pace.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     usual: Duration,

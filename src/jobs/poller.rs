@@ -1,30 +1,117 @@
-//! Asks for one job until it has ended, at the pace that who watches and the job's usual time allow.
+//! Asks for one job until it has ended, at the pace that its watchers and the job's usual time allow.
 
 use std::future::ready;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use http::StatusCode;
-use tokio::time::sleep;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, sleep_until};
 use tower::ServiceExt;
 use tracing::{error, info};
 
 use super::pace::Pace;
-use super::watch::{News, Watched};
 use super::{Setup, Shared};
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::problem::{GATEWAY_UNREACHABLE, Problem};
-use crate::store::{JobState, Word};
-use crate::upstream::{Abort, Ask, BeforeSend, Error, Reply, What};
+use crate::store::{Job, JobState, Store, Word};
+use crate::sync::lock;
+use crate::upstream::{Abort, Ask, BeforeSend, Error, What};
+
+/// For how long a caller that asked for a job's status counts as watching it.
+const LEASE: Duration = Duration::from_secs(15);
 
 /// How many earlier jobs of the same model tell how long it usually takes.
 const TIMES: usize = 9;
 
-/// Before a poller that has panicked begins anew.
+/// The pause before a poller that has panicked starts again.
 const AFTER_A_PANIC: Duration = Duration::from_secs(5);
+
+/// What is known of a job.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    /// The gateway's latest word.
+    pub word: Option<Word>,
+    /// Why the latest poll brought none.
+    pub trouble: Option<Problem>,
+    /// Polls so far.
+    pub polls: u64,
+}
+
+impl News {
+    /// Whether there will be no more of it.
+    pub fn is_last(&self) -> bool {
+        self.word.as_ref().is_some_and(|word| word.state != JobState::Open)
+    }
+}
+
+/// What the poller of a job shares with those who watch it: whoever holds a receiver of its news.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) job: Job,
+    pub(super) news: watch::Sender<News>,
+    /// Until when somebody counts as watching who asked.
+    lease: Mutex<Option<Instant>>,
+    wake: Notify,
+}
+
+impl Watched {
+    pub(super) fn new(job: Job) -> Self {
+        let news = News { word: job.latest.clone(), ..News::default() };
+        Self { job, news: watch::Sender::new(news), lease: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// One more who watches, until the receiver is dropped.
+    pub(super) fn join(&self) -> watch::Receiver<News> {
+        let news = self.news.subscribe();
+        self.wake.notify_one();
+        news
+    }
+
+    /// Somebody asked, and will ask again.
+    pub(super) fn lease(&self) {
+        *lock(&self.lease) = Some(clock::now() + LEASE);
+        self.wake.notify_one();
+    }
+
+    fn is_watched(&self) -> bool {
+        self.news.receiver_count() > 0 || lock(&self.lease).is_some_and(|end| clock::now() < end)
+    }
+
+    /// Resolves when the job is to be asked for. The first who watches makes it sooner.
+    async fn due(&self, pace: &Pace) {
+        loop {
+            let due = pace.due(self.is_watched());
+            if due <= clock::now() {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(due) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+}
+
+/// Takes the poll of an unwatched job out of the queue when somebody begins to watch the job.
+struct Promotion(Arc<Watched>);
+
+impl BeforeSend for Promotion {
+    fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn cancelled(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            while !self.0.is_watched() {
+                self.0.wake.notified().await;
+            }
+        })
+    }
+}
 
 /// Polls until the job has ended; unless somebody watches, the first time so much `later`. Whatever goes
 /// wrong keeps the last word and slows down; a job is never given up, as it was paid for.
@@ -42,12 +129,12 @@ pub(super) async fn run(shared: Arc<Shared>, watched: Arc<Watched>, later: Durat
 async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
     let job = &watched.job;
     let times = shared.book.times(Arc::clone(&job.model), TIMES).await.unwrap_or_default();
-    let age = clock::wall().saturating_sub(job.at);
+    let age = shared.book.now().saturating_sub(job.at);
     let mut pace = Pace::new(times, age, clock::now()).later(later);
     loop {
         watched.due(&pace).await;
         let Some(setup) = shared.setup.load_full() else { return };
-        let Some(answer) = ask(&setup, &watched).await else { continue };
+        let Some(answer) = ask(&shared.book, &setup, &watched).await else { continue };
         match answer {
             Ok(word) => {
                 // A poll may have waited for long: what counts for the next one is the answer.
@@ -59,31 +146,18 @@ async fn poll(shared: Arc<Shared>, watched: Arc<Watched>, later: Duration) {
             }
             Err(problem) => {
                 pace.failed(clock::now());
-                let trouble = Some(problem);
                 watched.news.send_modify(|news| {
-                    *news = News { word: news.word.take(), trouble, polls: news.polls + 1 };
+                    news.trouble = Some(problem);
+                    news.polls += 1;
                 });
             }
         }
     }
 }
 
-/// Takes the poll of an unwatched job out of the queue when somebody begins to watch the job.
-struct Promotion(Arc<Watched>);
-
-impl BeforeSend for Promotion {
-    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
-        Box::pin(ready(Ok(())))
-    }
-
-    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.0.noticed())
-    }
-}
-
 /// The gateway's word. `None` if the job became a watched one while its poll waited for its turn: then
 /// it is to be asked for as one.
-async fn ask(setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Problem>> {
+async fn ask(book: &Store, setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Problem>> {
     let job = &watched.job;
     let is_watched = watched.is_watched();
     let promotion = || Arc::new(Promotion(Arc::clone(watched))) as Arc<dyn BeforeSend>;
@@ -94,29 +168,23 @@ async fn ask(setup: &Setup, watched: &Arc<Watched>) -> Option<Result<Word, Probl
         prefer: job.key.and_then(|key| setup.keys.iter().position(|known| *known == key)),
         is_patient: true,
     };
-    match setup.gateway.clone().oneshot(ask).await {
-        Ok(reply) => Some(read(setup, reply)),
-        Err(Error::Aborted(Abort::Cancelled)) => None,
-        Err(error) => Some(Err(error.of_read())),
+    let reply = match setup.gateway.clone().oneshot(ask).await {
+        Ok(reply) => reply,
+        Err(Error::Aborted(Abort::Cancelled)) => return None,
+        Err(error) => return Some(Err(error.of_read())),
+    };
+    if reply.status.is_success() {
+        let state = setup.words.state(&reply.body);
+        return Some(Ok(Word { at: book.now(), body: reply.body, state }));
     }
-}
-
-fn read(setup: &Setup, reply: Reply) -> Result<Word, Problem> {
-    match reply.status {
-        status if status.is_success() => {
-            let state = setup.words.read(&reply.body).state;
-            Ok(Word { at: clock::wall(), body: reply.body, state })
-        }
-        // Guess: it accepted the job, so it may only not show it yet. What it says is not passed on:
-        // a 404 would read as if there were no such job.
-        StatusCode::NOT_FOUND => {
-            Err(Problem::new(&GATEWAY_UNREACHABLE).detail("the gateway does not show the job yet"))
-        }
-        status => {
-            let detail = format!("the gateway does not say how the job is: {}", status.as_u16());
-            Err(Problem::new(&GATEWAY_UNREACHABLE).detail(detail))
-        }
-    }
+    // Guess: it accepted the job, so it may only not show it yet. What it says is not passed on: a 404
+    // would read as if there were no such job.
+    let detail = if reply.status == StatusCode::NOT_FOUND {
+        "the gateway does not show the job yet".to_owned()
+    } else {
+        format!("the gateway does not say how the job is: {}", reply.status.as_u16())
+    };
+    Some(Err(Problem::new(&GATEWAY_UNREACHABLE).detail(detail)))
 }
 
 /// Those who watch hear it when the store has it.
@@ -148,4 +216,57 @@ async fn heard(shared: &Shared, watched: &Watched, word: Word) {
     watched.news.send_modify(|news| {
         *news = News { word: Some(word), trouble: None, polls: news.polls + 1 };
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::contract::money::Usd;
+
+    fn watched() -> Arc<Watched> {
+        Arc::new(Watched::new(Job {
+            request_id: "r".into(),
+            purchase: None,
+            owner: "ann".into(),
+            key: None,
+            model: "m".into(),
+            toll: Usd::ZERO,
+            at: Duration::ZERO,
+            latest: None,
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_who_watches_wakes_the_poller_and_the_last_lets_it_rest() {
+        let (job, start) = (watched(), clock::now());
+        let times = vec![Duration::from_secs(600)];
+        let mut pace = Pace::new(times, Duration::ZERO, start);
+        pace.answered(start);
+        let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
+        within(50).await.expect_err("nobody watches");
+        let one = job.join();
+        within(0).await.expect("it is overdue for who watches");
+        pace.answered(clock::now());
+        let within = |seconds| timeout(Duration::from_secs(seconds), job.due(&pace));
+        drop((job.join(), one));
+        assert!(!job.is_watched());
+        within(20).await.expect_err("nobody watches any more");
+        job.lease();
+        within(0).await.expect("somebody asked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_while_the_poller_sleeps_wakes_it() {
+        let job = watched();
+        let mut pace = Pace::new(vec![], Duration::ZERO, clock::now());
+        pace.answered(clock::now());
+        let (sleeper, start) = (Arc::clone(&job), clock::now());
+        let due = tokio::spawn(async move { sleeper.due(&pace).await });
+        sleep(Duration::from_secs(1)).await;
+        let _watcher = job.join();
+        due.await.unwrap();
+        assert_eq!(clock::now() - start, Duration::from_secs(5));
+    }
 }

@@ -11,49 +11,29 @@ use url::Url;
 use crate::clock;
 use crate::store::{JobState, Word};
 
-/// The words of `[jobs]`.
-#[derive(Clone, Debug, Default)]
-pub struct Words {
-    /// Values of its state in any case of letters, when there is a video.
-    pub finished: Vec<String>,
-    /// The same, when there will be none.
-    pub failed: Vec<String>,
-    /// JSON pointers to the video's address.
-    pub result: Vec<String>,
-}
-
-/// What a status body says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// The text of its field `status`, or else `state`; names in any case of letters.
-    pub word: Option<String>,
-    /// What that means. A word that nobody knows means that the job goes on: it is never called
-    /// failed for being strange.
-    pub state: JobState,
-    /// Where the video is: http or https.
-    pub address: Option<String>,
-}
+/// The settings under `[jobs]`.
+pub use crate::config::Jobs as Words;
 
 impl Words {
-    /// Reads a status body. One that names no state, but an address, is one of a finished job.
-    pub fn read(&self, body: &[u8]) -> Reading {
-        let word = word(body);
-        let address = self.address(body);
-        let is = |words: &[String]| {
-            let lower = word.as_ref().map(|word| word.to_lowercase());
-            lower.is_some_and(|word| words.iter().any(|known| known.to_lowercase() == word))
+    /// Returns the state that a status body tells. One that names no state, but an address, is that of a
+    /// finished job. A word that nobody knows means that the job goes on: it is never called failed for
+    /// being strange.
+    pub fn state(&self, body: &[u8]) -> JobState {
+        let Some(word) = word(body) else {
+            return if self.address(body).is_some() { JobState::Finished } else { JobState::Open };
         };
-        let state = if is(&self.finished) || (word.is_none() && address.is_some()) {
+        let word = word.to_lowercase();
+        let is = |words: &[String]| words.iter().any(|known| known.to_lowercase() == word);
+        if is(&self.finished) {
             JobState::Finished
         } else if is(&self.failed) {
             JobState::Failed
         } else {
             JobState::Open
-        };
-        Reading { word, state, address }
+        }
     }
 
-    /// The first web address that one of the pointers leads to.
+    /// Returns the first web address that one of the pointers leads to.
     pub fn address(&self, body: &[u8]) -> Option<String> {
         let is_web = |text: &String| {
             Url::parse(text).is_ok_and(|address| matches!(address.scheme(), "http" | "https"))
@@ -66,7 +46,7 @@ impl Words {
 /// Guess: one of these fields of the body tells the state.
 const STATE_FIELDS: &[&str] = &["status", "state"];
 
-/// The word that a status body has for the state; names in any case of letters.
+/// Returns the word that a status body has for the state; names in any case of letters.
 pub fn word(body: &[u8]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
     let members = members(first_value(&body)?)?;
@@ -76,7 +56,7 @@ pub fn word(body: &[u8]) -> Option<String> {
     })
 }
 
-/// The text at the first of `pointers` (RFC 6901) that leads to one. Only what a pointer leads through has
+/// Returns the text at the first of `pointers` (RFC 6901) that leads to one. Only what a pointer leads through has
 /// to be sound: a reply that was paid for is not lost for an odd number elsewhere in it.
 pub fn text_at(body: &[u8], pointers: &[String]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
@@ -120,7 +100,6 @@ pub struct Status<'a> {
 }
 
 impl<'a> Status<'a> {
-    /// A job of this id, with the latest word on it.
     pub fn new(request_id: &'a str, word: Option<&Word>) -> Self {
         Self {
             request_id,
@@ -184,8 +163,8 @@ mod tests {
             ("[\"failed\"]", JobState::Open, None),
             ("\u{feff}nonsense", JobState::Open, None),
         ] {
-            let reading = words().read(body.as_bytes());
-            assert_eq!((reading.state, reading.word.as_deref()), (state, word), "{body}");
+            let read = (words().state(body.as_bytes()), super::word(body.as_bytes()));
+            assert_eq!((read.0, read.1.as_deref()), (state, word), "{body}");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -54,14 +54,11 @@ pub const VIDEOS: Bounds = Bounds {
 #[derive(Clone, Debug)]
 pub struct Seats {
     bounds: Bounds,
-    taken: Arc<Mutex<Taken>>,
+    taken: Taken,
 }
 
-#[derive(Debug, Default)]
-struct Taken {
-    next: u64,
-    holders: HashMap<u64, Arc<Holder>>,
-}
+/// The oldest seat comes first.
+type Taken = Arc<Mutex<Vec<Arc<Holder>>>>;
 
 #[derive(Debug)]
 struct Holder {
@@ -71,78 +68,59 @@ struct Holder {
 }
 
 impl Seats {
-    /// Seats that nobody has taken yet.
     pub fn new(bounds: Bounds) -> Self {
         Self { bounds, taken: Arc::default() }
     }
 
-    /// One more, until the seat is dropped.
-    ///
-    /// # Errors
-    /// `rate_limited` if the caller has enough; `overloaded` if all are taken and no slow one can make
-    /// room.
+    /// Takes one more, until the seat is dropped: `rate_limited` if the caller has enough; `overloaded` if
+    /// all are taken and no slow one can make room.
     pub fn take(&self, caller: &Caller) -> Result<Seat, Problem> {
         let Bounds { what, of_a_caller, of_all, come_back, is_shared } = self.bounds;
         let now = clock::now();
-        let mut taken = self.lock();
+        let mut taken = lock(&self.taken);
         let refused =
             |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(come_back));
-        let own = taken.holders.values().filter(|holder| holder.caller == *caller).count();
-        // One who has enough is told so, however many there are in all.
+        let own = taken.iter().filter(|holder| holder.caller == *caller).count();
+        // A caller that has enough is told so, however many there are in all.
         if own >= of_a_caller {
             return refused(&RATE_LIMITED, format!("at most {of_a_caller} {what} of a caller"));
         }
-        if taken.holders.len() >= of_all {
-            let slow = if is_shared { taken.slow_seat(caller, now) } else { None };
-            match slow.and_then(|number| taken.holders.remove(&number)) {
-                Some(holder) => holder.cut.cancel(),
+        if taken.len() >= of_all {
+            match slow_seat(&taken, caller, now).filter(|_| is_shared) {
+                Some(place) => taken.remove(place).cut.cancel(),
                 None => return refused(&OVERLOADED, format!("at most {of_all} {what} at a time")),
             }
         }
-        let progress = Mutex::new(Progress::new(now));
+        let progress = Mutex::new(Progress { bytes: 0, before: (now, 0), lately: (now, 0) });
         let cut = CancellationToken::new();
         let holder = Arc::new(Holder { caller: caller.clone(), progress, cut });
-        let number = taken.next;
-        taken.next += 1;
-        taken.holders.insert(number, Arc::clone(&holder));
-        Ok(Seat { seats: self.clone(), number, holder })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        lock(&self.taken)
+        taken.push(Arc::clone(&holder));
+        Ok(Seat { taken: Arc::clone(&self.taken), holder })
     }
 }
 
-impl Taken {
-    /// The seat that a newcomer gets if all are taken: among the slow transfers one of whoever has the
-    /// most seats, and of these the slowest. Nobody who has fewer seats than the newcomer makes room.
-    fn slow_seat(&self, newcomer: &Caller, now: Instant) -> Option<u64> {
-        let (mut of_callers, mut of_sites) = (HashMap::new(), HashMap::new());
-        for holder in self.holders.values() {
-            *of_callers.entry(holder.caller.clone()).or_insert(0_usize) += 1;
-            *of_sites.entry(site(&holder.caller)).or_insert(0_usize) += 1;
-        }
-        let own_site = site(newcomer);
-        let candidate = |(number, holder): (&u64, &Arc<Holder>)| {
-            let speed = holder.progress().speed(now).filter(|speed| *speed < SLOW)?;
-            let its_site = site(&holder.caller);
-            let (seats, its, own) = if its_site == own_site {
-                (&of_callers, &holder.caller, newcomer)
-            } else {
-                (&of_sites, &its_site, &own_site)
-            };
-            let has = |who| seats.get(who).copied().unwrap_or_default();
-            let (its, own) = (has(its), has(own));
-            (its > own).then_some((its, Reverse(speed), *number))
+/// The seat that a newcomer gets if all are taken: among the slow transfers one of the caller that has the
+/// most seats, and of these the slowest. A caller that has fewer seats than the newcomer makes no room.
+fn slow_seat(taken: &[Arc<Holder>], newcomer: &Caller, now: Instant) -> Option<usize> {
+    let (mut of_callers, mut of_sites) = (HashMap::new(), HashMap::new());
+    for holder in taken {
+        *of_callers.entry(holder.caller.clone()).or_insert(0_usize) += 1;
+        *of_sites.entry(site(&holder.caller)).or_insert(0_usize) += 1;
+    }
+    let own_site = site(newcomer);
+    let candidate = |(place, holder): (usize, &Arc<Holder>)| {
+        let speed = lock(&holder.progress).speed(now).filter(|speed| *speed < SLOW)?;
+        let its_site = site(&holder.caller);
+        let (seats, its, own) = if its_site == own_site {
+            (&of_callers, &holder.caller, newcomer)
+        } else {
+            (&of_sites, &its_site, &own_site)
         };
-        self.holders.iter().filter_map(candidate).max().map(|(_, _, number)| number)
-    }
-}
-
-impl Holder {
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        lock(&self.progress)
-    }
+        let has = |who| seats.get(who).copied().unwrap_or_default();
+        let (its, own) = (has(its), has(own));
+        (its > own).then_some((its, Reverse(speed), place))
+    };
+    taken.iter().enumerate().filter_map(candidate).max().map(|(_, _, place)| place)
 }
 
 /// Callers who may well be one: an IPv6 site has a /48, in which it can be 65,536 callers.
@@ -159,10 +137,6 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(now: Instant) -> Self {
-        Self { bytes: 0, before: (now, 0), lately: (now, 0) }
-    }
-
     fn moved(&mut self, bytes: usize, now: Instant) {
         if now.saturating_duration_since(self.lately.0) >= WHILE {
             self.before = std::mem::replace(&mut self.lately, (now, self.bytes));
@@ -182,15 +156,14 @@ impl Progress {
 /// A caller's seat.
 #[derive(Debug)]
 pub struct Seat {
-    seats: Seats,
-    number: u64,
+    taken: Taken,
     holder: Arc<Holder>,
 }
 
 impl Seat {
     /// So many bytes more went to the caller.
     pub fn moved(&self, bytes: usize) {
-        self.holder.progress().moved(bytes, clock::now());
+        lock(&self.holder.progress).moved(bytes, clock::now());
     }
 
     /// Resolves when somebody else has got this seat.
@@ -201,7 +174,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.seats.lock().holders.remove(&self.number);
+        lock(&self.taken).retain(|holder| !Arc::ptr_eq(holder, &self.holder));
     }
 }
 
@@ -234,7 +207,7 @@ mod tests {
             taken.pop();
             taken.push(seats.take(&caller(all)).unwrap());
             taken.clear();
-            assert!(seats.lock().holders.is_empty());
+            assert!(lock(&seats.taken).is_empty());
         }
     }
 
@@ -263,10 +236,10 @@ mod tests {
         let more = of(9, 12);
         assert!(!is_cut(&groups[0][0]));
         assert!(more.iter().chain([&newcomer]).all(|seat| !is_cut(seat)));
-        assert_eq!(seats.lock().holders.len(), 64);
+        assert_eq!(lock(&seats.taken).len(), 64);
         assert_eq!(code(seats.take(&caller(9))), "overloaded", "nobody has more than the newcomer");
         drop(groups);
-        assert_eq!(seats.lock().holders.len(), 13);
+        assert_eq!(lock(&seats.taken).len(), 13);
     }
 
     #[tokio::test(start_paused = true)]

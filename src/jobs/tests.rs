@@ -259,16 +259,18 @@ async fn a_word_that_nobody_knows_is_passed_raw_and_asked_for_ever_more_slowly()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ended_job_stays_in_memory_only_while_it_is_watched() {
+async fn an_ended_job_is_forgotten_and_its_watchers_keep_the_last_word() {
     let fake = Fake::new(vec![DONE]);
     fake.accept("alone").await;
     fake.accept("watched").await;
     let watching = fake.jobs.watch("watched", &caller()).await.unwrap();
     sleep(secs(2)).await;
-    assert_eq!(fake.jobs.0.polled().keys().map(|id| &**id).collect::<Vec<_>>(), ["watched"]);
-    drop(watching);
     assert!(fake.jobs.0.polled().is_empty());
     assert!(fake.jobs.0.tasks.is_empty());
+    assert!(watching.has_ended());
+    let polls = fake.polls();
+    assert_eq!(fake.jobs.status("watched", &caller()).await.unwrap().state, JobState::Finished);
+    assert_eq!(fake.polls(), polls, "the store remembers it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,21 +3,23 @@
 //! Invariant: nothing is sent whose price is not set aside, durably; and what was set aside is given back
 //! only when the gateway provably did not charge.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tracing::{debug, error};
 
 use super::send::Charge;
 use super::{Claim, Context, Delivery, Phase, Progress, Purchase, Stop, Terms, Waiters};
 use crate::clock;
+use crate::contract::money::Usd;
 use crate::problem::{
-    BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, LEDGER_UNAVAILABLE, PURCHASE_NOT_FOUND, Problem,
+    BUDGET_EXHAUSTED, IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, LEDGER_UNAVAILABLE,
+    PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
-    self, Binding, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
-    Refused, RefusedAs, Reservation, Store, Twin,
+    self, CreditMark, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
+    Refused, RefusedAs, Reservation, Twin,
 };
 use crate::upstream::{Abort, BeforeSend, Reply};
 use crate::validate::Paid;
@@ -29,28 +31,36 @@ const RETRY_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// A price that is set aside. Dropped unsettled (a panic, the runtime's end), it is settled by its phase:
 /// released if nothing was sent, else unknown.
 pub(super) struct Hold {
-    ledger: Store,
-    refusals: Arc<Refusals>,
+    context: Arc<Context>,
     id: PurchaseId,
     /// For how long a reply is kept.
     keep: Duration,
+    /// When the price was held, in the account's spending.
+    mark: CreditMark,
     /// Of a purchase without a key.
     fingerprint: Option<Identity>,
+    waiters: Waiters,
     progress: Progress,
-    guard: Arc<SendGuard>,
 }
 
 impl Hold {
-    /// Sets the price aside, unless the purchase repeats another or a budget does not cover it.
-    pub(super) async fn reserve(context: &Context, purchase: &Purchase) -> Result<Self, Stop> {
-        let Context { ledger, refusals, binding, terms, .. } = context;
+    /// Sets the price aside, unless the purchase repeats another, or a budget or the balance does not cover it.
+    pub(super) async fn reserve(
+        context: &Arc<Context>,
+        purchase: &Purchase,
+    ) -> Result<Arc<Self>, Stop> {
+        let Context { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.claim {
             store::Claim::Twin(twin) => Some(twin.likeness),
             store::Claim::Key { .. } => None,
         };
-        ledger.reserve(&reservation).await.map_err(|refused| {
-            let stop = stop(refused);
+        let mark = ledger.reserve(&reservation).await.map_err(|refused| {
+            let stop = match (refused, binding.may_sell()) {
+                // The balance is not the account's that the ledger is about.
+                (Refused::InsufficientCredit, Err(other_account)) => other_account.into(),
+                (refused, _) => stop(refused, reservation.toll),
+            };
             if matches!(stop, Stop::Problem(_)) {
                 note_refusal(refusals, fingerprint);
             }
@@ -58,33 +68,21 @@ impl Hold {
         })?;
         // It may have repeated another one that was not sent after all. Nothing of this one was sent.
         purchase.progress.enter(Phase::Queued);
-        let guard = SendGuard {
-            ledger: ledger.clone(),
-            id: purchase.id,
-            binding: binding.clone(),
-            waiters: purchase.waiters.clone(),
-            progress: purchase.progress.clone(),
-        };
-        Ok(Self {
-            ledger: ledger.clone(),
-            refusals: Arc::clone(refusals),
+        Ok(Arc::new(Self {
+            context: Arc::clone(context),
             id: purchase.id,
             keep: terms.keep(purchase.service()),
+            mark,
             fingerprint,
+            waiters: purchase.waiters.clone(),
             progress: purchase.progress.clone(),
-            guard: Arc::new(guard),
-        })
-    }
-
-    /// What the gateway asks right before the first byte.
-    pub(super) fn guard(&self) -> Arc<dyn BeforeSend> {
-        Arc::clone(&self.guard) as _
+        }))
     }
 
     /// Notes that the caller took the reply, where that decides what a repeat without a key is.
     pub(super) fn delivery(&self) -> Option<Delivery> {
-        let delivery = || Delivery { ledger: self.ledger.clone(), id: self.id };
-        self.fingerprint.map(|_| delivery())
+        let ledger = &self.context.ledger;
+        self.fingerprint.map(|_| Delivery { ledger: ledger.clone(), id: self.id })
     }
 
     /// Records the end, with the reply that a repeat gets and the job that a video became.
@@ -105,15 +103,21 @@ impl Hold {
             Charge::Unknown => Ending::Unknown,
         };
         if charge == Charge::Free {
-            note_refusal(&self.refusals, self.fingerprint);
+            note_refusal(&self.context.refusals, self.fingerprint);
         }
-        let settled = self.ledger.settle(self.id, ending.clone()).await;
+        let ledger = &self.context.ledger;
+        let settled = ledger.settle(self.id, ending.clone()).await;
         self.progress.enter(Phase::Settled);
         if let Err(error) = settled {
             // The answer is worth more than its entry, which follows as soon as the store can take it.
             // Until then the price stays set aside; after a crash, what is `sent` is unknown.
             error!(id = %self.id, %error, "the end of a purchase could not be recorded yet");
-            self.ledger.settle_later(self.id, ending);
+            ledger.settle_later(self.id, ending);
+        }
+        // Guess: the purchase's own charge is in the balance that its reply says, and all that had ended
+        // before it was held.
+        if let (Charge::Paid(cost), Some(balance)) = (charge, reply.and_then(Reply::balance)) {
+            ledger.learnt(self.mark.with(cost), balance);
         }
     }
 }
@@ -125,39 +129,31 @@ impl Drop for Hold {
             Phase::Queued => Ending::Voided,
             Phase::AtRisk | Phase::Sent => Ending::Unknown,
         };
-        self.ledger.settle_later(self.id, ending);
+        self.context.ledger.settle_later(self.id, ending);
     }
 }
 
 /// The retry of what was refused for free is another purchase than an earlier one that was answered.
 fn note_refusal(refusals: &Refusals, fingerprint: Option<Identity>) {
     if let Some(fingerprint) = fingerprint {
-        refusals.note(RefusedAs::Fingerprint(fingerprint), clock::wall());
+        refusals.note(RefusedAs::Fingerprint(fingerprint));
     }
 }
 
-/// Says right before the first byte whether a purchase may be sent.
-struct SendGuard {
-    ledger: Store,
-    id: PurchaseId,
-    binding: Binding,
-    waiters: Waiters,
-    progress: Progress,
-}
-
-impl BeforeSend for SendGuard {
-    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+impl BeforeSend for Hold {
+    fn cancelled(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.waiters.none())
     }
 
-    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
+    fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>> {
         Box::pin(async move {
+            let Context { ledger, binding, .. } = &*self.context;
             // Checked for each attempt: a caller that waited out a 429 may be gone, or revoked.
             if !self.waiters.any() {
                 return Err(Abort::Cancelled);
             }
             // The account may have changed while it queued.
-            if self.binding.is_other() {
+            if binding.is_other() {
                 return Err(Abort::OtherAccount);
             }
             // A further attempt, after a 401 or 429: it is recorded already.
@@ -166,7 +162,7 @@ impl BeforeSend for SendGuard {
             }
             // From here on it counts as sent, even if the mark cannot be made: the safe side.
             self.progress.enter(Phase::AtRisk);
-            match self.ledger.sent(self.id, self.binding.account()).await {
+            match ledger.sent(self.id, binding.account()).await {
                 Ok(()) => {
                     self.progress.enter(Phase::Sent);
                     Ok(())
@@ -201,11 +197,10 @@ pub(super) fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusal
         },
         Claim::Likeness { is_retry } => {
             let likeness = identity(&[caller.as_bytes(), route.as_bytes(), &order.body]);
-            let (now, window) = (clock::wall(), terms.dedupe_window);
             store::Claim::Twin(Twin {
                 likeness,
-                since: now.saturating_sub(look_back(*is_retry, terms, service)),
-                until: now.saturating_add(window),
+                within: look_back(*is_retry, terms, service),
+                ahead: terms.dedupe_window,
                 delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &likeness)),
             })
         }
@@ -243,12 +238,20 @@ fn identity(parts: &[&[u8]]) -> Identity {
     *hasher.finalize().as_bytes()
 }
 
-fn stop(refused: Refused) -> Stop {
+fn stop(refused: Refused, price: Usd) -> Stop {
     match refused {
         Refused::Known(earlier) => Stop::Known(earlier),
         Refused::KeyReused => Problem::new(&IDEMPOTENCY_KEY_REUSED).into(),
         Refused::NoRepeat => Problem::new(&PURCHASE_NOT_FOUND).into(),
         Refused::OverBudget(over) => Problem::new(&BUDGET_EXHAUSTED).detail(words(&over)).into(),
+        // It names no balance: whoever may call reads this, and not everybody may see the account.
+        Refused::InsufficientCredit => Problem::new(&INSUFFICIENT_CREDIT)
+            .detail(format!(
+                "this costs {}, which the account's prepaid balance does not cover; who runs this \
+                 service has to add credit",
+                price.short(),
+            ))
+            .into(),
         Refused::Unavailable(error) => {
             // The ledger says so itself, once.
             debug!(%error, "purchase refused by the ledger");

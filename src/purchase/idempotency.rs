@@ -6,25 +6,24 @@
 //! not are answered.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::timeout_at;
 use tracing::error;
 
 use super::{Claim, Context, Delivery, Outcome, Phase, Purchase, Receipt, Waiters};
-use crate::clock::{self, Instant};
+use crate::clock::Instant;
 use crate::contract::video::VideoAccepted;
 use crate::problem::{
     Charged, LEDGER_UNAVAILABLE, OUTCOME_UNKNOWN, OVERLOADED, Problem, STILL_RUNNING,
 };
-use crate::store::{Earlier, KeptReply, PurchaseId, Service, State};
+use crate::store::{Earlier, KeptReply, PurchaseId, Service, State, Unavailable};
+use crate::sync::lock;
 
-/// How soon the ledger is asked again about a call that runs, or just ran, elsewhere.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// What a repeat is told to wait for a call that has not ended.
 const COME_BACK: Duration = Duration::from_secs(5);
 
@@ -55,7 +54,7 @@ struct Call {
 
 impl Running {
     fn lock(&self) -> MutexGuard<'_, HashMap<PurchaseId, Call>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.calls)
     }
 
     /// Lets others join this purchase until the guard is gone.
@@ -64,36 +63,6 @@ impl Running {
         let call = Call { outcome, waiters: purchase.waiters.clone() };
         self.lock().insert(purchase.id, call);
         Open { running: self.clone(), id: purchase.id, outcome: sender }
-    }
-
-    /// The outcome of a running purchase; `None` when it ended without telling, or runs elsewhere:
-    /// the ledger knows more.
-    async fn join(
-        &self,
-        purchase: &Purchase,
-        earlier: PurchaseId,
-        give_up: Instant,
-    ) -> Option<Outcome> {
-        let call = self.lock().get(&earlier).cloned();
-        let Some(mut call) = call else {
-            if clock::now() >= give_up {
-                return Some(Err(still_running()));
-            }
-            sleep(ASK_AGAIN).await;
-            return None;
-        };
-        call.waiters.join(&purchase.waiters);
-        let ended = timeout_at(give_up, call.outcome.wait_for(Option::is_some)).await;
-        match ended {
-            Err(_elapsed) => Some(Err(still_running())),
-            Ok(Err(_closed)) => None,
-            Ok(Ok(outcome)) => match outcome.clone()? {
-                // It was given up for want of anybody who waits, just before this one came.
-                Err(problem) if problem.kind() == &OVERLOADED => None,
-                Ok(receipt) => Some(Ok(Receipt { is_replay: true, ..receipt })),
-                Err(problem) => Some(Err(problem.replayed())),
-            },
-        }
     }
 
     /// Waits until a kept reply of so many bytes may be read into memory. The room is taken until the
@@ -154,10 +123,38 @@ pub(super) async fn repeat(
     // The one that it repeats may have been sent.
     purchase.progress.enter(Phase::AtRisk);
     match earlier.state {
-        State::Reserved | State::Sent => context.running.join(purchase, earlier.id, give_up).await,
+        State::Reserved | State::Sent => join(context, purchase, earlier.id, give_up).await,
         State::Posted | State::Voided | State::Unknown => {
             Some(replay(context, purchase, earlier, give_up).await)
         }
+    }
+}
+
+/// The outcome of a running purchase; `None` when it ended without telling, or ran elsewhere: the ledger
+/// knows more.
+async fn join(
+    context: &Context,
+    purchase: &Purchase,
+    earlier: PurchaseId,
+    give_up: Instant,
+) -> Option<Outcome> {
+    let call = context.running.lock().get(&earlier).cloned();
+    let Some(mut call) = call else {
+        return match timeout_at(give_up, context.ledger.ended(earlier)).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(Err(unreadable(earlier, &error))),
+            Err(_elapsed) => Some(Err(still_running())),
+        };
+    };
+    call.waiters.join(&purchase.waiters);
+    let Ok(ended) = timeout_at(give_up, call.outcome.wait_for(Option::is_some)).await else {
+        return Some(Err(still_running()));
+    };
+    match ended.ok()?.clone()? {
+        // It was given up for want of anybody who waits, just before this one came.
+        Err(problem) if problem.kind() == &OVERLOADED => None,
+        Ok(receipt) => Some(Ok(Receipt { is_replay: true, ..receipt })),
+        Err(problem) => Some(Err(problem.replayed())),
     }
 }
 
@@ -173,10 +170,7 @@ async fn replay(
     }
     let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
     let room = context.running.room(purchase, bytes, give_up).await?;
-    let reply = context.ledger.reply(id).await.map_err(|error| {
-        error!(%id, %error, "kept reply unreadable");
-        Problem::new(&LEDGER_UNAVAILABLE).retry_after(COME_BACK)
-    })?;
+    let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
     let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
     let is_video = purchase.service() == Service::Video;
     Ok(Receipt {
@@ -204,6 +198,11 @@ impl AsRef<[u8]> for InRoom {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
+}
+
+fn unreadable(id: PurchaseId, error: &Unavailable) -> Problem {
+    error!(%id, %error, "earlier purchase unreadable");
+    Problem::new(&LEDGER_UNAVAILABLE).retry_after(COME_BACK)
 }
 
 fn reply_lost() -> Problem {

@@ -3,15 +3,12 @@
 //! [`Purchases::complete`] is the whole way of a purchase, top to bottom. Each file holds one of its steps.
 
 mod budget;
-pub mod credit;
-mod detached;
 pub mod idempotency;
 mod send;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +32,6 @@ use crate::store::{Binding, Caller, Earlier, KeyId, Limits, PurchaseId, Refusals
 use crate::upstream::{Ask, Error, Reply};
 use crate::validate::{Checked, Order, Paid};
 use budget::Hold;
-use credit::Credit;
 use idempotency::Running;
 use send::Charge;
 
@@ -44,23 +40,15 @@ type Outcome = Result<Receipt, Problem>;
 /// What purchases are made with; shared by every core.
 #[derive(Clone)]
 pub struct Context {
-    /// Where each purchase is written down.
     pub ledger: Store,
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
-    /// The purchases that are under way.
     pub running: Running,
-    /// Who was refused for free, and when.
     pub refusals: Arc<Refusals>,
-    /// What the account's balance covers.
-    pub credit: Credit,
-    /// Looks after accepted videos.
     pub jobs: Jobs,
     /// The keys of the ring, in its order.
     pub keys: Arc<[KeyId]>,
-    /// From the settings.
     pub terms: Terms,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
     /// Cancelled when nobody is to wait any longer for what is under way.
     pub cut: CancellationToken,
@@ -69,7 +57,7 @@ pub struct Context {
 /// One core's purchases.
 #[derive(Clone)]
 pub struct Purchases {
-    context: Context,
+    context: Arc<Context>,
     gateway: BoxCloneSyncService<Ask, Reply, Error>,
     tasks: TaskTracker,
 }
@@ -81,27 +69,27 @@ impl Purchases {
         gateway: BoxCloneSyncService<Ask, Reply, Error>,
         tasks: TaskTracker,
     ) -> Self {
-        Self { context, gateway, tasks }
+        Self { context: Arc::new(context), gateway, tasks }
     }
 
     /// Buys, or answers a repeat. A purchase goes on when its caller hangs up and this is dropped.
-    ///
-    /// # Errors
-    /// Why there is no receipt, and whether money may have been spent.
     pub async fn buy(&self, purchase: Purchase) -> Outcome {
         let (own, bought) = (self.clone(), purchase.clone());
         let call = async move { own.complete(&bought).await };
-        detached::run(&self.tasks, &self.context.cut, &purchase, call).await
+        waiters::run(&self.tasks, &self.context.cut, &purchase, call).await
     }
 
     /// The steps of a purchase in their order, on which the guarantees rest. Whatever is dropped half-way
-    /// (a panic, the runtime's end) is settled by what is known of it: the cover, then the hold, and then
-    /// those who joined ask the ledger.
+    /// (a panic, the runtime's end) is settled by what is known of it: the hold, and then those who joined
+    /// ask the ledger.
     async fn complete(&self, purchase: &Purchase) -> Outcome {
-        let Context { running, binding, credit, jobs, terms, .. } = &self.context;
+        let Context { running, binding, jobs, terms, .. } = &*self.context;
         let order = purchase.order.get();
         let give_up = clock::now() + terms.patience;
-        // Hold: one step of the ledger recognises a repeat, checks each budget and sets the price aside.
+        // The account and its balance are known, if the gateway tells them soon.
+        binding.listed().await;
+        // Hold: one step of the ledger recognises a repeat, checks each budget and the balance, and sets the
+        // price aside.
         let (open, hold) = loop {
             // Whoever the ledger tells of this purchase finds it running.
             let open = running.open(purchase);
@@ -117,23 +105,17 @@ impl Purchases {
                 }
             }
         };
-        // Cover: the gateway's account is the ledger's, and its balance suffices. Only now, since a
-        // repeat is answered whatever is left.
-        let covered = binding.may_sell().await;
-        let cover = match covered.and_then(|()| credit.cover(order.toll, terms.balance_floor)) {
-            Ok(cover) => cover,
-            Err(refusal) => {
-                hold.settle(Charge::Free, None, None).await;
-                return open.publish(Err(refusal));
-            }
-        };
+        // The gateway's account is the ledger's. Only now, since a repeat is answered whichever it is.
+        if let Err(refusal) = binding.may_sell() {
+            hold.settle(Charge::Free, None, None).await;
+            return open.publish(Err(refusal));
+        }
         // Wait for a slot, authorize, send: the gateway asks `hold` right before each first byte.
         let reply = self.send(purchase, &hold).await;
         let charge = send::charge(order, &reply);
         // Note the job: it is written down with the charge, so that it outlives a crash.
         let job = self.job(purchase, &reply, charge);
         // Settle: the end is in the ledger before the answer's first byte.
-        cover.settle(charge, reply.as_ref().ok().and_then(Reply::balance));
         hold.settle(charge, reply.as_ref().ok(), job.as_ref()).await;
         if let Some(job) = job {
             jobs.accepted(job);
@@ -149,22 +131,16 @@ impl Purchases {
 /// What a caller wants to buy. Only a [`Checked`] order can be in it.
 #[derive(Clone)]
 pub struct Purchase {
-    /// Its name in the ledger.
     pub id: PurchaseId,
-    /// Whose purchase it is.
     pub caller: Caller,
     /// What its credentials say of it: its own budget, besides those of the settings, and how long it may
     /// buy.
     pub standing: Standing,
-    /// What is bought, at which price.
     pub order: Checked<Order>,
-    /// How it is told from others.
     pub claim: Claim,
     /// It is not bought: either it repeats an earlier one, or it is refused.
     pub only_repeats: bool,
-    /// Who still waits for it.
     pub waiters: Waiters,
-    /// How far it is.
     pub progress: Progress,
 }
 
@@ -173,11 +149,8 @@ pub struct Purchase {
 pub enum Claim {
     /// By the caller's `Idempotency-Key`, unquoted.
     Key(Box<str>),
-    /// By its likeness to an earlier one.
-    Likeness {
-        /// The client says that it is sending again.
-        is_retry: bool,
-    },
+    /// By its likeness to an earlier one; a retry where the client says so.
+    Likeness { is_retry: bool },
 }
 
 impl Purchase {
@@ -195,12 +168,10 @@ impl Purchase {
         }
     }
 
-    /// The same, of a caller whose credentials say this.
     pub fn by(self, standing: Standing) -> Self {
         Self { standing, ..self }
     }
 
-    /// What is bought, as the ledger has it.
     fn service(&self) -> Service {
         match self.order.get().paid {
             Paid::Chat => Service::Chat,
@@ -211,9 +182,10 @@ impl Purchase {
 }
 
 /// How far a purchase is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Nothing of it was sent.
+    #[default]
     Queued,
     /// Money may have been spent: it is about to be sent, or repeats a purchase that may have been.
     AtRisk,
@@ -224,14 +196,8 @@ pub enum Phase {
 }
 
 /// The phase of one purchase. Clones share it.
-#[derive(Clone, Debug)]
-pub struct Progress(Arc<watch::Sender<Phase>>);
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Phase::Queued)))
-    }
-}
+#[derive(Clone, Debug, Default)]
+pub struct Progress(watch::Sender<Phase>);
 
 impl Progress {
     /// Resolves once the purchase was sent; never for one that repeats another.
@@ -251,15 +217,11 @@ impl Progress {
 /// What purchases are made under, from the settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// What may be spent.
     pub limits: Limits,
-    /// Below this, the account's balance is not sold.
-    pub balance_floor: Usd,
     /// How long an identical purchase without a key joins one whose reply did not arrive.
     pub dedupe_window: Duration,
-    /// How long the reply of a chat is kept.
+    /// How long replies are kept.
     pub keep_chats: Duration,
-    /// How long the reply of a video is kept.
     pub keep_videos: Duration,
     /// How long a repeat waits for the end of the first call.
     pub patience: Duration,
@@ -278,11 +240,9 @@ impl Terms {
 /// The gateway's answer to a purchase, to be passed on.
 #[derive(Clone, Debug)]
 pub struct Receipt {
-    /// The gateway's status: a success or a definitive refusal.
+    /// A success or a definitive refusal.
     pub status: StatusCode,
-    /// Whether the body is JSON.
     pub is_json: bool,
-    /// The gateway's body.
     pub body: Bytes,
     /// What it cost; nothing for a refusal. A replay repeats it and is not charged again.
     pub toll: Usd,
@@ -306,7 +266,7 @@ impl Receipt {
 }
 
 /// Notes in the ledger that a reply reached its caller.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Delivery {
     ledger: Store,
     id: PurchaseId,
@@ -319,18 +279,9 @@ impl Delivery {
     }
 }
 
-impl fmt::Debug for Delivery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Delivery({})", self.id)
-    }
-}
-
-/// Why a purchase was not held.
 #[derive(Clone, Debug)]
 enum Stop {
-    /// It is one that was made before.
     Known(Earlier),
-    /// It is refused.
     Problem(Box<Problem>),
 }
 

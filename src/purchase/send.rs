@@ -1,5 +1,7 @@
 //! Asks the gateway for what was ordered, and reads what came of it: the charge, and a video's job.
 
+use std::sync::Arc;
+
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
@@ -27,7 +29,7 @@ pub(super) enum Charge {
 impl Purchases {
     /// The gateway's reply, and one line in the log. What was paid for and cannot be read is left with
     /// the ledger for the operator.
-    pub(super) async fn send(&self, purchase: &Purchase, hold: &Hold) -> Result<Reply, Error> {
+    pub(super) async fn send(&self, purchase: &Purchase, hold: &Arc<Hold>) -> Result<Reply, Error> {
         let order = purchase.order.get();
         let what = match order.paid {
             Paid::Chat => What::Chat(order.body.clone()),
@@ -40,7 +42,7 @@ impl Purchases {
         };
         let ask = Ask {
             what,
-            before_send: Some(hold.guard()),
+            before_send: Some(Arc::clone(hold) as _),
             caller: purchase.caller.to_string().into(),
             prefer: None,
             is_patient: false,
@@ -70,7 +72,7 @@ impl Purchases {
             key: self.context.keys.get(reply.key).copied(),
             model: (&*purchase.order.get().model).into(),
             toll,
-            at: clock::wall(),
+            at: self.context.ledger.now(),
             latest: None,
         })
     }
@@ -111,18 +113,14 @@ fn log(metrics: &Metrics, purchase: &Purchase, charge: Charge, millis: u128) {
     metrics.purchase(service, outcome, toll.as_micros());
     let caller = &purchase.caller;
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-    match charge {
-        Charge::Free => info!(service, model, %toll, %caller, outcome, millis, "purchase"),
-        Charge::Paid(_) => {
-            if toll != order.toll {
-                error!(model, expected = %order.toll, charged = %toll,
-                    "the gateway charged another toll than its price list says");
-            }
-            info!(service, model, %toll, %caller, outcome, millis, "purchase");
-        }
-        Charge::Unknown => {
-            warn!(service, model, %toll, %caller, outcome, millis, "purchase: it may have been charged");
-        }
+    if matches!(charge, Charge::Paid(cost) if cost != order.toll) {
+        error!(model, expected = %order.toll, charged = %toll,
+            "the gateway charged another toll than its price list says");
+    }
+    if charge == Charge::Unknown {
+        warn!(service, model, %toll, %caller, outcome, millis, "purchase: it may have been charged");
+    } else {
+        info!(service, model, %toll, %caller, outcome, millis, "purchase");
     }
 }
 

@@ -16,7 +16,6 @@ pub(super) const SOON: Duration = Duration::from_secs(1);
 pub(super) fn terms(patience: Duration) -> Terms {
     Terms {
         limits: Limits::default(),
-        balance_floor: Usd::ZERO,
         dedupe_window: SOON,
         keep_chats: SOON,
         keep_videos: SOON,
@@ -30,8 +29,7 @@ pub(super) fn context(patience: Duration) -> Context {
     Context {
         binding: Binding::play(),
         running: Running::default(),
-        refusals: Arc::new(Refusals::new(Duration::ZERO)),
-        credit: Credit::default(),
+        refusals: Arc::new(Refusals::new(Arc::new(|| Duration::ZERO))),
         jobs: Jobs::new(ledger.clone(), Handle::current(), CancellationToken::new()),
         keys: Arc::from([KeyId([0; 8]), KeyId([7; 8])]),
         terms: terms(patience),

@@ -12,8 +12,7 @@ use crate::billing::summary::Summary;
 use crate::clock;
 use crate::downstream::rate::Limiter;
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
-use crate::purchase::credit::{Credit, Left};
-use crate::store::{Caller, Limits, Own, Role, Scope, Store};
+use crate::store::{Caller, Left, Limits, Own, Role, Scope, Store};
 use crate::upstream::window::Window;
 
 pub struct Me {
@@ -25,7 +24,6 @@ pub struct Me {
     pub shows_balance: bool,
     pub budgets: Limits,
     pub limiter: Arc<Limiter>,
-    pub credit: Credit,
     pub window: Arc<Window>,
     pub summary: Summary,
     pub store: Store,
@@ -93,7 +91,10 @@ impl Me {
         if shows_balance {
             self.summary.refresh().await;
         }
-        let left = self.credit.left().filter(|_| shows_balance);
+        let left = match shows_balance {
+            true => self.store.credit_left().await.ok().flatten(),
+            false => None,
+        };
         let allowed = self.limiter.allowed(caller);
         let document = Document {
             caller: who(caller, standing.role),
@@ -118,7 +119,7 @@ impl Me {
     }
 
     async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Budget>, Problem> {
-        let Limits { total_day, total_month, caller_day, caller_month } = self.budgets.and(own);
+        let Limits { total_day, total_month, caller_day, caller_month, .. } = self.budgets.and(own);
         let scopes = [
             ("total", Scope::Total, total_day, total_month),
             ("caller", Scope::Caller(caller.to_string()), caller_day, caller_month),

@@ -15,7 +15,6 @@ use crate::answer::Answer;
 use crate::clock::{self, Date};
 use crate::config;
 use crate::contract::money::Usd;
-use crate::purchase::credit::Credit;
 use crate::store::{
     Claim, Ending, Job, JobState, Limits, Member, MemberChange, Own, PurchaseId, Reservation,
     Service, Snapshot, Word,
@@ -41,7 +40,7 @@ fn office(listing: Option<String>) -> Office {
         }
     });
     let window = Window::new(store.clone(), config::Window::Auto, CancellationToken::new());
-    let summary = Summary::new(gateway, &[], Credit::default(), window);
+    let summary = Summary::new(gateway, &[], store.clone(), window);
     let turns = Turns::default();
     Office { reports: Reports { store: store.clone(), summary, knows_callers: true, turns }, store }
 }

@@ -133,7 +133,6 @@ mod tests {
     use super::*;
     use crate::config::Window as Setting;
     use crate::problem::LEDGER_UNAVAILABLE;
-    use crate::purchase::credit::Credit;
     use crate::store::Store;
     use crate::upstream::window::Window;
     use crate::upstream::{Ask, Error, Reply};
@@ -144,8 +143,8 @@ mod tests {
         S::Future: Send,
     {
         let store = Store::in_memory(Arc::new(crate::clock::wall));
-        let window = Window::new(store, Setting::Auto, CancellationToken::new());
-        Summary::new(gateway, &[], Credit::default(), window)
+        let window = Window::new(store.clone(), Setting::Auto, CancellationToken::new());
+        Summary::new(gateway, &[], store, window)
     }
 
     #[tokio::test]

@@ -188,21 +188,18 @@ impl Binding {
     }
 
     /// Waits a moment for the first listing.
-    ///
-    /// # Errors
-    /// 503, if the account is known to be another one.
-    pub async fn may_sell(&self) -> Result<(), Problem> {
-        let mut judged = self.shared.judged.subscribe();
-        let known = judged.wait_for(|judged| judged.standing != Standing::Unasked);
-        if timeout(PATIENCE, known).await.is_err() {
-            self.is_not_told();
+    pub async fn listed(&self) {
+        if self.standing() == Standing::Unasked {
+            let mut judged = self.shared.judged.subscribe();
+            let known = judged.wait_for(|judged| judged.standing != Standing::Unasked);
+            if timeout(PATIENCE, known).await.is_err() {
+                self.is_not_told();
+            }
         }
-        self.must_not_be_other()
     }
 
-    /// # Errors
-    /// 503, if the account is known to be another one.
-    pub fn must_not_be_other(&self) -> Result<(), Problem> {
+    /// Returns 503 if the account is known to be another one.
+    pub fn may_sell(&self) -> Result<(), Problem> {
         if !self.is_other() {
             return Ok(());
         }
@@ -220,27 +217,32 @@ mod tests {
     use super::*;
     use crate::clock;
 
+    async fn sells(binding: &Binding) -> Result<(), Problem> {
+        binding.listed().await;
+        binding.may_sell()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn purchase_after_a_change_of_keys_waits_for_the_listing_of_the_new_ones() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let binding = Binding::real();
         let recognise = async |id: &str| binding.recognise(&ledger, vec![id.to_owned()]).await;
         assert!(recognise("first account").await.unwrap());
-        binding.may_sell().await.unwrap();
+        sells(&binding).await.unwrap();
 
         binding.ask_again();
         let listing = async {
             tokio::time::sleep(PATIENCE / 2).await;
             recognise("second account").await
         };
-        let (sale, is_same) = tokio::join!(binding.may_sell(), listing);
+        let (sale, is_same) = tokio::join!(sells(&binding), listing);
         assert!(sale.is_err() && !is_same.unwrap());
         // No listing can be had of the keys after that.
         binding.ask_again();
         binding.is_not_told();
-        assert!(binding.may_sell().await.is_err());
+        assert!(sells(&binding).await.is_err());
         assert!(recognise("first account").await.unwrap());
-        binding.may_sell().await.unwrap();
+        sells(&binding).await.unwrap();
     }
 
     #[tokio::test]
@@ -266,7 +268,7 @@ mod tests {
         use Account::{Recognised, Unrecognised};
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let former = Binding::real();
-        former.may_sell().await.expect("nobody can say");
+        sells(&former).await.expect("nobody can say");
         assert_eq!(former.account(), Unrecognised);
         let list = async |binding: &Binding, id: &str| {
             binding.recognise(&ledger, vec![id.to_owned()]).await
@@ -282,7 +284,7 @@ mod tests {
         assert!(list(&former, "ours").await.unwrap(), "an answer from before the change");
         assert_eq!((binding.account(), former.account()), (Unrecognised, Unrecognised));
         let began = clock::now();
-        binding.may_sell().await.expect("nobody can say");
+        sells(&binding).await.expect("nobody can say");
         assert_eq!(began.elapsed(), PATIENCE, "it waits for the listing of the new keys");
         assert_eq!(binding.account(), Unrecognised);
         assert!(!list(&former, "another's").await.unwrap());
@@ -298,7 +300,7 @@ mod tests {
         binding.is_not_told();
         binding.ask_again();
         let began = clock::now();
-        binding.may_sell().await.unwrap();
+        sells(&binding).await.unwrap();
         assert_eq!(began.elapsed(), PATIENCE);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::contract::money::Usd;
@@ -29,17 +30,9 @@ impl Default for Place {
     }
 }
 
-/// A place in the window as the log has it. Times are wall-clock time since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenPlace {
-    /// When it was taken.
-    pub at: Duration,
-    /// When its reply or failure came.
-    pub replied: Duration,
-}
-
-/// The account's rate limit as the gateway told it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The account's rate limit as the gateway told it (contract 2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AccountLimit {
     /// Requests in any window.
     pub requests: u64,

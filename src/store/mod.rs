@@ -29,13 +29,14 @@ use std::sync::Arc;
 pub use audit::{Account, Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
 pub use binding::Binding;
 pub use caller::Caller;
-pub use job::{AccountLimit, Job, JobState, KeyId, Place, TakenPlace, Word};
+pub use job::{AccountLimit, Job, JobState, KeyId, Place, Word};
 pub use member::{
     LOOK_EVERY, Member, MemberChange, MemberFault, Own, Role, Session, is_member_name,
 };
 pub use model::{
-    Claim, Clock, Earlier, Ending, Identity, KeptReply, Limit, Limits, Money, OverBudget,
-    PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State, Twin,
+    Claim, Clock, CreditMark, Earlier, Ending, Identity, KeptReply, Left, Limit, Limits, Money,
+    OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State,
+    Twin,
 };
 pub use refusals::{Refusals, RefusedAs};
 pub use room::Room;

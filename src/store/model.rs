@@ -105,12 +105,12 @@ pub enum Claim {
 pub struct Twin {
     /// Hash of caller, route and canonical payload.
     pub likeness: Identity,
-    /// An identical one that ended earlier than this (wall clock) is another purchase.
-    pub since: Duration,
-    /// So is one that ended later than this: it ended under a clock that was ahead.
-    pub until: Duration,
-    /// A reply that was delivered is repeated only if its purchase ended at this time or later; `None`
-    /// if the client does not say that it is sending again.
+    /// An identical one that ended longer ago is another purchase.
+    pub within: Duration,
+    /// So is one that ended so much later than now: it ended under a clock that was ahead.
+    pub ahead: Duration,
+    /// A reply that was delivered is repeated only if its purchase ended at this time or later, as
+    /// [`Refusals::last`](super::Refusals::last) says; `None` if the client does not say that it is sending again.
     pub delivered_since: Option<Duration>,
 }
 
@@ -145,7 +145,7 @@ impl Reservation {
 /// From here on, a purchase is worth waiting for the disk.
 pub(super) const DEAR: Usd = Usd::mills(100);
 
-/// The budgets that apply to a purchase, per UTC day and month; `None` is no limit.
+/// What may be spent on a purchase: the budgets, per UTC day and month (`None` is no limit), and the balance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Of all callers together, per day.
@@ -156,6 +156,8 @@ pub struct Limits {
     pub caller_day: Option<Usd>,
     /// Of this caller, per month.
     pub caller_month: Option<Usd>,
+    /// What of the account's balance is never sold.
+    pub balance_floor: Usd,
 }
 
 impl Limits {
@@ -236,9 +238,34 @@ pub enum Refused {
     /// A budget does not cover it.
     #[error("a budget does not cover it")]
     OverBudget(OverBudget),
+    /// The account's balance does not cover it.
+    #[error("the balance does not cover it")]
+    InsufficientCredit,
     /// Nothing can be recorded.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+}
+
+/// A moment in the account's spending. Taken before the gateway is asked, it says what its answer has
+/// certainly counted: all that had ended by then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CreditMark(pub(super) u64);
+
+impl CreditMark {
+    /// The same, once a purchase of this cost is in the answer, too.
+    #[must_use]
+    pub fn with(self, cost: Usd) -> Self {
+        Self(self.0.saturating_add(cost.as_micros()))
+    }
+}
+
+/// What is left to be sold against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The last known balance, less what was held or spent since.
+    pub amount: Usd,
+    /// When the gateway said so: wall-clock time since the Unix epoch.
+    pub as_of: Duration,
 }
 
 /// A purchase that is the same one.

@@ -4,13 +4,17 @@
 use std::time::Duration;
 
 use super::{
-    Ending, Identity, Limit, Limits, OverBudget, Refused, Spent, State, Twin, Unavailable,
+    CreditMark, Ending, Identity, Left, Limit, Limits, OverBudget, Refused, Spent, State, Twin,
+    Unavailable,
 };
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 
 /// What every backend can count up to: SQLite's integers are signed.
 const MAX_AMOUNT: Usd = Usd::micros(i64::MAX as u64);
+
+/// A balance that was learnt so long ago refuses nothing any more; it is asked for every few minutes.
+const STALE: Duration = Duration::from_secs(15 * 60);
 
 /// How many days a counted day may lie ahead of the clock and still be believed: time zones, leap
 /// seconds and a clock that was set back explain no more.
@@ -48,16 +52,15 @@ pub(super) fn is_expired(state: State, keep_until: Option<Duration>, now: Durati
     state == State::Posted && keep_until.is_none_or(|until| until <= now)
 }
 
-/// Whether a purchase with this fingerprint repeats one that ended at `ended`: recently enough, and its
-/// caller may not have seen the reply. One that is running is always repeated.
+/// Whether a purchase with this fingerprint repeats one that ended at `ended`, in its window: its caller
+/// may not have seen the reply. One that is running is always repeated.
 pub(super) fn is_repeat(
     twin: &Twin,
     (state, ended, is_delivered): (State, Duration, bool),
 ) -> bool {
-    let may_be_unseen = state == State::Unknown
+    state == State::Unknown
         || !is_delivered
-        || twin.delivered_since.is_some_and(|since| ended >= since);
-    (twin.since..=twin.until).contains(&ended) && may_be_unseen
+        || twin.delivered_since.is_some_and(|since| ended >= since)
 }
 
 /// Nothing if every limit leaves room for the price; else the limit that renews last.
@@ -96,14 +99,6 @@ pub(super) fn add(spent: Usd, amount: Usd) -> Option<Usd> {
     spent.checked_add(amount).filter(|sum| *sum <= MAX_AMOUNT)
 }
 
-/// A counter after one purchase in it has changed its amount.
-pub(super) fn change(counter: Usd, before: Usd, after: Usd) -> Result<Usd, Unavailable> {
-    counter
-        .checked_sub(before)
-        .and_then(|others| add(others, after))
-        .ok_or_else(|| Unavailable("the amount cannot be counted".into()))
-}
-
 /// Where an ending leads from a state; `None` if it changes nothing.
 pub(super) fn end(state: State, ending: &Ending) -> Option<State> {
     let end = match ending {
@@ -124,6 +119,68 @@ pub(super) fn amount(price: Usd, ending: &Ending) -> Usd {
         Ending::Posted { cost, .. } => *cost,
         Ending::Voided => Usd::ZERO,
         Ending::Unknown => price,
+    }
+}
+
+/// What the account's balance covers.
+///
+/// Invariant: what is sold against a balance is never more than what it covers. A price that was held
+/// while the gateway was asked counts as not yet in its answer, whichever way round it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Credit {
+    /// Prices of what is under way, in micro-dollars.
+    pub(super) held: u64,
+    /// All that was spent since the server started: it also tells moments apart.
+    pub(super) spent: u64,
+    pub(super) known: Option<KnownBalance>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KnownBalance {
+    pub(super) balance: Usd,
+    /// What had been spent when it was certainly in this balance.
+    pub(super) since: CreditMark,
+    /// When the gateway said so.
+    pub(super) as_of: Duration,
+}
+
+impl Credit {
+    pub(super) fn mark(&self) -> CreditMark {
+        CreditMark(self.spent)
+    }
+
+    pub(super) fn left(&self) -> Option<Left> {
+        let KnownBalance { balance, since, as_of } = self.known?;
+        let gone = self.spent.saturating_sub(since.0).saturating_add(self.held);
+        Some(Left { amount: balance.saturating_sub(Usd::micros(gone)), as_of })
+    }
+
+    /// Holds a price, unless what is left above `floor` does not cover it. A gateway that has not told its
+    /// balance for long never blocks sales: it refuses by itself.
+    pub(super) fn hold(&mut self, price: Usd, floor: Usd, now: Duration) -> Result<(), Refused> {
+        let is_short = |left: Left| {
+            let is_fresh = now.saturating_sub(left.as_of) <= STALE;
+            is_fresh && price.checked_add(floor).is_none_or(|sum| left.amount < sum)
+        };
+        if self.left().is_some_and(is_short) {
+            return Err(Refused::InsufficientCredit);
+        }
+        self.held = self.held.saturating_add(price.as_micros());
+        Ok(())
+    }
+
+    /// A purchase that was held at `price` ended, and counts for `amount`.
+    pub(super) fn settle(&mut self, price: Usd, amount: Usd) {
+        self.held = self.held.saturating_sub(price.as_micros());
+        self.spent = self.spent.saturating_add(amount.as_micros());
+    }
+
+    /// The gateway answered a question that was asked at `mark`. An answer that is older than what is known
+    /// says nothing new.
+    pub(super) fn learn(&mut self, mark: CreditMark, balance: Usd, as_of: Duration) {
+        if self.known.is_none_or(|known| known.since <= mark) {
+            self.known = Some(KnownBalance { balance, since: mark, as_of });
+        }
     }
 }
 
@@ -178,30 +235,4 @@ pub(super) fn warn_of_day_ahead(day: u64, wall: Duration) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_second_of_a_month_is_still_in_it() {
-        let new_year = Duration::from_secs(1_735_689_600);
-        let before = Today::at(new_year - Duration::from_nanos(1), None);
-        let after = Today::at(new_year, None);
-        assert_eq!((after.day, after.month), (before.day + 1, before.month + 1));
-        assert_eq!((before.day_ends(), before.month_ends()), (new_year, new_year));
-        assert_eq!(after.day_ends(), new_year + Duration::from_secs(86_400));
-        assert_eq!(after.month_ends(), new_year + Duration::from_secs(31 * 86_400));
-    }
-
-    #[test]
-    fn a_day_that_was_counted_in_is_never_left_backwards() {
-        let wall = Duration::from_secs(1_735_689_600);
-        let today = Today::at(wall, None);
-        for later in [today.day + 1, today.day + 2] {
-            assert_eq!(Today::at(wall, Some(later)), Today::on(later));
-        }
-        for later in [today.day + 3, today.day + 4_000] {
-            assert_eq!(Today::at(wall, Some(later)), today, "{later}");
-        }
-        assert_eq!(Today::at(wall, Some(3)), Today::at(wall, None));
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt};
 
 use super::{Ask, Error, Reply, Unread, What};
+use crate::store::AccountLimit;
 
 /// Longer is no id of a key.
 const LONGEST_ID: usize = 256;
@@ -16,7 +17,6 @@ const MAX_KEYS: usize = 1_000;
 pub struct Listing {
     /// Every key of the account, revoked ones included.
     pub keys: Vec<KeyRow>,
-    /// What the account has and has spent.
     pub billing: Billing,
 }
 
@@ -35,17 +35,13 @@ pub struct KeyRow {
     /// Its name within the account, which it keeps when it is revoked.
     #[serde(default)]
     pub id: Option<String>,
-    /// Its label.
     pub name: String,
-    /// Its public leading part.
     pub key_prefix: String,
-    /// ISO 8601.
     pub created_at: Option<String>,
     /// ISO 8601; none where it was never used.
     pub last_used_at: Option<String>,
     /// ISO 8601; none while it works.
     pub revoked_at: Option<String>,
-    /// How often it was used.
     pub usage_count: Option<u64>,
 }
 
@@ -55,32 +51,17 @@ pub struct KeyRow {
 pub struct Billing {
     /// The balance, in cents: a chat of $0.003 may not show in it.
     pub balance_cents: u64,
-    /// The account's rate limit.
-    pub rate_limit: RateLimit,
-    /// What was spent.
+    pub rate_limit: AccountLimit,
     pub usage: Usage,
-}
-
-/// So many requests in any window so long (2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RateLimit {
-    /// Requests per window.
-    pub requests: u64,
-    /// The window's length.
-    pub window_seconds: u64,
 }
 
 /// What was spent, by kind (2.3). Videos have no counter: they show in the total alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
-    /// Chats.
     pub chat: Counter,
-    /// Searches, where the account has any.
     #[serde(default)]
     pub search: Counter,
-    /// Images, where the account has any.
     #[serde(default)]
     pub images: Counter,
     /// Everything, in cents, whatever credit was bought in between.
@@ -91,17 +72,12 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counter {
-    /// How many.
     pub count: u64,
     /// What they cost together, in cents.
     pub cost_cents: u64,
 }
 
 /// Asks the gateway; it costs nothing but a place in the account's window.
-///
-/// # Errors
-/// As any question's; [`Error::Unreadable`] where a field is missing or of another type than the
-/// contract says, [`Error::Status`] for a refusal.
 pub async fn ask<S>(gateway: S) -> Result<Listing, Error>
 where
     S: Service<Ask, Response = Reply, Error = Error>,
@@ -109,16 +85,14 @@ where
     read(&gateway.oneshot(Ask::free(What::Billing)).await?)
 }
 
-/// Reads the answer to such a question.
-///
-/// # Errors
-/// As [`ask`], of what the answer says.
+/// Reads the answer to such a question. [`Error::Unreadable`]: a field is missing or of another type than
+/// the contract says.
 pub fn read(reply: &Reply) -> Result<Listing, Error> {
-    match reply.status.is_success() {
-        true => serde_json::from_slice(&reply.body)
-            .map_err(|_error| Error::Unreadable(reply.status, Unread::default())),
-        false => Err(Error::Status(reply.status)),
+    if !reply.status.is_success() {
+        return Err(Error::Status(reply.status));
     }
+    let listing = serde_json::from_slice(&reply.body);
+    listing.map_err(|_error| Error::Unreadable(reply.status, Unread::default()))
 }
 
 #[cfg(test)]
@@ -175,7 +149,7 @@ mod tests {
         assert_eq!(keys[0].revoked_at, None);
         assert_eq!(keys[1].revoked_at.as_deref(), Some("2024-03-01T00:00:00Z"));
         assert_eq!(billing.balance_cents, 4_210);
-        assert_eq!(billing.rate_limit, RateLimit { requests: 60, window_seconds: 60 });
+        assert_eq!(billing.rate_limit, AccountLimit { requests: 60, window_seconds: 60 });
         assert_eq!(billing.usage.chat, Counter { count: 3, cost_cents: 1 });
         assert_eq!(billing.usage.total_spent_cents, 790);
     }

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 use tracing::warn;
 use url::Url;
+use url::form_urlencoded::byte_serialize;
 
 use super::connect::{self, Connector};
 use super::connection::{Connection, Failed};
@@ -47,23 +48,18 @@ struct Shared {
     connector: Connector,
     pool: Pool,
     redactor: Redactor,
+    /// The headers of every request, by key.
     heads: Vec<HeaderMap>,
-    targets: Targets,
+    chat: Uri,
+    video: Uri,
+    billing: Uri,
+    /// The path that all targets begin with.
+    prefix: String,
     chat_timeout: Duration,
     video_timeout: Duration,
 }
 
-/// The constant request targets.
-struct Targets {
-    chat: Uri,
-    video: Uri,
-    status: String,
-    billing: Uri,
-    prefix: String,
-}
-
 impl Client {
-    /// A client of the gateway at `base` with these keys, which `redactor` knows from then on.
     pub fn new(
         base: &Url,
         keys: &[Key],
@@ -78,13 +74,10 @@ impl Client {
             pool: Pool::default(),
             redactor,
             heads: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
-            targets: Targets {
-                chat: target(wire::CHAT)?,
-                video: target(wire::VIDEO)?,
-                status: format!("{prefix}{}", wire::VIDEO_STATUS),
-                billing: target(wire::API_KEYS)?,
-                prefix: prefix.to_owned(),
-            },
+            chat: target(wire::CHAT)?,
+            video: target(wire::VIDEO)?,
+            billing: target(wire::API_KEYS)?,
+            prefix: prefix.to_owned(),
             chat_timeout: settings.chat_timeout,
             video_timeout: settings.video_timeout,
         };
@@ -135,50 +128,40 @@ impl Shared {
             let is_fresh = clock::now().duration_since(chosen) < MAX_AUTHORIZE;
             if is_fresh && connection.is_ready() {
                 match self.exchange(connection, request, attempt).await {
-                    Sent::Yes(outcome) => {
-                        if let Err(Error::Lost(_)) = outcome {
+                    Err(Failed::Unsent(Some(untouched))) => request = *untouched,
+                    Err(Failed::Unsent(None)) => request = self.request(attempt)?,
+                    outcome => {
+                        if let Err(Failed::Sent(Error::Lost(_))) = outcome {
                             self.pool.rest();
                         }
-                        return outcome;
+                        return outcome.map_err(Error::from);
                     }
-                    Sent::No(Some(untouched)) => request = *untouched,
-                    Sent::No(None) => request = self.request(attempt)?,
                 }
             }
         }
         let connection = self.connector.connect().await?;
         authorize(attempt).await?;
-        match self.exchange(connection, request, attempt).await {
-            Sent::Yes(outcome) => outcome,
-            Sent::No(_) => Err(Error::NotTaken),
-        }
+        Ok(self.exchange(connection, request, attempt).await?)
     }
 
     fn request(&self, attempt: &Attempt) -> Result<Request<Full<Bytes>>, Error> {
+        // Neither the settings nor percent-encoding leave anything that a target may not hold.
+        let target = |path: &str| {
+            format!("{}{path}", self.prefix).parse::<Uri>().map_err(|_| Error::NotTaken)
+        };
         let (method, target, body) = match &attempt.ask.what {
-            What::Chat(body) => (Method::POST, self.targets.chat.clone(), body.clone()),
-            What::Video(body) => (Method::POST, self.targets.video.clone(), body.clone()),
-            What::Billing => (Method::GET, self.targets.billing.clone(), Bytes::new()),
-            What::Other { method, path, body } => {
-                let target = format!("{}{path}", self.targets.prefix);
-                // The settings take no path that a target may not hold.
-                (method.clone(), target.parse().map_err(|_| Error::NotTaken)?, body.clone())
-            }
+            What::Chat(body) => (Method::POST, self.chat.clone(), body.clone()),
+            What::Video(body) => (Method::POST, self.video.clone(), body.clone()),
+            What::Billing => (Method::GET, self.billing.clone(), Bytes::new()),
+            What::Other { method, path, body } => (method.clone(), target(path)?, body.clone()),
             What::VideoStatus { request_id, .. } => {
-                let query: String =
-                    url::form_urlencoded::byte_serialize(request_id.as_bytes()).collect();
-                let target = format!("{}?request_id={query}", self.targets.status);
-                // Percent-encoding leaves nothing that a target may not hold.
-                let target = target.parse().map_err(|_| Error::NotTaken)?;
-                (Method::GET, target, Bytes::new())
+                let id: String = byte_serialize(request_id.as_bytes()).collect();
+                let path = format!("{}?request_id={id}", wire::VIDEO_STATUS);
+                (Method::GET, target(&path)?, Bytes::new())
             }
         };
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = target;
         let head = self.heads.get(attempt.key).ok_or(Error::NoKeyLeft)?;
-        *request.headers_mut() = head.clone();
-        Ok(request)
+        Ok(connect::request(method, target, head.clone(), body))
     }
 
     async fn exchange(
@@ -186,7 +169,7 @@ impl Shared {
         mut connection: Connection,
         request: Request<Full<Bytes>>,
         attempt: &Attempt,
-    ) -> Sent {
+    ) -> Result<Reply, Failed> {
         let patience = match attempt.ask.what {
             What::Chat(_) => self.chat_timeout,
             What::Video(_) => self.video_timeout,
@@ -194,25 +177,16 @@ impl Shared {
             What::Other { .. } | What::VideoStatus { .. } | What::Billing => READ_TIMEOUT,
         };
         let whole = async {
-            let response = match connection.send(request).await {
-                Ok(response) => response,
-                Err(Failed::Unsent(untouched)) => return Sent::No(untouched),
-                Err(lost @ Failed::Lost(_)) => return Sent::Yes(Err(lost.into())),
-            };
-            let outcome = self.read(response, attempt).await;
-            match outcome {
-                // A refusal can come before the request is complete; an answer to it cannot.
-                Ok(reply) if connection.is_early() && reply.status.is_success() => {
-                    Sent::Yes(Err(Error::Status(reply.status)))
-                }
-                Ok(reply) => {
-                    self.pool.put(&attempt.ask.caller, connection);
-                    Sent::Yes(Ok(reply))
-                }
-                Err(error) => Sent::Yes(Err(error)),
+            let response = connection.send(request).await?;
+            let reply = self.read(response, attempt).await?;
+            // A refusal can come before the request is complete; an answer to it cannot.
+            if connection.is_early() && reply.status.is_success() {
+                return Err(Error::Status(reply.status).into());
             }
+            self.pool.put(&attempt.ask.caller, connection);
+            Ok(reply)
         };
-        timeout(patience, whole).await.unwrap_or(Sent::Yes(Err(Error::Late(patience))))
+        timeout(patience, whole).await.unwrap_or(Err(Error::Late(patience).into()))
     }
 
     async fn read(
@@ -240,14 +214,14 @@ async fn collect(mut body: Incoming) -> hyper::Result<Bytes> {
         let Some(frame) = body.frame().await.transpose()? else { break };
         let Ok(data) = frame.into_data() else { continue };
         // Most come in one piece, which is not copied.
-        match (first.is_empty(), all.is_empty()) {
-            (true, true) => first = data,
-            (false, true) => {
-                all.extend_from_slice(&first);
-                all.extend_from_slice(&data);
-            }
-            (_, false) => all.extend_from_slice(&data),
+        if first.is_empty() {
+            first = data;
+            continue;
         }
+        if all.is_empty() {
+            all.extend_from_slice(&first);
+        }
+        all.extend_from_slice(&data);
     }
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
@@ -257,14 +231,6 @@ async fn authorize(attempt: &Attempt) -> Result<(), Error> {
         Some(before_send) => before_send.authorize().await.map_err(Error::Aborted),
         None => Ok(()),
     }
-}
-
-/// What became of a request on one connection.
-enum Sent {
-    /// It was written, at least in part.
-    Yes(Result<Reply, Error>),
-    /// Nothing of it was written; here it is again, if it was not taken apart yet.
-    No(Option<Box<Request<Full<Bytes>>>>),
 }
 
 #[cfg(test)]

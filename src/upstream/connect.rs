@@ -1,5 +1,4 @@
-//! Opens connections: TCP, and TLS with the system's trust anchors; and asks over them without our key,
-//! where no gateway is asked.
+//! Opens connections: TCP, and TLS with the system's trust anchors.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -7,20 +6,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, HOST, HeaderMap, HeaderValue, USER_AGENT};
-use http::{Method, Request, Response};
+use http::{Method, Request, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_util::either::Either;
 use url::Url;
 
 use super::Error;
-use super::connection::{Connection, Failed};
+use super::connection::Connection;
 
-/// Where the gateway is.
 #[derive(Clone)]
 pub(super) struct Connector {
     host: String,
@@ -57,14 +55,14 @@ impl Connector {
             .map_err(Error::Unreachable)
     }
 
-    /// [`Connector::connect`] without its deadline.
     pub(super) async fn open(&self) -> io::Result<Connection> {
         let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
         tcp.set_nodelay(true)?;
-        match &self.tls {
-            None => Connection::over(tcp).await,
-            Some((tls, name)) => Connection::over(tls.connect(name.clone(), tcp).await?).await,
-        }
+        let stream = match &self.tls {
+            None => Either::Left(tcp),
+            Some((tls, name)) => Either::Right(tls.connect(name.clone(), tcp).await?),
+        };
+        Connection::over(stream).await
     }
 }
 
@@ -79,24 +77,17 @@ pub(super) fn head(server: &Url) -> io::Result<HeaderMap> {
     ]))
 }
 
-/// Asks for a public address over a connection to its server: without our key, and without following
-/// anything. The body of the reply streams.
-pub(super) async fn fetch(
-    connection: &mut Connection,
-    address: &Url,
+pub(super) fn request(
     method: Method,
-    more: HeaderMap,
-) -> Result<Response<Incoming>, Failed> {
-    let target = &address[url::Position::BeforePath..url::Position::AfterQuery];
-    let (Ok(target), Ok(mut head)) = (target.parse(), head(address)) else {
-        return Err(Failed::Unsent(None));
-    };
-    head.extend(more);
-    let mut request = Request::new(Full::<Bytes>::default());
+    target: Uri,
+    head: HeaderMap,
+    body: Bytes,
+) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(body));
     *request.method_mut() = method;
     *request.uri_mut() = target;
     *request.headers_mut() = head;
-    connection.send(request).await
+    request
 }
 
 /// One for the process: trust anchors are parsed once, and TLS sessions are resumed, so that a further
@@ -104,16 +95,9 @@ pub(super) async fn fetch(
 static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
 
 fn client_config() -> io::Result<Arc<ClientConfig>> {
-    match CONFIG.get() {
-        Some(config) => Ok(Arc::clone(config)),
-        None => {
-            let made = Arc::new(make_client_config()?);
-            Ok(Arc::clone(CONFIG.get_or_init(|| made)))
-        }
+    if let Some(config) = CONFIG.get() {
+        return Ok(Arc::clone(config));
     }
-}
-
-fn make_client_config() -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let (added, _ignored) =
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -128,5 +112,6 @@ fn make_client_config() -> io::Result<ClientConfig> {
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+    Ok(Arc::clone(CONFIG.get_or_init(|| config)))
 }

@@ -21,11 +21,13 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
+
+use super::Error;
 
 /// A reply's head may be this large, in bytes.
-const LARGEST_HEAD: usize = 64 * 1_024;
+const MAX_HEAD: usize = 64 * 1_024;
 
-/// Sends requests, one at a time.
 #[derive(Debug)]
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -36,20 +38,32 @@ pub(super) struct Connection {
 pub(super) enum Failed {
     /// Nothing of it was written. Here it is again, if hyper still had it.
     Unsent(Option<Box<Request<Full<Bytes>>>>),
-    /// The connection ended under it.
-    Lost(hyper::Error),
+    /// It was written, at least in part.
+    Sent(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Sent(error)
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Unsent(_) => Self::NotTaken,
+            Failed::Sent(error) => error,
+        }
+    }
 }
 
 impl Connection {
     /// Speaks HTTP/1.1 over `io`; its task runs on this runtime.
-    pub(super) async fn over<T>(io: T) -> io::Result<Self>
-    where
-        T: Transport + AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    pub(super) async fn over(io: Stream) -> io::Result<Self> {
         let progress = Arc::new(Progress::default());
         let io = Watched { io, progress: Arc::clone(&progress) };
         let (sender, connection) = http1::Builder::new()
-            .max_buf_size(LARGEST_HEAD)
+            .max_buf_size(MAX_HEAD)
             .handshake::<_, Full<Bytes>>(TokioIo::new(io))
             .await
             .map_err(io::Error::other)?;
@@ -58,7 +72,6 @@ impl Connection {
         Ok(Self { sender, progress })
     }
 
-    /// Whether it takes a request now.
     pub(super) fn is_ready(&self) -> bool {
         self.sender.is_ready()
     }
@@ -68,7 +81,6 @@ impl Connection {
         !self.sender.is_closed() && matches!(self.progress.phase(), Phase::Sent)
     }
 
-    /// Whether the reply began before its request was complete.
     pub(super) fn is_early(&self) -> bool {
         matches!(self.progress.phase(), Phase::Early)
     }
@@ -79,7 +91,7 @@ impl Connection {
         self.progress.enter(Phase::Idle);
     }
 
-    /// The head of the reply.
+    /// Returns the head of the reply; its body streams.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -89,17 +101,15 @@ impl Connection {
             match (failed.take_message(), self.progress.phase()) {
                 (Some(untouched), _) => Failed::Unsent(Some(Box::new(untouched))),
                 (None, Phase::Refused) => Failed::Unsent(None),
-                (None, _) => Failed::Lost(failed.into_error()),
+                (None, _) => Error::Lost(failed.into_error()).into(),
             }
         })
     }
 }
 
-/// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
-    /// There is none.
     Idle,
     /// It was handed over, and nothing of it was written.
     Handed,
@@ -107,7 +117,6 @@ enum Phase {
     Refused,
     /// Part of it may have been written.
     Writing,
-    /// All of it was written.
     Sent,
     /// A reply began before all of it was written.
     Early,
@@ -144,41 +153,25 @@ impl Progress {
             Phase::Refused => Err(io::ErrorKind::ConnectionAborted.into()),
             Phase::Writing => {
                 self.enter(Phase::Early);
-                match self.is_used.load(Ordering::Relaxed) {
+                if self.is_used.load(Ordering::Relaxed) {
                     // It may be a second reply to an earlier request.
-                    true => Err(io::Error::other("a reply came before its request was complete")),
-                    false => Ok(()),
+                    return Err(io::Error::other("a reply came before its request was complete"));
                 }
+                Ok(())
             }
         }
     }
 }
 
-/// A stream over TCP.
-pub(super) trait Transport {
-    /// The socket.
-    fn tcp(&self) -> &TcpStream;
-}
-
-impl Transport for TcpStream {
-    fn tcp(&self) -> &TcpStream {
-        self
-    }
-}
-
-impl Transport for TlsStream<TcpStream> {
-    fn tcp(&self) -> &TcpStream {
-        self.get_ref().0
-    }
-}
+pub(super) type Stream = Either<TcpStream, TlsStream<TcpStream>>;
 
 /// Tells `progress` what passes.
-struct Watched<T> {
-    io: T,
+struct Watched {
+    io: Stream,
     progress: Arc<Progress>,
 }
 
-impl<T: Transport> Watched<T> {
+impl Watched {
     /// Whether a request may be written. The runtime learns of bytes that came only when it looks at all
     /// sockets, so the kernel is asked. Over TLS a used connection has had its session tickets.
     fn begin(&self) -> io::Result<()> {
@@ -192,7 +185,11 @@ impl<T: Transport> Watched<T> {
             }
         }
         if self.progress.is_used.load(Ordering::Relaxed) {
-            let peeked = SockRef::from(self.io.tcp()).peek(&mut [MaybeUninit::uninit()]);
+            let socket = match &self.io {
+                Either::Left(tcp) => tcp,
+                Either::Right(tls) => tls.get_ref().0,
+            };
+            let peeked = SockRef::from(socket).peek(&mut [MaybeUninit::uninit()]);
             let is_silent = peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
             if !is_silent {
                 self.progress.enter(Phase::Refused);
@@ -204,7 +201,7 @@ impl<T: Transport> Watched<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+impl AsyncRead for Watched {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -212,14 +209,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        Poll::Ready(match buffer.filled().len() > before {
-            true => self.progress.has_read(),
-            false => Ok(()),
-        })
+        let has_read = buffer.filled().len() > before;
+        Poll::Ready(if has_read { self.progress.has_read() } else { Ok(()) })
     }
 }
 
-impl<T: Transport + AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+impl AsyncWrite for Watched {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -11,13 +11,11 @@ use crate::problem::{
     OUTCOME_UNKNOWN, OVERLOADED, Problem, WINDOW_EXHAUSTED,
 };
 
-use super::connection::Failed;
 use super::{Abort, Unread};
 
 /// What went wrong. [`Error::charged`] says what it means for the money.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No connection was made.
     #[error("no connection to the gateway: {0}")]
     Unreachable(#[source] io::Error),
     /// A connection was made, and it took no byte of the request.
@@ -26,7 +24,6 @@ pub enum Error {
     /// The connection died after the first byte.
     #[error("the connection was lost after the request was sent: {0}")]
     Lost(#[source] hyper::Error),
-    /// No whole reply in time.
     #[error("no reply within {0:?}")]
     Late(Duration),
     /// A redirect, a 5xx, or a status that the contract does not know.
@@ -35,7 +32,6 @@ pub enum Error {
     /// The reply is compressed, although none was asked for.
     #[error("the reply is encoded")]
     Encoded,
-    /// The reply is larger than tollgate keeps.
     #[error("the reply is too large")]
     TooLarge(Unread),
     /// A success whose body is not the JSON that the contract promises.
@@ -43,29 +39,18 @@ pub enum Error {
     Unreadable(StatusCode, Unread),
     /// 401: this key is refused. Guess: it is free.
     #[error("the gateway refuses key {}", key + 1)]
-    KeyRefused {
-        /// The key's place in the ring, from 0.
-        key: usize,
-    },
+    KeyRefused { key: usize },
     /// 401 for every key of the ring.
     #[error("the gateway refuses every key")]
     NoKeyLeft,
     /// 429: the account's window is used up. Guess: it is free.
     #[error("the gateway asks to wait")]
-    Throttled {
-        /// How long, where it said so.
-        retry_after: Option<Duration>,
-    },
+    Throttled { retry_after: Option<Duration> },
     /// There is no place in the account's window in time. Nothing was sent.
     #[error("no place in the window within max_wait")]
-    WindowFull {
-        /// When there should be one.
-        retry_after: Duration,
-    },
-    /// tollgate is shutting down, and it still waited for a place in the window.
+    WindowFull { retry_after: Duration },
     #[error("it was not sent: shutting down")]
     Draining,
-    /// It was held back before the first byte.
     #[error("it was not sent: {0:?}")]
     Aborted(Abort),
 }
@@ -75,23 +60,13 @@ const UNTOLD_WAIT: Duration = Duration::from_secs(60);
 /// How long a caller is told to wait when a call was held back here.
 const UNSENT_WAIT: Duration = Duration::from_secs(5);
 
-/// What an error means.
-struct Meaning {
-    /// What is known of the charge of a purchase that ended so.
-    charged: Charged,
-    /// Whether some of it may have reached the gateway.
-    was_sent: bool,
-    /// What a caller is told where nothing was charged.
-    kind: &'static Kind,
-    /// How long the caller is told to wait.
-    wait: Option<Duration>,
-}
-
 impl Error {
+    /// What is known of the charge of a purchase that ended so; whether some of it may have reached the
+    /// gateway; and what a caller is told where nothing was charged: the problem, and how long to wait.
     #[rustfmt::skip]
-    fn meaning(&self) -> Meaning {
+    fn meaning(&self) -> (Charged, bool, &'static Kind, Option<Duration>) {
         use Charged::{No, Unknown};
-        let (charged, was_sent, kind, wait) = match self {
+        match self {
             Self::Unreachable(_)                => (No, false, &GATEWAY_UNREACHABLE, None),
             Self::NotTaken                      => (No, false, &GATEWAY_UNREACHABLE, None),
             Self::Lost(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
@@ -110,26 +85,21 @@ impl Error {
             Self::Aborted(Abort::Cancelled)     => (No, false, &OVERLOADED, Some(UNSENT_WAIT)),
             Self::Aborted(Abort::Unrecorded)    => (No, false, &LEDGER_UNAVAILABLE, Some(UNSENT_WAIT)),
             Self::Aborted(Abort::OtherAccount)  => (No, false, &LEDGER_UNAVAILABLE, Some(UNTOLD_WAIT)),
-        };
-        Meaning { charged, was_sent, kind, wait }
+        }
     }
 
-    /// What is known of the charge of a purchase that ended so.
     pub fn charged(&self) -> Charged {
-        self.meaning().charged
+        self.meaning().0
     }
 
-    /// Whether some of it may have reached the gateway.
     pub(super) fn was_sent(&self) -> bool {
-        self.meaning().was_sent
+        self.meaning().1
     }
 
     /// What came of a reply that may have been paid for and cannot be read.
     pub fn unread(&self) -> Option<&Bytes> {
-        if let Self::Unreadable(_, unread) | Self::TooLarge(unread) = self {
-            return unread.body();
-        }
-        None
+        let (Self::Unreadable(_, unread) | Self::TooLarge(unread)) = self else { return None };
+        unread.body()
     }
 
     /// What a buyer is told. The cause is for the log.
@@ -144,7 +114,7 @@ impl Error {
 
     /// What somebody who only asked is told: nothing was bought, whatever went wrong.
     pub fn of_read(&self) -> Problem {
-        let Meaning { kind, wait, .. } = self.meaning();
+        let (_, _, kind, wait) = self.meaning();
         let mut problem = Problem::new(kind);
         if let Self::Aborted(Abort::OtherAccount) = self {
             problem = problem.detail(
@@ -154,15 +124,6 @@ impl Error {
         match wait {
             Some(wait) => problem.retry_after(wait),
             None => problem,
-        }
-    }
-}
-
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Unsent(_) => Self::NotTaken,
-            Failed::Lost(error) => Self::Lost(error),
         }
     }
 }

@@ -1,38 +1,34 @@
 //! Whatever talks to the gateway: the ring of keys, the connections, the reading of replies.
 //!
 //! Invariants: only [`client`] writes `authorization`; a request is built from nothing of the
-//! caller's; nothing is sent twice, save after a refusal that is free (401, 429) or when the
+//! caller's; nothing is sent twice, except after a refusal that is free (401, 429) or when the
 //! connection took no byte of it.
 
 pub mod billing;
 pub mod client;
 mod connect;
 mod connection;
-pub mod document;
 mod error;
+pub mod fetch;
 mod gateway;
-pub mod keyring;
-pub mod media;
 mod pool;
 mod reply;
 pub mod window;
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::Method;
 
 use crate::clock::Instant;
 
 pub use error::Error;
-pub use gateway::{Gateway, Transport};
+pub use gateway::{Gateway, Ring, Transport};
 pub use reply::{Reply, Unread};
 
-/// What is asked of the gateway.
 #[derive(Clone)]
 pub struct Ask {
-    /// Which endpoint, and what goes with it.
     pub what: What,
     /// Authorizes or cancels it before the first byte; nothing does where it costs nothing.
     pub before_send: Option<Arc<dyn BeforeSend>>,
@@ -60,13 +56,12 @@ impl Ask {
 /// Decides right before the first byte: the connection is there, and nothing was sent.
 pub trait BeforeSend: Send + Sync {
     /// Lets an attempt go, or not. It is asked again for a further attempt after a refusal that was free.
-    fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>>;
+    fn authorize(&self) -> BoxFuture<'_, Result<(), Abort>>;
 
     /// Resolves when nobody waits for it any more.
-    fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    fn cancelled(&self) -> BoxFuture<'_, ()>;
 }
 
-/// Why an ask is not sent after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
     /// Nobody waits for it any more who may buy it.
@@ -84,20 +79,15 @@ pub enum What {
     Chat(Bytes),
     /// Buys a video; the body was validated and re-serialised.
     Video(Bytes),
-    /// Asks how far a job is.
     VideoStatus {
-        /// The job's identifier.
         request_id: Box<str>,
-        /// Whether somebody would like to hear it now.
         is_watched: bool,
     },
-    /// Asks for keys, statistics and billing.
     Billing,
     /// Asks or buys at an endpoint of `gateway.passthrough`, of which the contract says nothing.
     Other {
         /// `POST` buys; `GET` asks.
         method: Method,
-        /// Its path, as the settings have it.
         path: Box<str>,
         /// Strict JSON; empty with `GET`.
         body: Bytes,
@@ -115,10 +105,8 @@ impl What {
     }
 }
 
-/// An [`Ask`] with the key that it is asked with.
 #[derive(Clone)]
 pub struct Attempt {
-    /// What is asked.
     pub ask: Ask,
     /// The key's place in the ring.
     pub key: usize,

@@ -45,7 +45,7 @@ struct Idle {
 }
 
 impl Pool {
-    /// The connection that this caller used last, if it is young and alive.
+    /// Takes the connection that this caller used last, if it is young and alive.
     pub(super) fn take(&self, caller: &str) -> Option<Connection> {
         let mut state = lock(&self.state);
         state.expire(clock::now());
@@ -88,17 +88,15 @@ impl Pool {
 
     /// Closes connections when their time is over, until there are none.
     async fn sweep(self) {
-        while let Some(next) = self.next_expiry() {
+        let next = || {
+            let mut state = lock(&self.state);
+            state.expire(clock::now());
+            state.is_swept = !state.idle.is_empty();
+            state.idle.front().map(|idle| idle.since + MAX_IDLE)
+        };
+        while let Some(next) = next() {
             sleep_until(next).await;
         }
-    }
-
-    fn next_expiry(&self) -> Option<Instant> {
-        let mut state = lock(&self.state);
-        state.expire(clock::now());
-        let next = state.idle.front().map(|idle| idle.since + MAX_IDLE);
-        state.is_swept = next.is_some();
-        next
     }
 }
 

@@ -16,7 +16,6 @@ use crate::contract::video::VideoAccepted;
 /// definitive refusal.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// A success, or a definitive refusal.
     pub status: StatusCode,
     /// Whether the body is JSON; refusals may be anything.
     pub is_json: bool,
@@ -31,23 +30,19 @@ pub struct Reply {
 impl Reply {
     /// Reads a body: a refusal may have any, a success the one that the contract promises. It passes
     /// unchanged.
-    ///
-    /// # Errors
-    /// [`Error::Unreadable`]
     pub fn read(what: &What, status: StatusCode, body: Bytes, key: usize) -> Result<Self, Error> {
         let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
-        let video = match what {
-            What::Video(_) => VideoAccepted::read(&body),
-            What::Chat(_) | What::VideoStatus { .. } | What::Billing | What::Other { .. } => None,
-        };
-        let is_as_promised = match what {
-            What::Chat(_) | What::VideoStatus { .. } | What::Billing => is_object(&body),
+        let (is_as_promised, video) = match what {
+            What::Chat(_) | What::VideoStatus { .. } | What::Billing => (is_object(&body), None),
             // Guess: these keep to what all of the contract's endpoints do, and answer in JSON (4).
-            What::Other { .. } => true,
-            What::Video(_) => video.is_some(),
+            What::Other { .. } => (true, None),
+            What::Video(_) => {
+                let video = VideoAccepted::read(&body);
+                (video.is_some(), video)
+            }
         };
         if !(is_json && is_as_promised) {
             return Err(Error::Unreadable(status, Unread::whole(&body)));
@@ -55,7 +50,7 @@ impl Reply {
         Ok(Self { status, is_json, body, key, video })
     }
 
-    /// The credit that is left, where it says so (2.5).
+    /// Returns the credit that is left, where it says so (2.5).
     pub fn balance(&self) -> Option<Usd> {
         self.video.as_ref().and_then(|video| video.balance)
     }
@@ -119,7 +114,7 @@ impl Unread {
         Self(beginning.slice(..beginning.len().saturating_sub(MAX_LOOK).min(MAX_UNREAD)))
     }
 
-    /// What there is; nothing where it was empty, or never read.
+    /// Returns what there is; nothing where it was empty, or never read.
     pub fn body(&self) -> Option<&Bytes> {
         Some(&self.0).filter(|body| !body.is_empty())
     }

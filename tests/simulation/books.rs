@@ -130,6 +130,10 @@ impl Books {
             Err(Refused::NoRepeat) => Err(format!("{} was to be bought", asked.id)),
             Err(Refused::OverBudget(_)) if over => Ok(()),
             Err(Refused::OverBudget(over)) => Err(format!("{} fits, no {over:?}", asked.id)),
+            Err(Refused::InsufficientCredit) if earlier.is_none() && !over => Ok(()),
+            Err(Refused::InsufficientCredit) => {
+                Err(format!("{} is {earlier:?}, or over a budget", asked.id))
+            }
             Err(Refused::Unavailable(why)) => Err(format!("{} for no reason: {why}", asked.id)),
         }
     }
@@ -149,11 +153,11 @@ impl Books {
             (_, State::Reserved | State::Sent) | (Asked::Key(_), State::Unknown) => true,
             (Asked::Likeness { is_retry }, State::Posted | State::Unknown) => {
                 let Some((twin, at)) = twin.zip(entry.ended_at) else { return false };
+                let (since, until) = (wall.saturating_sub(twin.within), wall + twin.ahead);
                 let is_unseen = !entry.is_delivered || entry.state == State::Unknown;
                 // What was delivered before the latest refusal, another request was refused after.
                 let is_of_refused = twin.delivered_since.is_none_or(|since| at < since);
-                (twin.since..=twin.until).contains(&at)
-                    && (is_unseen || (is_retry && !is_of_refused))
+                (since..=until).contains(&at) && (is_unseen || (is_retry && !is_of_refused))
             }
         };
         let same = self.entries.iter().filter(|(_, entry)| entry.identity == identity);

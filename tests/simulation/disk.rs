@@ -3,6 +3,7 @@
 
 mod verbs;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -13,19 +14,15 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock;
-use tollgate::store::{Clock, Ending, Place, PurchaseId, Row, State, Store, Unavailable};
+use tollgate::store::{Clock, PurchaseId, Row, Store, Unavailable};
 
 use crate::clients::number;
 use crate::dice::fixed;
-use crate::setup::DAY;
 use crate::world::World;
 
-/// Places in the window, and when they were taken.
-#[derive(Default)]
-struct Places {
-    all: Vec<(Place, Duration)>,
-    /// Whose reply nobody knows.
-    open: Vec<(Place, Duration)>,
+thread_local! {
+    /// A store in memory for one seed after the other, with the wall clock that it reads.
+    static MEMORY: RefCell<Option<(Store, Arc<AtomicU64>)>> = const { RefCell::new(None) };
 }
 
 /// What is left of a process when it is dead.
@@ -34,19 +31,22 @@ pub(crate) struct Platter {
     file: Option<PathBuf>,
     /// The wall clock as the store reads it, perhaps on a thread of its own.
     wall: Arc<AtomicU64>,
-    places: Mutex<Places>,
 }
 
 impl Platter {
     pub(crate) fn in_memory() -> Self {
-        let wall = Arc::default();
-        let store = Store::in_memory(clock_at(&wall));
-        Self { store: Some(store), file: None, wall, places: Mutex::default() }
+        let new = || {
+            let wall = Arc::default();
+            (Store::in_memory(clock_at(&wall)), wall)
+        };
+        let (store, wall) = MEMORY.with_borrow_mut(|kept| kept.get_or_insert_with(new).clone());
+        finish(store.clear()).expect("it is empty");
+        Self { store: Some(store), file: None, wall }
     }
 
     pub(crate) fn on_disk(folder: &Path) -> Self {
         let file = Some(folder.join("ledger.db"));
-        Self { store: None, file, wall: Arc::default(), places: Mutex::default() }
+        Self { store: None, file, wall: Arc::default() }
     }
 
     /// Opens the store for a new process; what a crash left under way is ended.
@@ -58,26 +58,7 @@ impl Platter {
                 let opened = Store::serve_inline(file, clock_at(&self.wall));
                 self.store = Some(opened.expect("the ledger opens again"));
             }
-            None => self.recover(wall),
-        }
-    }
-
-    /// The store in memory knows no crash: here is what the one on disk does after one.
-    fn recover(&self, wall: Duration) {
-        for row in self.rows() {
-            let ending = match row.state {
-                State::Reserved => Ending::Voided,
-                State::Sent => Ending::Unknown,
-                State::Posted | State::Voided | State::Unknown => continue,
-            };
-            finish(self.store().settle(row.id, ending)).expect("settled");
-        }
-        let mut places = self.places.lock().expect("the places");
-        for (place, at) in places.open.drain(..) {
-            self.store().replied(place, wall.max(at));
-        }
-        for (place, _) in places.all.iter().filter(|(_, at)| *at > wall + DAY) {
-            self.store().unsent(*place);
+            None => finish(self.store().recover()).expect("recovered"),
         }
     }
 
@@ -150,17 +131,6 @@ impl Disk {
     pub(super) fn store(&self) -> &Store {
         self.wind();
         self.0.platter.store()
-    }
-
-    pub(super) fn opens(&self, place: Place, at: Duration) {
-        let mut places = self.0.platter.places.lock().expect("the places");
-        places.all.push((place, at));
-        places.open.push((place, at));
-    }
-
-    pub(super) fn closes(&self, place: Place) {
-        let mut places = self.0.platter.places.lock().expect("the places");
-        places.open.retain(|(open, _)| *open != place);
     }
 
     /// Refuses the operations whose turn it is.

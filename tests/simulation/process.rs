@@ -15,18 +15,16 @@ use tollgate::jobs::Jobs;
 use tollgate::metrics::Metrics;
 use tollgate::pipeline;
 use tollgate::problem::Problem;
-use tollgate::purchase::credit::Credit;
 use tollgate::purchase::idempotency::Running;
 use tollgate::purchase::{Claim, Context, Purchase, Purchases, Receipt};
-use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals};
-use tollgate::upstream::keyring::Ring;
+use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals, Store};
 use tollgate::upstream::window::Window;
-use tollgate::upstream::{Ask, Error, Gateway, Reply, What};
+use tollgate::upstream::{Ask, Error, Gateway, Reply, Ring, What};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 
 use crate::clients::{Asked, Heard, Presence, Told, Wish, name};
-use crate::disk::{Disk, Platter};
+use crate::disk::{Disk, Platter, finish};
 use crate::line::Line;
 use crate::setup::{ORDERS, callers};
 use crate::world::World;
@@ -40,7 +38,7 @@ pub(crate) struct Process {
     purchases: Purchases,
     gateway: BoxCloneSyncService<Ask, Reply, Error>,
     pub(crate) window: Arc<Window>,
-    credit: Credit,
+    ledger: Store,
     tasks: TaskTracker,
     shutdown: CancellationToken,
     clients: BTreeMap<usize, AbortHandle>,
@@ -77,15 +75,13 @@ impl Process {
             max_wait: setup.max_wait,
             transport: Line { world: world.clone() },
         });
-        let credit = Credit::default();
         let context = Context {
             // Nobody looks after jobs: without settings they rest.
             jobs: Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone()),
-            ledger: store,
+            ledger: store.clone(),
             binding: Binding::play(),
             running: Running::default(),
-            refusals: Arc::new(Refusals::new(wall)),
-            credit: credit.clone(),
+            refusals: Arc::new(Refusals::new(Arc::new(clock::wall))),
             keys: Arc::from([KeyId([1; 8]); 3]),
             terms: setup.terms(),
             metrics: Arc::clone(&METRICS),
@@ -102,7 +98,7 @@ impl Process {
             purchases,
             gateway: BoxCloneSyncService::new(gateway),
             window,
-            credit,
+            ledger: store,
             tasks,
             shutdown,
             clients: BTreeMap::new(),
@@ -162,9 +158,10 @@ impl Process {
     /// The gateway tells the balance.
     pub(crate) fn learn_credit(&self) {
         let _entered = self.runtime.enter();
-        let mark = self.credit.mark();
+        let mark = finish(self.ledger.credit_mark()).expect("the store is there");
+        let credit = self.world.lock().gateway.credit;
+        self.ledger.learnt(mark, credit);
         let mut state = self.world.lock();
-        self.credit.learnt(mark, state.gateway.credit);
         state.told_credit = Some(state.now());
     }
 

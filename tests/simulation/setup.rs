@@ -84,6 +84,7 @@ impl Setup {
             total_month: budget(30, 4, 14),
             caller_day: budget(50, 1, 5),
             caller_month: budget(20, 3, 9),
+            balance_floor: Usd::ZERO,
         };
         Self {
             seed,
@@ -110,7 +111,6 @@ impl Setup {
     pub(crate) fn terms(&self) -> Terms {
         Terms {
             limits: self.limits,
-            balance_floor: Usd::ZERO,
             dedupe_window: self.dedupe_window,
             keep_chats: DAY,
             keep_videos: 7 * DAY,

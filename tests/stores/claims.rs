@@ -103,76 +103,76 @@ async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
 async fn two_keys_are_two_purchases_and_a_key_is_no_twin(desk: Desk) {
     desk.reserve(&keyed("k", "p")).await.unwrap();
     desk.reserve(&keyed("l", "p")).await.unwrap();
-    desk.reserve(&twin("p", START, true)).await.unwrap();
-    desk.reserve(&twin("k", START, true)).await.unwrap();
+    desk.reserve(&desk.twin("p", START, true)).await.unwrap();
+    desk.reserve(&desk.twin("k", START, true)).await.unwrap();
     assert_eq!(desk.states().await.len(), 4);
 }
 
 async fn a_twin_joins_while_the_first_one_runs(desk: Desk) {
-    let first = twin("p", START, false);
+    let first = desk.twin("p", START, false);
     desk.reserve(&first).await.unwrap();
     desk.pass(2 * HOUR);
-    assert_eq!(desk.known(&twin("p", desk.now(), false)).await.id, first.id);
+    assert_eq!(desk.known(&desk.twin("p", desk.now(), false)).await.id, first.id);
     desk.store.sent(first.id, Account::Recognised).await.unwrap();
-    assert_eq!(desk.known(&twin("p", desk.now(), false)).await.state, State::Sent);
+    assert_eq!(desk.known(&desk.twin("p", desk.now(), false)).await.state, State::Sent);
 }
 
 async fn a_twin_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) {
-    desk.buy(&twin("p", START, false), "hello").await;
+    desk.buy(&desk.twin("p", START, false), "hello").await;
     let ended = desk.now();
     desk.pass(30 * SECOND);
-    assert_eq!(desk.replayed(&twin("p", ended, false)).await, Some(reply("hello")));
-    desk.reserve(&twin("p", ended + Duration::from_nanos(1), false)).await.unwrap();
+    assert_eq!(desk.replayed(&desk.twin("p", ended, false)).await, Some(reply("hello")));
+    desk.reserve(&desk.twin("p", ended + Duration::from_nanos(1), false)).await.unwrap();
 }
 
 async fn a_twin_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry(desk: Desk) {
-    let first = desk.buy(&twin("p", START, false), "hello").await;
+    let first = desk.buy(&desk.twin("p", START, false), "hello").await;
     desk.store.delivered(first);
-    assert_eq!(desk.known(&twin("p", START, true)).await.id, first);
-    desk.reserve(&twin("p", START, false)).await.unwrap();
+    assert_eq!(desk.known(&desk.twin("p", START, true)).await.id, first);
+    desk.reserve(&desk.twin("p", START, false)).await.unwrap();
 }
 
 async fn delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal(desk: Desk) {
     let nano = Duration::from_nanos(1);
-    let first = desk.buy(&twin("p", START, false), "hello").await;
+    let first = desk.buy(&desk.twin("p", START, false), "hello").await;
     let bounds = (START, START + HOUR);
     // One that was not delivered is whoever's reply was lost.
-    let retry = matched("p", bounds, Some(START + nano));
+    let retry = desk.matched("p", bounds, Some(START + nano));
     assert_eq!(desk.known(&retry).await.id, first);
     desk.store.delivered(first);
-    assert_eq!(desk.known(&matched("p", bounds, Some(START))).await.id, first);
+    assert_eq!(desk.known(&desk.matched("p", bounds, Some(START))).await.id, first);
     desk.pass(SECOND);
-    let second = desk.buy(&matched("p", bounds, Some(START + nano)), "again").await;
+    let second = desk.buy(&desk.matched("p", bounds, Some(START + nano)), "again").await;
     desk.store.delivered(second);
     // The latest of those that may be joined.
-    assert_eq!(desk.known(&matched("p", bounds, Some(START))).await.id, second);
-    desk.reserve(&matched("p", bounds, Some(START + SECOND + nano))).await.unwrap();
+    assert_eq!(desk.known(&desk.matched("p", bounds, Some(START))).await.id, second);
+    desk.reserve(&desk.matched("p", bounds, Some(START + SECOND + nano))).await.unwrap();
 }
 
 /// Bought while the clock was ahead: its end lies in the future.
 async fn purchase_that_ended_in_the_future_has_no_twin(desk: Desk) {
     for (likeness, ending) in [("p", Ending::Unknown), ("q", posted(TOLL, ""))] {
         desk.set(START + 4_000 * DAY);
-        let ahead = desk.send(&twin(likeness, START, false)).await;
+        let ahead = desk.send(&desk.twin(likeness, START, false)).await;
         desk.settle(ahead, ending).await;
         desk.set(START);
-        let again = || matched(likeness, (START - 30 * SECOND, START + 30 * SECOND), None);
+        let again = || desk.matched(likeness, (START - 30 * SECOND, START + 30 * SECOND), None);
         let bought = desk.buy(&again(), "").await;
         assert_eq!(desk.known(&again()).await.id, bought);
     }
 }
 
 async fn a_twin_of_an_unknown_purchase_joins_it_although_it_was_answered(desk: Desk) {
-    let first = desk.send(&twin("p", START, false)).await;
+    let first = desk.send(&desk.twin("p", START, false)).await;
     desk.settle(first, Ending::Unknown).await;
     desk.store.delivered(first);
-    assert_eq!(desk.known(&twin("p", START, false)).await.state, State::Unknown);
+    assert_eq!(desk.known(&desk.twin("p", START, false)).await.state, State::Unknown);
 }
 
 async fn a_voided_purchase_has_no_twin(desk: Desk) {
-    let first = desk.send(&twin("p", START, false)).await;
+    let first = desk.send(&desk.twin("p", START, false)).await;
     desk.settle(first, Ending::Voided).await;
-    desk.reserve(&twin("p", START, true)).await.unwrap();
+    desk.reserve(&desk.twin("p", START, true)).await.unwrap();
 }
 
 async fn a_name_is_taken_once(desk: Desk) {

@@ -1,12 +1,14 @@
 //! However many ask at once, there is one money and one purchase.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Limits, Refused, Reservation};
+use tollgate::store::{Ending, Limits, PurchaseId, Refused, Reservation};
 
 use crate::desk::*;
 
 on_every_backend!(
     of_200_purchases_at_once_exactly_those_are_set_aside_that_the_budget_covers,
+    of_200_purchases_at_once_exactly_those_are_held_that_the_balance_covers,
+    a_purchase_that_is_waited_for_has_ended,
     of_50_purchases_with_one_key_exactly_one_is_made,
 );
 
@@ -22,6 +24,41 @@ async fn of_200_purchases_at_once_exactly_those_are_set_aside_that_the_budget_co
     assert_eq!(over.count(), 196);
     assert_eq!(desk.total().await.day, Usd::dollars(20));
     assert_eq!(desk.states().await.len(), 4);
+}
+
+async fn of_200_purchases_at_once_exactly_those_are_held_that_the_balance_covers(desk: Desk) {
+    let before = desk.buy(&asked("ann", Usd::dollars(5)), "hello").await;
+    let mark = bounded(desk.store.credit_mark()).await.expect("a mark");
+    let meanwhile = desk.send(&asked("ann", Usd::dollars(5))).await;
+    desk.store.learnt(mark, Usd::dollars(28));
+    let limits = Limits { balance_floor: Usd::dollars(1), ..Limits::default() };
+    let answers =
+        at_once(&desk, 200, |_| Reservation { limits, ..asked("ann", Usd::dollars(5)) }).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 4);
+    let short = answers.iter().filter(|answer| matches!(answer, Err(Refused::InsufficientCredit)));
+    assert_eq!(short.count(), 196);
+    let left =
+        async || bounded(desk.store.credit_left()).await.expect("read").expect("told").amount;
+    assert_eq!(left().await, Usd::dollars(3));
+    // What is found out of a purchase that has ended changes nothing: the balance may have counted it.
+    desk.settle(meanwhile, Ending::Unknown).await;
+    desk.settle(meanwhile, Ending::Voided).await;
+    desk.settle(before, Ending::Voided).await;
+    assert_eq!(left().await, Usd::dollars(3));
+}
+
+async fn a_purchase_that_is_waited_for_has_ended(desk: Desk) {
+    bounded(desk.store.ended(PurchaseId::new())).await.expect("nothing is under way");
+    for ending in [posted(TOLL, "hello"), Ending::Voided, Ending::Unknown] {
+        let id = desk.send(&asked("ann", TOLL)).await;
+        let waits = bounded(desk.store.ended(id));
+        let ends = async {
+            tokio::task::yield_now().await;
+            desk.store.settle_later(id, ending);
+        };
+        tokio::join!(waits, ends).0.expect("it ended");
+        assert!(desk.rows().await.iter().any(|row| row.id == id && row.ended.is_some()));
+    }
 }
 
 async fn of_50_purchases_with_one_key_exactly_one_is_made(desk: Desk) {
@@ -43,7 +80,7 @@ async fn at_once(
         let ledger = desk.store.clone();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-            runtime.expect("a runtime").block_on(bounded(ledger.reserve(&asked)))
+            runtime.expect("a runtime").block_on(bounded(ledger.reserve(&asked))).map(drop)
         })
     });
     let threads: Vec<_> = threads.collect();

@@ -79,7 +79,25 @@ impl Desk {
     }
 
     pub(crate) async fn reserve(&self, asked: &Reservation) -> Result<(), Refused> {
-        bounded(self.store.reserve(asked)).await
+        bounded(self.store.reserve(asked)).await.map(drop)
+    }
+
+    /// A purchase that is matched from `since` on. Its caller was never refused.
+    pub(crate) fn twin(&self, likeness: &str, since: Duration, is_retry: bool) -> Reservation {
+        self.matched(likeness, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
+    }
+
+    /// The same, with all bounds.
+    pub(crate) fn matched(
+        &self,
+        likeness: &str,
+        (since, until): (Duration, Duration),
+        delivered_since: Option<Duration>,
+    ) -> Reservation {
+        let (likeness, within) = (identity(likeness), self.now() - since);
+        let ahead = until.saturating_sub(self.now());
+        let claim = Claim::Twin(Twin { likeness, within, ahead, delivered_since });
+        Reservation { claim, ..asked("ann", TOLL) }
     }
 
     /// Reserves and sends.
@@ -170,8 +188,8 @@ pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
     let id = PurchaseId::new();
     let mut likeness = [0; 32];
     likeness[16..].copy_from_slice(id.0.as_bytes());
-    let claim =
-        Claim::Twin(Twin { likeness, since: START, until: Duration::MAX, delivered_since: None });
+    let (within, ahead) = (Duration::MAX, Duration::MAX);
+    let claim = Claim::Twin(Twin { likeness, within, ahead, delivered_since: None });
     Reservation {
         id,
         caller: caller.into(),
@@ -186,22 +204,6 @@ pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
 
 pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     let claim = Claim::Key { key: identity(key), payload: identity(payload) };
-    Reservation { claim, ..asked("ann", TOLL) }
-}
-
-/// Its caller was never refused.
-pub(crate) fn twin(likeness: &str, since: Duration, is_retry: bool) -> Reservation {
-    matched(likeness, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
-}
-
-/// The same, with all bounds.
-pub(crate) fn matched(
-    likeness: &str,
-    (since, until): (Duration, Duration),
-    delivered_since: Option<Duration>,
-) -> Reservation {
-    let likeness = identity(likeness);
-    let claim = Claim::Twin(Twin { likeness, since, until, delivered_since });
     Reservation { claim, ..asked("ann", TOLL) }
 }
 

@@ -45,6 +45,7 @@ fn verbs() -> impl Strategy<Value = Verb> {
             total_month,
             caller_day,
             caller_month,
+            balance_floor: Usd::ZERO,
         },
     );
     let claim = prop_oneof![
@@ -194,8 +195,8 @@ impl All {
             Claimed::Key(key, payload) => Claim::Key { key: [key; 32], payload: [payload; 32] },
             Claimed::Twin { likeness, window, delivered } => Claim::Twin(Twin {
                 likeness: [likeness; 32],
-                since: self.disk.now().saturating_sub(window),
-                until: self.disk.now() + window,
+                within: window,
+                ahead: window,
                 delivered_since: delivered.map(|ago| self.disk.now().saturating_sub(ago)),
             }),
         };
@@ -205,7 +206,7 @@ impl All {
     /// What was set aside just now is within every budget that it was given.
     async fn is_within(&self, asked: &Reservation) {
         let (total, own) = (self.disk.total().await, self.disk.of(&asked.caller).await);
-        let Limits { total_day, total_month, caller_day, caller_month } = asked.limits;
+        let Limits { total_day, total_month, caller_day, caller_month, .. } = asked.limits;
         for (limit, spent) in [
             (total_day, total.day),
             (total_month, total.month),

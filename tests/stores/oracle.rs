@@ -108,7 +108,8 @@ impl Oracle {
                     Some(ended) => {
                         let is_new = twin.delivered_since.is_some_and(|since| ended >= since);
                         let is_unseen = !entry.is_delivered || entry.row.state == State::Unknown;
-                        (twin.since..=twin.until).contains(&ended) && (is_unseen || is_new)
+                        let (since, until) = (self.now - twin.within, self.now + twin.ahead);
+                        (since..=until).contains(&ended) && (is_unseen || is_new)
                     }
                 };
                 let all = self.entries.iter().enumerate();

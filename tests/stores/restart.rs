@@ -11,7 +11,7 @@ async fn what_was_never_sent_is_voided_and_what_was_sent_is_unknown() {
     desk.reserve(&keyed("reserved", "p")).await.unwrap();
     desk.send(&keyed("sent", "p")).await;
     desk.buy(&keyed("posted", "p"), "hello").await;
-    desk.send(&twin("twin", START, false)).await;
+    desk.send(&desk.twin("twin", START, false)).await;
     desk.pass(HOUR);
     desk.restart();
 
@@ -22,7 +22,7 @@ async fn what_was_never_sent_is_voided_and_what_was_sent_is_unknown() {
     assert_eq!(desk.known(&keyed("sent", "p")).await.state, State::Unknown);
     assert_eq!(desk.replayed(&keyed("posted", "p")).await, Some(reply("hello")));
     // Whoever was cut off by the crash comes back now, not when the purchase began.
-    assert_eq!(desk.known(&twin("twin", START + HOUR, false)).await.state, State::Unknown);
+    assert_eq!(desk.known(&desk.twin("twin", START + HOUR, false)).await.state, State::Unknown);
     desk.reserve(&keyed("reserved", "q")).await.unwrap();
 }
 

@@ -136,7 +136,7 @@ impl Roll {
             id: token::hash_cookie(&self.secret, &value),
             member: Arc::clone(&entry.member.name),
             token: entry.member.token,
-            until: clock::wall() + LOGIN_LASTS,
+            until: self.store.now() + LOGIN_LASTS,
         };
         let _turn = self.turn.lock().await;
         self.store.log_in(&session).await?;

@@ -51,9 +51,8 @@ pub enum Blocked {
 pub async fn look(
     ledger: &Store,
     gateway: impl Future<Output = Result<Listing, String>>,
-    wall: impl Fn() -> Duration,
 ) -> Result<Look, Blocked> {
-    let at = wall();
+    let at = ledger.now();
     let listing = gateway.await.map_err(Blocked::Gateway)?;
     let keys = listing.key_ids();
     if keys.is_empty() {
@@ -68,7 +67,7 @@ pub async fn look(
         None => (u64::MAX, Duration::MAX),
     };
     let evidence = ledger.evidence(settled, refundable).await?;
-    Ok(Look { evidence, before, now: snapshot(&listing.billing, at), keys, read_at: wall() })
+    Ok(Look { evidence, before, now: snapshot(&listing.billing, at), keys, read_at: ledger.now() })
 }
 
 /// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be told

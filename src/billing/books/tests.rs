@@ -99,7 +99,7 @@ async fn checkpoint_is_tried_again_with_each_listing() {
     for known in [None, Some(known(&[])), Some(known(&["k1"]))] {
         assert_eq!(ledger.last_check().await.unwrap(), None);
         told.send_replace(Latest { is_read: Some(known.is_some()), known });
-        binding.may_sell().await.expect("nothing is decided");
+        binding.may_sell().expect("nothing is decided");
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -154,14 +154,14 @@ async fn keys_rotated_one_by_one_keep_the_account() {
     for (place, new) in ["n0", "n1", "n2", "n3", "n4"].into_iter().enumerate() {
         keys[place] = new;
         assert!(recognise(&keys).await, "{keys:?}");
-        binding.may_sell().await.unwrap();
+        binding.may_sell().unwrap();
     }
     assert!(!recognise(&["x0"]).await, "none in common");
-    let refusal = binding.may_sell().await.unwrap_err();
+    let refusal = binding.may_sell().unwrap_err();
     assert_eq!(refusal.kind().code, "ledger_unavailable");
     assert!(!recognise(&["x0", "x1"]).await, "and it was not noted");
     assert!(recognise(&["n4", "x0"]).await);
-    binding.may_sell().await.expect("it sells again");
+    binding.may_sell().expect("it sells again");
 
     Keeper::new(ledger.clone(), binding.clone()).judge(&known(&["k0"])).await;
     assert!(ledger.last_check().await.unwrap().is_some());
@@ -173,19 +173,21 @@ async fn keys_rotated_one_by_one_keep_the_account() {
 
 #[tokio::test]
 async fn purchase_that_another_account_was_charged_for_is_not_released() {
-    let ledger = ledger();
+    let time = Arc::new(Mutex::new(NOON));
+    let clock = Arc::clone(&time);
+    let ledger = Store::in_memory(Arc::new(move || *clock.lock().unwrap()));
     Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["a"])).await;
     // The next process sells with a key of another account until the first listing arrives.
     let binding = Binding::real();
     binding.is_not_told();
-    binding.may_sell().await.expect("nobody can say");
+    binding.may_sell().expect("nobody can say");
     lose(&ledger).await;
     Keeper::new(ledger.clone(), binding.clone()).judge(&known(&["x"])).await;
-    assert!(binding.may_sell().await.is_err());
+    assert!(binding.may_sell().is_err());
     // Back with the first account's key, whose counters did not move.
     let listing = listing(&["a"], figures());
-    let later = || NOON + 2 * SETTLES_WITHIN;
-    let look = look(&ledger, async { Ok(listing) }, later).await.unwrap();
+    *time.lock().unwrap() = NOON + 2 * SETTLES_WITHIN;
+    let look = look(&ledger, async { Ok(listing) }).await.unwrap();
     assert_eq!(look.before, None, "there is nothing to compare it with");
     assert_eq!(look.evidence.len(), 1);
     write_down(&ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
@@ -197,9 +199,10 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
 async fn first_sale_waits_a_moment_for_the_first_listing() {
     let binding = Binding::real();
     let began = clock::now();
-    binding.may_sell().await.expect("nobody can say");
+    binding.listed().await;
+    binding.may_sell().expect("nobody can say");
     assert_eq!(began.elapsed(), Duration::from_millis(300));
-    binding.may_sell().await.expect("nobody can say");
+    binding.listed().await;
     assert_eq!(began.elapsed(), Duration::from_millis(300), "once");
 }
 
@@ -208,7 +211,7 @@ async fn other_account_is_not_compared() {
     let ledger = ledger();
     let look = async |keys: &[&str]| {
         let listing = listing(keys, figures());
-        look(&ledger, async { Ok(listing) }, clock::wall).await
+        look(&ledger, async { Ok(listing) }).await
     };
     assert!(look(&["k1"]).await.is_ok());
     ledger.recognise(vec!["k1".to_owned()], Recognise::Note).await.unwrap();
@@ -223,7 +226,7 @@ async fn reconciliation_notes_the_account_that_it_compared() {
     let keep = |_| Duration::from_secs(60);
     let is_same =
         async |key: &str| ledger.recognise(vec![key.to_owned()], Recognise::Look).await.unwrap();
-    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }, clock::wall).await.unwrap();
+    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     assert!(is_same("k2").await, "a dry run notes nothing");
     assert!(write_down(&ledger, &look, None, keep).await.unwrap());
     assert!(is_same("k1").await && !is_same("k2").await);
@@ -232,7 +235,7 @@ async fn reconciliation_notes_the_account_that_it_compared() {
 #[tokio::test]
 async fn reconciliation_notes_no_checkpoint_of_another_account() {
     let ledger = ledger();
-    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }, clock::wall).await.unwrap();
+    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     // A server notes its account meanwhile.
     Keeper::new(ledger.clone(), Binding::real()).judge(&known(&["k2"])).await;
     let keep = |_| Duration::from_secs(60);
@@ -315,8 +318,7 @@ async fn live(seed: u64) -> usize {
             }
             Event::Reconciles => {
                 let listing = listing(&["k"], world.snapshot(at, at));
-                let look = look(&ledger, async { Ok(listing) }, || world.wall(at)).await;
-                let look = look.unwrap();
+                let look = look(&ledger, async { Ok(listing) }).await.unwrap();
                 let verdict = look.before.map(|before| {
                     reconcile::decide(&before, &look.now, &look.evidence, look.read_at)
                 });

@@ -18,9 +18,9 @@ use crate::config::Key;
 use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::problem::{INTERNAL, Problem};
-use crate::purchase::credit::Credit;
+use crate::store::{AccountLimit, Store};
 use crate::sync::lock;
-use crate::upstream::billing::{self, Billing, KeyRow, Listing, RateLimit};
+use crate::upstream::billing::{self, Billing, KeyRow, Listing};
 use crate::upstream::window::Window;
 use crate::upstream::{Ask, Error, Reply, What};
 
@@ -86,16 +86,16 @@ struct Shared {
     last: Mutex<Option<(Instant, Result<Known, Problem>)>>,
     latest: watch::Sender<Latest>,
     /// The rate limit that this gateway told.
-    limit: Mutex<Option<RateLimit>>,
+    limit: Mutex<Option<AccountLimit>>,
     /// Prefixes of the keys whose revocation was logged.
     revoked: Mutex<HashSet<String>>,
-    credit: Credit,
+    ledger: Store,
     window: Arc<Window>,
 }
 
 impl Summary {
-    /// Asks through `gateway` with `keys`. `credit` learns the balance, and `window` the rate limit.
-    pub fn new<S>(gateway: S, keys: &[Key], credit: Credit, window: Arc<Window>) -> Self
+    /// Asks through `gateway` with `keys`. `ledger` learns the balance, and `window` the rate limit.
+    pub fn new<S>(gateway: S, keys: &[Key], ledger: Store, window: Arc<Window>) -> Self
     where
         S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
         S::Future: Send,
@@ -114,7 +114,7 @@ impl Summary {
             latest: watch::Sender::default(),
             limit: Mutex::default(),
             revoked: Mutex::default(),
-            credit,
+            ledger,
             window,
         }))
     }
@@ -187,7 +187,7 @@ impl Summary {
 /// Waits for so long, and then until there was a purchase or nobody holds the summary.
 async fn until_used(summary: &Weak<Shared>, pause: Duration) {
     sleep(pause).await;
-    while summary.upgrade().is_some_and(|shared| !shared.credit.was_used()) {
+    while summary.upgrade().is_some_and(|shared| !shared.ledger.was_used()) {
         sleep(PAGE_AGE).await;
     }
 }
@@ -245,7 +245,8 @@ impl Shared {
     async fn ask(&self, ask: Ask) -> Result<Known, Problem> {
         loop {
             let Source { gateway, replaced, generation, .. } = lock(&self.source).clone();
-            let (sent, asked, mark) = (clock::now(), clock::wall(), self.credit.mark());
+            let mark = self.ledger.credit_mark().await;
+            let (sent, asked) = (clock::now(), self.ledger.now());
             let reply = replaced.run_until_cancelled(gateway.oneshot(ask.clone())).await;
             // Held until the reply has taken effect: the gateway is not replaced in between.
             let source = lock(&self.source);
@@ -255,14 +256,16 @@ impl Shared {
                 Err(Error::Aborted(_) | Error::WindowFull { .. } | Error::Draining)
             );
             let said = reply.and_then(|reply| billing::read(&reply)).map(|listing| {
-                self.credit.learnt(mark, cents(listing.billing.balance_cents));
+                if let Ok(mark) = mark {
+                    self.ledger.learnt(mark, cents(listing.billing.balance_cents));
+                }
                 self.warn_of_revoked(&listing.keys, &source.keys);
                 // A limit of the settings holds all the same: the window sees to that.
                 let limit = listing.billing.rate_limit;
                 if lock(&self.limit).replace(limit) != Some(limit) {
                     self.window.set_limit(limit);
                 }
-                let (listing, as_of) = (Arc::new(listing), clock::wall());
+                let (listing, as_of) = (Arc::new(listing), self.ledger.now());
                 Known { listing, as_of, asked, generation }
             });
             // A question that was not sent says nothing of the gateway.

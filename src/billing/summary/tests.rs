@@ -9,7 +9,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::config;
-use crate::store::Store;
+use crate::store::{self, Claim, Limits, PurchaseId, Reservation};
 use crate::upstream::Abort;
 
 fn listing(cents: u64, keys: &str) -> Bytes {
@@ -30,9 +30,9 @@ where
     R: Future<Output = Result<Reply, Error>> + Send + 'static,
 {
     let store = Store::in_memory(Arc::new(clock::wall));
-    let window = Window::new(store, config::Window::Auto, CancellationToken::new());
+    let window = Window::new(store.clone(), config::Window::Auto, CancellationToken::new());
     let keys = [Key::new("svc_sk_ab12rest".to_owned())];
-    Summary::new(service_fn(gateway), &keys, Credit::default(), window)
+    Summary::new(service_fn(gateway), &keys, store, window)
 }
 
 /// One whose gateway answers its `n`th question (from 0) so; with the questions counted.
@@ -58,8 +58,8 @@ impl Summary {
     }
 
     /// What is sold against, in cents.
-    fn balance(&self) -> Option<u64> {
-        self.0.credit.left().map(|left| left.amount.as_micros() / 10_000)
+    async fn balance(&self) -> Option<u64> {
+        self.0.ledger.credit_left().await.unwrap().map(|left| left.amount.as_micros() / 10_000)
     }
 
     /// The rate limit that holds, if one was told.
@@ -82,7 +82,7 @@ async fn two_hundred_who_want_to_know_are_one_question() {
     let (summary, count) = answering(|_| Some(listing(4_210, "")));
     futures_util::future::join_all((0..200).map(|_| summary.refresh())).await;
     assert_eq!(count.load(Ordering::SeqCst), 1);
-    assert_eq!(summary.balance(), Some(4_210));
+    assert_eq!(summary.balance().await, Some(4_210));
     assert!(!summary.is_stale());
     assert_eq!(summary.limit(), Some(7));
 }
@@ -97,7 +97,7 @@ async fn a_gateway_that_does_not_answer_is_not_asked_more_often_and_what_was_kno
     }
     assert_eq!(count.load(Ordering::SeqCst), 2);
     assert!(summary.is_stale());
-    assert_eq!((summary.balance(), summary.limit()), (Some(4_210), Some(7)));
+    assert_eq!((summary.balance().await, summary.limit()), (Some(4_210), Some(7)));
     assert!(summary.known().is_some());
 }
 
@@ -190,7 +190,7 @@ async fn summary_is_followed_while_there_are_sales_and_as_long_as_it_is_held() {
     let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(3_600)).await;
     assert_eq!(count.load(Ordering::SeqCst), 1);
-    summary.0.credit.use_now();
+    buy(&summary.0.ledger).await;
     sleep(Duration::from_secs(3_600)).await;
     assert_eq!(count.load(Ordering::SeqCst), 2);
     drop(summary);
@@ -276,14 +276,14 @@ async fn exchanged_while_asked(is_another: bool) -> (Summary, u64) {
 #[tokio::test]
 async fn late_answer_of_former_gateway_has_no_effect() {
     let (summary, told) = exchanged_while_asked(true).await;
-    assert_eq!((told, summary.balance(), summary.is_read()), (2, Some(2), Some(true)));
+    assert_eq!((told, summary.balance().await, summary.is_read()), (2, Some(2), Some(true)));
     assert_eq!(summary.known().unwrap().generation, 1);
 }
 
 #[tokio::test]
 async fn late_answer_counts_if_only_other_settings_changed() {
     let (summary, told) = exchanged_while_asked(false).await;
-    assert_eq!((told, summary.balance()), (1, Some(1)));
+    assert_eq!((told, summary.balance().await), (1, Some(1)));
     assert!(summary.known().is_some());
 }
 
@@ -322,4 +322,29 @@ async fn another_gateway_is_asked_at_once_although_the_former_one_hangs() {
     sleep(Duration::from_millis(100)).await;
     assert_eq!(summary.is_read(), Some(true));
     following.abort();
+}
+
+/// Something is sold against the balance.
+async fn buy(ledger: &Store) {
+    let key = [1; 32];
+    let reservation = Reservation {
+        id: PurchaseId::new(),
+        caller: "ann".to_owned(),
+        service: store::Service::Chat,
+        model: "alpha".into(),
+        toll: Usd::mills(6),
+        claim: Claim::Key { key, payload: key },
+        limits: Limits::default(),
+        only_repeats: false,
+    };
+    ledger.reserve(&reservation).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_follows_the_balance_hears_once_that_something_was_sold() {
+    let ledger = Store::in_memory(Arc::new(clock::wall));
+    assert!(!ledger.was_used());
+    buy(&ledger).await;
+    assert!(ledger.was_used());
+    assert!(!ledger.was_used());
 }

@@ -58,7 +58,7 @@ impl Limiter {
     }
 
     fn note_refusal(&self, caller: &Caller) {
-        self.refusals.note(RefusedAs::Caller(caller.clone()), clock::wall());
+        self.refusals.note(RefusedAs::Caller(caller.clone()));
     }
 
     /// Forgets callers whose allowance is whole again, and gives their memory back.
@@ -162,7 +162,7 @@ mod tests {
             burst: number(2),
             concurrent: number(concurrent),
         };
-        Arc::new(Limiter::new(&limits, Arc::new(Refusals::new(Duration::ZERO))))
+        Arc::new(Limiter::new(&limits, Arc::new(Refusals::new(Arc::new(|| Duration::ZERO)))))
     }
 
     fn caller(last: u8) -> Caller {

@@ -9,14 +9,12 @@ use futures_util::future::select_all;
 use tokio::time::{sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::frame;
+use super::{comment, event, retry};
 use crate::access::Standing;
 use crate::clock::{self, Instant};
 use crate::jobs::seats::Seat;
 use crate::jobs::{News, Status, Watching, Word};
 
-/// How soon a browser is to connect again.
-const RETRY: Duration = Duration::from_secs(3);
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(15);
 /// How long a stream lasts; the browser goes on with another one.
@@ -24,11 +22,12 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 pub(super) struct Flow {
     jobs: Vec<Followed>,
-    pending: VecDeque<Bytes>,
+    pub(super) pending: VecDeque<Bytes>,
     ends: Instant,
     beat: Instant,
     stop: CancellationToken,
-    standing: Standing,
+    /// The stream ends when the caller's credentials do.
+    pub(super) standing: Standing,
     is_over: bool,
     _seat: Option<Seat>,
 }
@@ -41,12 +40,14 @@ struct Followed {
 }
 
 impl Flow {
-    /// A stream about these jobs, for a browser that was told what its last event's id says.
+    /// A stream about these jobs, for a browser that was told what its last event's id says, and that is
+    /// to connect `again` after the end.
     pub(super) fn new(
         watched: Vec<Watching>,
         last_event_id: &str,
+        again: Duration,
         stop: CancellationToken,
-        seat: impl Into<Option<Seat>>,
+        seat: Option<Seat>,
     ) -> Self {
         let known = read_event_id(last_event_id);
         let jobs = watched.into_iter().map(|mut watching| {
@@ -58,13 +59,13 @@ impl Flow {
         let now = clock::now();
         let mut flow = Self {
             jobs: jobs.collect(),
-            pending: VecDeque::from([frame::retry(RETRY)]),
+            pending: VecDeque::from([retry(again)]),
             ends: now + LONGEST,
             beat: now + BEAT,
             stop,
             standing: Standing::default(),
             is_over: false,
-            _seat: seat.into(),
+            _seat: seat,
         };
         for job in 0..flow.jobs.len() {
             flow.tell(job, true);
@@ -72,31 +73,12 @@ impl Flow {
         flow
     }
 
-    /// The same stream, which ends when the caller's credentials do.
-    pub(super) fn during(self, standing: Standing) -> Self {
-        Self { standing, ..self }
-    }
-
-    /// The same stream, after which the browser is to connect again this much later.
-    pub(super) fn again_in(mut self, wait: Duration) -> Self {
-        if let Some(first) = self.pending.front_mut() {
-            *first = frame::retry(wait);
-        }
-        self
-    }
-
     /// Whether the browser knows all that there is, and there will be no more.
     pub(super) fn has_nothing_to_tell(&self) -> bool {
         self.pending.len() == 1 && self.is_finished()
     }
 
-    /// The same stream, with these problems told as well.
-    pub(super) fn after(mut self, problems: impl Iterator<Item = Bytes>) -> Self {
-        self.pending.extend(problems.map(|document| frame::event("problem", None, &document)));
-        self
-    }
-
-    /// The next bytes, or the end.
+    /// Returns the next bytes, or `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(bytes) = self.pending.pop_front() {
@@ -119,7 +101,7 @@ impl Flow {
                     Ok(job) => self.tell(job, false),
                     Err(_elapsed) => {
                         self.beat = clock::now() + BEAT;
-                        self.pending.push_back(frame::comment());
+                        self.pending.push_back(comment());
                     }
                 },
             }
@@ -151,11 +133,11 @@ impl Flow {
             let data = serde_json::to_vec(&status).unwrap_or_default();
             let id = event_id(self.jobs.iter().filter_map(|job| job.told.as_ref()));
             let id = Some(&*id).filter(|id| !id.is_empty());
-            self.pending.push_back(frame::event("job", id, &data));
+            self.pending.push_back(event("job", id, &data));
         }
         if let Some(problem) = trouble {
             let document = problem.about(&request_id).document("");
-            self.pending.push_back(frame::event("problem", None, &document));
+            self.pending.push_back(event("problem", None, &document));
         }
     }
 }

@@ -4,7 +4,6 @@
 //! inside the stream, with a time to come back.
 
 mod flow;
-pub mod frame;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -17,19 +16,20 @@ use http_body_util::StreamBody;
 
 use crate::access::Standing;
 use crate::answer::{self, Answer, Body, BoxError};
-use crate::jobs::seats::Seat;
 use crate::jobs::{Jobs, Watching};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::store::Caller;
 use crate::validate::{self, Checked, JobIds};
 use flow::Flow;
 
+/// How soon a browser is to connect again.
+const RETRY: Duration = Duration::from_secs(3);
+
 /// Who wants to be told of what.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener<'a> {
-    /// Who asks.
     pub caller: &'a Caller,
-    /// For how long it may be told.
+    /// The stream ends with the caller's credentials.
     pub standing: &'a Standing,
     /// `Last-Event-ID`, or nothing.
     pub last_event_id: &'a str,
@@ -58,24 +58,24 @@ pub async fn stream(
     }
     // What has ended is told at once, and takes no seat.
     let takes_seat = watched.iter().any(|watching| !watching.has_ended());
-    let flow = |watched, seat: Option<Seat>| {
-        Flow::new(watched, last_event_id, jobs.stopped(), seat).during(standing.clone())
-    };
-    let flow = match takes_seat.then(|| jobs.seat(caller)).transpose() {
-        Ok(seat) => flow(watched, seat),
+    let (seat, again) = match takes_seat.then(|| jobs.seat(caller)).transpose() {
+        Ok(seat) => (seat, RETRY),
         Err(problem) => {
             let Some(wait) = problem.wait() else { return Err(problem) };
             missing.push(problem);
             watched.retain(Watching::has_ended);
-            flow(watched, None).again_in(spread(wait))
+            (None, spread(wait))
         }
     };
+    let mut flow = Flow::new(watched, last_event_id, again, jobs.stopped(), seat);
+    flow.standing = standing.clone();
     if missing.is_empty() && flow.has_nothing_to_tell() {
         let mut nothing = Answer::new(Body::empty());
         *nothing.status_mut() = StatusCode::NO_CONTENT;
         return Ok(nothing);
     }
-    let flow = flow.after(missing.into_iter().map(|problem| problem.document(id)));
+    let problems = missing.into_iter().map(|problem| event("problem", None, &problem.document(id)));
+    flow.pending.extend(problems);
     let parts = stream::unfold(flow, |mut flow| async {
         let part = flow.next().await?;
         Some((Ok::<_, BoxError>(Frame::data(part)), flow))
@@ -114,8 +114,7 @@ async fn watch(
 /// The whole of a stream that says why there is none. What will not change by itself is a refusal.
 fn once(id: &str, problem: Problem) -> Result<Answer, Problem> {
     let Some(wait) = problem.wait() else { return Err(problem) };
-    let document = problem.document(id);
-    let parts = [frame::retry(spread(wait)), frame::event("problem", None, &document)];
+    let parts = [retry(spread(wait)), event("problem", None, &problem.document(id))];
     Ok(answer::events(Answer::new(Body::from(Bytes::from(parts.concat())))))
 }
 
@@ -127,8 +126,44 @@ fn spread(wait: Duration) -> Duration {
     wait.saturating_add(Duration::from_millis(more))
 }
 
+/// Tells a browser how long to wait before it connects again.
+pub fn retry(wait: Duration) -> Bytes {
+    format!("retry: {}\n\n", wait.as_millis()).into()
+}
+
+/// Writes nothing, so that every hop on the way knows that the stream lives.
+pub fn comment() -> Bytes {
+    Bytes::from_static(b":\n\n")
+}
+
+/// Writes an event so that what a browser reads (HTML, 9.2) is what was meant. `name` and `id` are ours and hold no line end; each line of `data` gets a field of its
+/// own, and a browser joins them with `\n`, whatever they ended with.
+pub fn event(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
+    let mut event = Vec::with_capacity(data.len() + 64);
+    let mut field = |name: &str, value: &[u8]| {
+        event.extend_from_slice(name.as_bytes());
+        event.extend_from_slice(b": ");
+        event.extend_from_slice(value);
+        event.push(b'\n');
+    };
+    field("event", name.as_bytes());
+    if let Some(id) = id {
+        field("id", id.as_bytes());
+    }
+    let mut rest = data;
+    while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
+        field("data", &rest[..end]);
+        rest = rest[end..].strip_prefix(b"\r\n").unwrap_or(&rest[end + 1..]);
+    }
+    field("data", rest);
+    event.push(b'\n');
+    event.into()
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -138,5 +173,61 @@ mod tests {
         assert!(told.iter().all(|told| (wait..=wait * 2).contains(told)));
         assert!(told.len() > 90, "{told:?}");
         assert_eq!(spread(Duration::ZERO), Duration::ZERO);
+    }
+
+    /// What a browser dispatches, by the rules of the standard.
+    fn read(stream: &str) -> Vec<(String, String, String)> {
+        let (mut name, mut id, mut data) = (String::new(), String::new(), Vec::new());
+        let mut events = Vec::new();
+        let stream = stream.replace("\r\n", "\n").replace('\r', "\n");
+        for line in stream.split('\n') {
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value).to_owned();
+            match field {
+                "event" => name = value,
+                "id" => id = value,
+                "data" => data.push(value),
+                "" if line.is_empty() => {
+                    if !data.is_empty() {
+                        events.push((std::mem::take(&mut name), id.clone(), data.join("\n")));
+                    }
+                    data.clear();
+                    name.clear();
+                }
+                _ => {}
+            }
+        }
+        events
+    }
+
+    fn text(bytes: &[Bytes]) -> String {
+        bytes.iter().map(|part| String::from_utf8_lossy(part)).collect()
+    }
+
+    #[test]
+    fn an_event_is_read_as_it_was_written() {
+        let event = event("job", Some("a.b"), b"{\n \"x\": 1\r\n}\r");
+        assert_eq!(
+            text(&[event]),
+            "event: job\nid: a.b\ndata: {\ndata:  \"x\": 1\ndata: }\ndata: \n\n"
+        );
+    }
+
+    #[test]
+    fn a_pause_and_a_sign_of_life_are_no_events() {
+        let stream =
+            [retry(Duration::from_secs(3)), comment(), event("job", None, b"1"), comment()];
+        assert_eq!(text(&stream[..2]), "retry: 3000\n\n:\n\n");
+        assert_eq!(read(&text(&stream)), [("job".to_owned(), String::new(), "1".to_owned())]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_data_forges_a_field_or_an_event(data in "(\r|\n|[ -~é]|event: |id: |data: |: ){0,20}") {
+            let stream = text(&[event("job", Some("7"), data.as_bytes()), event("job", None, b"end")]);
+            let joined = data.replace("\r\n", "\n").replace('\r', "\n");
+            let end = ("job".to_owned(), "7".to_owned(), "end".to_owned());
+            prop_assert_eq!(read(&stream), [("job".to_owned(), "7".to_owned(), joined), end]);
+        }
     }
 }

@@ -1,16 +1,19 @@
 //! What is left of a purchase whose call ends without an outcome: a panic, or the runtime's end.
 
+use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use super::*;
 use crate::access::Standing;
 use crate::problem::Charged;
-use crate::purchase::tests::{SOON, accepted, context, keyed, purchase, purchases, terms};
-use crate::store::State;
-use crate::upstream::Error;
+use crate::purchase::tests::{
+    SOON, accepted, answered, context, keyed, purchase, purchases, terms,
+};
+use crate::store::{Binding, Limits, State};
+use crate::upstream::{Error, Reply};
 
 /// A call that is cut off, before it is authorized or after it; then the same purchase again.
-async fn again_after_a_cut(after_authorization: bool) -> Result<Hold, Stop> {
+async fn again_after_a_cut(after_authorization: bool) -> Result<Arc<Hold>, Stop> {
     let context = context(SOON);
     let endless = purchases(&context, move |ask| async move {
         if after_authorization {
@@ -23,7 +26,7 @@ async fn again_after_a_cut(after_authorization: bool) -> Result<Hold, Stop> {
     let waiting = cut.waiters.wait(Standing::default());
     timeout(SOON, endless.complete(&cut)).await.expect_err("it has no end");
     drop(waiting);
-    Hold::reserve(&context, &keyed()).await
+    Hold::reserve(&Arc::new(context), &keyed()).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,7 +103,7 @@ struct Shop(Context);
 impl Shop {
     fn open() -> Self {
         clock::set_wall(Some(Duration::from_secs(1_763_640_000)));
-        let refusals = Arc::new(Refusals::new(clock::wall()));
+        let refusals = Arc::new(Refusals::new(Arc::new(clock::wall)));
         let terms = Terms { keep_videos: 1_440 * MINUTE, ..terms(SOON) };
         Self(Context { refusals, terms, ..context(SOON) })
     }
@@ -154,6 +157,64 @@ async fn process_that_starts_has_refused_everybody() {
     assert!(shop.buys(false, None).await);
     tokio::time::sleep(SOON).await;
     assert!(!shop.buys(true, None).await);
-    shop.0.refusals = Arc::new(Refusals::new(clock::wall()));
+    shop.0.refusals = Arc::new(Refusals::new(Arc::new(clock::wall)));
     assert!(shop.buys(true, None).await);
+}
+
+async fn left_in(context: &Context) -> Usd {
+    context.ledger.credit_left().await.unwrap().expect("it was told").amount
+}
+
+#[tokio::test]
+async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
+    const SAID: &str = r#"{"request_id":"r","balance":"$41.50"}"#;
+    type Answer = fn() -> Result<Reply, Error>;
+    let outcomes: [(Answer, u64); 5] = [
+        (|| Ok(accepted()), 47_000_000),
+        (|| Ok(answered(200, SAID)), 41_500_000),
+        (|| Ok(answered(402, SAID)), 50_000_000),
+        (|| Err(Error::NotTaken), 50_000_000),
+        (|| Err(Error::Late(SOON)), 47_000_000),
+    ];
+    for (outcome, left) in outcomes {
+        let context = context(SOON);
+        context.ledger.learnt(CreditMark::default(), Usd::dollars(50));
+        let gateway = move |_| std::future::ready(outcome());
+        let _ = purchases(&context, gateway).complete(&purchase()).await;
+        assert_eq!(left_in(&context).await, Usd::micros(left), "{:?}", outcome());
+    }
+}
+
+#[tokio::test]
+async fn a_purchase_that_is_dropped_half_way_counts_as_spent() {
+    let context = context(SOON);
+    context.ledger.learnt(CreditMark::default(), Usd::dollars(50));
+    let endless = purchases(&context, |ask| async move {
+        ask.before_send.expect("the ledger decides").authorize().await.expect("somebody waits");
+        std::future::pending().await
+    });
+    let (first, second) = (keyed(), keyed());
+    let waits = [&first, &second].map(|one| one.waiters.wait(Standing::default()));
+    drop(endless.complete(&first));
+    assert_eq!(left_in(&context).await, Usd::dollars(50));
+    assert!(endless.complete(&second).now_or_never().is_none());
+    drop(waits);
+    assert_eq!(left_in(&context).await, Usd::dollars(47));
+}
+
+#[tokio::test]
+async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
+    let context = context(SOON);
+    let limits = Limits { balance_floor: Usd::dollars(1), ..Limits::default() };
+    let context = Context { terms: Terms { limits, ..context.terms }, ..context };
+    context.ledger.learnt(CreditMark::default(), Usd::micros(2_109_999));
+    let unsent = purchases(&context, |_| async { panic!("it is not sent") });
+    let problem = unsent.complete(&purchase()).await.expect_err("not covered");
+    assert_eq!(problem.kind().code, "insufficient_credit");
+    let answer = problem.into_response("");
+    let body = answer.into_body();
+    let text = String::from_utf8_lossy(&body);
+    assert!(text.contains("costs $3.00, which the account"), "{text}");
+    assert!(!text.contains("2.1") && !text.contains("1.00"), "{text}");
+    assert!(text.contains("who runs this service has to add credit"), "{text}");
 }

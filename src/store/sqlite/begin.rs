@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
@@ -18,11 +18,12 @@ use uuid::Uuid;
 use super::books::Books;
 use super::fault::{Fault, Holder, OpenError};
 use super::file::{self, FileId, Purpose};
-use super::handle::{Admission, Shared, Steps, Store, true_name};
+use super::handle::{Admission, Shared, Steps, Store, Verb, true_name};
 use super::identity::Identity;
 use super::lock::{self, Lock};
 use super::reader::Reader;
 use super::schema::{self, Kind};
+use super::step::Weight;
 use super::writer::{Access, Writer};
 use super::{members, window};
 use crate::clock;
@@ -69,7 +70,9 @@ impl Store {
     pub fn in_memory_within(clock: Clock, room: Room) -> Self {
         let open = || -> rusqlite::Result<Books> {
             let mut connection = Connection::open_in_memory()?;
-            connection.set_prepared_statement_cache_capacity(64);
+            // Each change keeps a copy of the page: the smaller, the faster.
+            connection.pragma_update(None, "page_size", 1_024)?;
+            connection.set_prepared_statement_cache_capacity(128);
             schema::migrate(&mut connection)?;
             connection.execute_batch(MEMORY_INDEX)?;
             let mut books = Books::new(connection, room);
@@ -82,6 +85,20 @@ impl Store {
         };
         let opened = Self::inline(Path::new(""), clock, books, None);
         opened.unwrap_or_else(|error| Self::unusable(error.to_string()))
+    }
+
+    /// Does to a store in memory what each start of a server does to a file.
+    #[doc(hidden)]
+    pub async fn recover(&self) -> Result<(), Unavailable> {
+        let now = self.now();
+        let recover = move |books: &Books| books.recover(now);
+        self.ask(Verb::Other("recover"), Weight::Cheap, recover).await
+    }
+
+    /// Forgets everything that a store in memory has: to make a new one takes longer.
+    #[doc(hidden)]
+    pub async fn clear(&self) -> Result<(), Unavailable> {
+        self.ask(Verb::Other("clear"), Weight::Cheap, |books: &Books| books.clear()).await
     }
 
     /// A store that answers every verb with [`Unavailable`] and this reason.
@@ -185,8 +202,7 @@ impl Store {
                 }
                 let opened = taken.serve(&clock, Room::default(), Some(money), &admission);
                 let writer = opened.and_then(|(books, lock)| {
-                    let full = Arc::clone(&admission.is_full);
-                    Writer::new(books, Access::Write, Some(lock), full)
+                    Writer::new(books, Access::Write, Some(lock), &admission)
                         .map_err(|error| OpenError::unusable(&path, error))
                 });
                 match writer {
@@ -287,7 +303,7 @@ impl Store {
     ) -> Result<Self, OpenError> {
         let admission = Admission::opened();
         let access = if lock.is_some() { Access::Write } else { Access::Memory };
-        let writer = Writer::new(books, access, lock, Arc::clone(&admission.is_full))
+        let writer = Writer::new(books, access, lock, &admission)
             .map_err(|error| OpenError::unusable(path, error))?;
         let steps = Steps::Inline(Box::new(Mutex::new(writer)));
         Ok(Self::over(Shared::new(path, clock, steps, admission)))
@@ -304,6 +320,7 @@ impl Shared {
             admission,
             identity: None,
             reports: None,
+            was_used: AtomicBool::new(false),
             latest_limit: Arc::default(),
         }
     }
@@ -324,7 +341,7 @@ fn started(
 ) -> Result<Shared, OpenError> {
     let admission = Admission::opened();
     let (queue, queued) = mpsc::channel();
-    let writer = Writer::new(books, access, lock, Arc::clone(&admission.is_full))
+    let writer = Writer::new(books, access, lock, &admission)
         .map_err(|error| OpenError::unusable(path, error))?;
     let writer = spawn(path, move || writer.run(&queued))?;
     let steps = Steps::Thread { queue, writer };
@@ -401,7 +418,6 @@ impl Taken {
         // In the file first: a crash in between leaves a lock that is of no file, and costs the name.
         let begin = |books: &Books| {
             books.recover(clock())?;
-            window::recover(books, clock())?;
             identity.open(&books.connection)
         };
         books.transact(begin).map_err(faulty)?;

@@ -7,6 +7,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::fault::Fault;
 use super::replies::Replies;
 use crate::store::Room;
+use crate::store::rules::Credit;
 
 /// What steps work on.
 pub(super) struct Books {
@@ -20,6 +21,8 @@ pub(super) struct Books {
     pub(super) latest: Cell<Option<i64>>,
     /// What went wrong with steps that were undone alone.
     pub(super) fault: Cell<Option<Fault>>,
+    /// Whether a purchase ended in this transaction.
+    pub(super) has_ended: Cell<bool>,
     /// Whether a day ahead of the clock was logged.
     pub(super) warned_of_day: Cell<bool>,
 }
@@ -33,8 +36,25 @@ impl Books {
             ends: Cell::default(),
             latest: Cell::default(),
             fault: Cell::default(),
+            has_ended: Cell::default(),
             warned_of_day: Cell::new(false),
         }
+    }
+
+    /// As it was when it was new.
+    pub(super) fn clear(&self) -> Result<(), Fault> {
+        let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN
+            ('credit', 'members_edition') ORDER BY rowid DESC";
+        let mut tables = self.connection.prepare_cached(tables)?;
+        let tables = tables.query_map([], |row| row.get::<_, String>(0))?;
+        for table in tables.collect::<rusqlite::Result<Vec<_>>>()? {
+            self.connection.prepare_cached(&format!("DELETE FROM {table}"))?.execute([])?;
+        }
+        self.connection.execute("UPDATE members_edition SET edition = 0", [])?;
+        self.counters().set_credit(&Credit::default())?;
+        self.replies.count_anew();
+        self.ends.set(0);
+        Ok(())
     }
 
     /// Does something in one transaction of its own.

@@ -14,6 +14,11 @@ pub(super) fn nanos(moment: Duration) -> i64 {
     i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// A number of ours, of which SQLite's integers hold the lower half.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 pub(super) fn moment(row: &Row<'_>, column: usize) -> Result<Duration> {
     Ok(Duration::from_nanos(row.get(column)?))
 }

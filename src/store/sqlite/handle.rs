@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
 use std::{fmt, thread};
 
 use rusqlite::Connection;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::books::Books;
 use super::fault::{Fault, Holder};
@@ -41,6 +42,8 @@ pub(super) struct Shared {
     pub(super) identity: Option<(Identity, FileId)>,
     /// Where there is a file: else reports are read by the connection that writes.
     pub(super) reports: Option<Reader>,
+    /// Something was sold against the balance, or refused for it.
+    pub(super) was_used: AtomicBool,
     /// The limit that was noted last, written or not.
     pub(super) latest_limit: Arc<Mutex<Option<AccountLimit>>>,
 }
@@ -63,6 +66,8 @@ pub(super) struct Admission {
     pub(super) is_full: Arc<AtomicBool>,
     /// Whoever opened it is gone.
     pub(super) stop: Arc<AtomicBool>,
+    /// Woken when purchases have ended.
+    pub(super) ends: Arc<Notify>,
 }
 
 impl Admission {
@@ -140,6 +145,11 @@ impl Store {
     #[must_use]
     pub fn tapped(&self, tap: Arc<dyn Tap>) -> Self {
         Self { shared: Arc::clone(&self.shared), tap: Some(tap) }
+    }
+
+    /// The wall-clock time as this store has it, which its records are stamped with.
+    pub fn now(&self) -> Duration {
+        (self.shared.clock)()
     }
 
     /// The public name of what it remembers: another one once purchases may have been forgotten.

@@ -1,9 +1,12 @@
 //! What a purchase goes through: held, sent, ended; and how a repeat finds it again.
 
+use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{OptionalExtension, Row, params};
+use tokio::time::timeout;
 use tracing::{error, warn};
 
 use super::books::Books;
@@ -12,29 +15,78 @@ use super::counters::Counters;
 use super::fault::Fault;
 use super::handle::{Store, Verb};
 use super::step::Weight;
-use super::{file, identity, jobs, replies, unread};
+use super::{file, identity, jobs, replies, unread, window};
 use crate::contract::money::Usd;
-use crate::store::rules::{self, Key, Today};
+use crate::store::rules::{self, Credit, Key, Today};
 use crate::store::{
-    Account, Claim, Earlier, Ending, Identity, KeptReply, Money, PurchaseId, Refused, Reservation,
-    Scope, Spent, State, Twin, Unavailable,
+    Account, Claim, CreditMark, Earlier, Ending, Identity, KeptReply, Left, Money, PurchaseId,
+    Refused, Reservation, Scope, Spent, State, Twin, Unavailable,
 };
+
+/// How soon a purchase that another process may end is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Purchases, from the moment their price is held.
 impl Store {
-    /// Holds a price, durably, against every budget, and claims the purchase's identity; or says what
-    /// stands in the way. All of it is one step.
-    ///
-    /// # Errors
-    /// Why nothing is held.
-    pub async fn reserve(&self, reservation: &Reservation) -> Result<(), Refused> {
+    /// Holds a price, durably, against every budget and the account's balance, and claims the purchase's
+    /// identity; or says what stands in the way. All of it is one step. The mark is for a balance that
+    /// comes with the reply.
+    pub async fn reserve(&self, reservation: &Reservation) -> Result<CreditMark, Refused> {
         let weight = if reservation.is_dear() { Weight::Dear } else { Weight::Cheap };
-        self.around(Verb::Reserve(reservation), async {
-            self.may_begin()?;
-            let (asked, clock) = (reservation.clone(), self.shared.clock.clone());
-            self.step_when_open(weight, move |books| books.reserve(&asked, clock())).await?
-        })
-        .await
+        let held = self
+            .around(Verb::Reserve(reservation), async {
+                self.may_begin()?;
+                let (asked, clock) = (reservation.clone(), self.shared.clock.clone());
+                self.step_when_open(weight, move |books| books.reserve(&asked, clock())).await?
+            })
+            .await;
+        if matches!(held, Ok(_) | Err(Refused::InsufficientCredit)) {
+            self.shared.was_used.store(true, Ordering::Relaxed);
+        }
+        held
+    }
+
+    /// Whether anything was sold against the balance, or refused for it, since this was asked last.
+    pub fn was_used(&self) -> bool {
+        self.shared.was_used.swap(false, Ordering::Relaxed)
+    }
+
+    /// Returns once a purchase is no longer under way.
+    pub async fn ended(&self, id: PurchaseId) -> Result<(), Unavailable> {
+        loop {
+            // Begun before the look: an end in between wakes it.
+            let mut end = pin!(self.shared.admission.ends.notified());
+            end.as_mut().enable();
+            let look = move |books: &Books| books.is_under_way(id);
+            if !self.ask(Verb::Other("ended"), Weight::Cheap, look).await? {
+                return Ok(());
+            }
+            // Another process tells us nothing.
+            timeout(LOOK_AGAIN, end).await.ok();
+        }
+    }
+
+    /// The present moment in the account's spending, to be handed to [`learnt`](Self::learnt) with what the
+    /// gateway answers.
+    pub async fn credit_mark(&self) -> Result<CreditMark, Unavailable> {
+        let mark = |books: &Books| Ok(books.counters().credit()?.mark());
+        self.ask(Verb::Other("credit_mark"), Weight::Cheap, mark).await
+    }
+
+    /// Notes, without waiting, the balance that the gateway answered to a question asked at `mark`.
+    pub fn learnt(&self, mark: CreditMark, balance: Usd) {
+        let as_of = self.now();
+        self.note(Verb::Other("learnt"), Weight::Cheap, move |books| {
+            let mut credit = books.counters().credit()?;
+            credit.learn(mark, balance, as_of);
+            books.counters().set_credit(&credit)
+        });
+    }
+
+    /// What is left of the balance, where anything is known of it.
+    pub async fn credit_left(&self) -> Result<Option<Left>, Unavailable> {
+        let left = |books: &Books| Ok(books.counters().credit()?.left());
+        self.ask(Verb::Other("credit_left"), Weight::Cheap, left).await
     }
 
     /// Marks a held purchase as about to be sent to this account; on return, a crash makes it unknown.
@@ -164,7 +216,7 @@ impl Books {
         &self,
         asked: &Reservation,
         now: Duration,
-    ) -> Result<Result<(), Refused>, Fault> {
+    ) -> Result<Result<CreditMark, Refused>, Fault> {
         if self.purchase(asked.id)?.is_some() {
             return Err(Unavailable("the purchase is in the ledger already".into()).into());
         }
@@ -179,10 +231,13 @@ impl Books {
         if asked.only_repeats {
             return Ok(Err(Refused::NoRepeat));
         }
-        let counters = Counters { connection: &self.connection };
-        let today = self.today(now)?;
-        let (total, own) = counters.of_purchase(&asked.caller, today)?;
-        if let Err(refused) = rules::cover(&asked.limits, total, own, asked.toll, today) {
+        let (counters, today) = (self.counters(), self.today(now)?);
+        let total = counters.of(&Scope::Total, today)?;
+        let own = counters.of(&Scope::Caller(asked.caller.clone()), today)?;
+        let mut credit = counters.credit()?;
+        let covered = rules::cover(&asked.limits, total, own, asked.toll, today)
+            .and_then(|()| credit.hold(asked.toll, asked.limits.balance_floor, now));
+        if let Err(refused) = covered {
             return Ok(Err(refused));
         }
         if let Some(number) = expired {
@@ -212,8 +267,9 @@ impl Books {
         ])?;
         let number = self.connection.last_insert_rowid();
         counters.change(&asked.caller, today, Usd::ZERO, asked.toll)?;
+        counters.set_credit(&credit)?;
         self.latest.set(Some(number));
-        Ok(Ok(()))
+        Ok(Ok(credit.mark()))
     }
 
     /// Nothing in the way, except perhaps a purchase that has to let go of the key first; or a refusal.
@@ -251,8 +307,8 @@ impl Books {
              FROM purchases WHERE likeness = ? AND ended_at BETWEEN ? AND ?
              ORDER BY ended_at DESC, number DESC",
         )?;
-        let mut ended =
-            ended.query(params![twin.likeness, nanos(twin.since), nanos(twin.until)])?;
+        let (since, until) = (now.saturating_sub(twin.within), now.saturating_add(twin.ahead));
+        let mut ended = ended.query(params![twin.likeness, nanos(since), nanos(until)])?;
         while let Some(row) = ended.next()? {
             let found = Found::read(row)?;
             let end = (found.earlier.state, column::moment(row, 5)?, row.get(6)?);
@@ -300,7 +356,7 @@ impl Books {
         let Some(purchase) = self.purchase(id)? else { return Ok(()) };
         let Some(state) = rules::end(purchase.state, ending) else { return Ok(()) };
         let counts = rules::amount(purchase.toll, ending);
-        let counters = Counters { connection: &self.connection };
+        let counters = self.counters();
         counters.change(&purchase.caller, purchase.today, purchase.toll, counts)?;
         let (cost, until) = match ending {
             Ending::Posted { cost, keep, .. } => {
@@ -329,10 +385,14 @@ impl Books {
         if let Ending::Posted { job: Some(job), .. } = ending {
             jobs::accept(&self.connection, job)?;
         }
-        match purchase.state {
-            State::Reserved | State::Sent => self.count_end(),
-            State::Posted | State::Voided | State::Unknown => Ok(()),
+        if purchase.state != State::Unknown {
+            let mut credit = counters.credit()?;
+            credit.settle(purchase.toll, counts);
+            counters.set_credit(&credit)?;
+            self.has_ended.set(true);
+            self.count_end()?;
         }
+        Ok(())
     }
 
     pub(super) fn delivered(&self, id: PurchaseId) -> Result<(), Fault> {
@@ -343,8 +403,16 @@ impl Books {
     }
 
     pub(super) fn spent(&self, scope: &Scope, now: Duration) -> Result<Spent, Fault> {
-        let counters = Counters { connection: &self.connection };
-        counters.of(scope, self.today(now)?)
+        self.counters().of(scope, self.today(now)?)
+    }
+
+    pub(super) fn counters(&self) -> Counters<'_> {
+        Counters { connection: &self.connection }
+    }
+
+    fn is_under_way(&self, id: PurchaseId) -> Result<bool, Fault> {
+        let state = self.purchase(id)?.map(|purchase| purchase.state);
+        Ok(matches!(state, Some(State::Reserved | State::Sent)))
     }
 
     /// One more has ended: beyond the bound, the one that ended first is forgotten.
@@ -366,7 +434,7 @@ impl Books {
 
     /// The day and month that a purchase of now counts in.
     fn today(&self, now: Duration) -> Result<Today, Fault> {
-        let counters = Counters { connection: &self.connection };
+        let counters = self.counters();
         let last = rules::last_believed_day(now);
         let mut latest = counters.latest_day(None)?;
         if let Some(day) = latest.filter(|day| *day > last) {
@@ -381,8 +449,9 @@ impl Books {
     /// What the crash of an earlier server left behind: what was never sent is voided, what was sent
     /// is unknown.
     pub(super) fn recover(&self, now: Duration) -> Result<(), Fault> {
-        let mut left =
-            self.connection.prepare("SELECT id, state FROM purchases WHERE ended_at IS NULL")?;
+        let mut left = self
+            .connection
+            .prepare_cached("SELECT id, state FROM purchases WHERE ended_at IS NULL")?;
         let left = left.query_map([], |row| Ok((column::id(row, 0)?, column::state(row, 1)?)))?;
         for purchase in left.collect::<rusqlite::Result<Vec<_>>>()? {
             let (id, state) = purchase;
@@ -390,7 +459,8 @@ impl Books {
             tracing::warn!(purchase = %id, state = state.name(), "found under way after a crash");
             self.settle(id, &ending, now)?;
         }
-        Ok(())
+        self.counters().set_credit(&Credit::default())?;
+        window::recover(self, now)
     }
 
     /// Whether a purchase is worth waiting for the disk; one that is not there is not.

@@ -164,6 +164,18 @@ const MIGRATIONS: &[&str] = &["
         noted   INTEGER NOT NULL,
         retired INTEGER                 -- when the ledger was given to another account
     ) STRICT, WITHOUT ROWID;
+", "
+    -- What the account's balance covers, in micro-dollars: one row. Each start of a server begins it anew.
+    CREATE TABLE credit (
+        number  INTEGER PRIMARY KEY CHECK (number = 1),
+        held    INTEGER NOT NULL CHECK (held >= 0),
+        spent   INTEGER NOT NULL CHECK (spent >= 0),    -- by what ended since the start
+        balance INTEGER CHECK (balance >= 0),           -- as the gateway told it last
+        since   INTEGER,                                -- what of `spent` is in the balance
+        as_of   INTEGER,
+        CHECK ((balance IS NULL) = (since IS NULL) AND (since IS NULL) = (as_of IS NULL))
+    ) STRICT;
+    INSERT INTO credit (number, held, spent) VALUES (1, 0, 0);
 "];
 
 /// The version that this program writes.
@@ -247,7 +259,7 @@ mod tests {
         let clock = || Arc::new(|| Duration::from_secs(9));
         for opened in [Store::open_read_only(&path, clock()), Store::open_shared(&path, clock())] {
             let why = opened.unwrap_err().to_string();
-            assert!(why.contains("start the server once to bring it to 4"), "{why}");
+            assert!(why.contains("start the server once to bring it to 5"), "{why}");
         }
 
         let ledger = Store::serve(&path, clock()).unwrap();
@@ -274,7 +286,7 @@ mod tests {
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
         let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
-        assert!(why.contains("its version is 2; start the server once to bring it to 4"), "{why}");
+        assert!(why.contains("its version is 2; start the server once to bring it to 5"), "{why}");
 
         let ledger = Store::serve(&path, clock()).unwrap();
         let members = ledger.members().await.unwrap();

@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::handle::{Store, Verb};
 use super::step::Weight;
 use crate::store::job::KEEP_PLACES;
-use crate::store::{AccountLimit, Place, TakenPlace, Unavailable};
+use crate::store::{AccountLimit, Place, Unavailable};
 
 /// One place in so many drops what is too old.
 const TIDY_EVERY: u8 = 64;
@@ -19,17 +19,16 @@ const TIDY_EVERY: u8 = 64;
 /// The log of what was sent to the gateway in the last day, and the limit that it told, so that a restart
 /// does not forget the window.
 impl Store {
-    /// A place in the window is taken; on return, a crash does not forget it. `at` is wall-clock time.
-    ///
-    /// # Errors
-    /// It cannot be recorded.
-    pub async fn took(&self, place: Place, at: Duration) -> Result<(), Unavailable> {
+    /// A place in the window is taken; on return, a crash does not forget it.
+    pub async fn took(&self, place: Place) -> Result<(), Unavailable> {
+        let at = self.now();
         let take = move |books: &Books| took(books, place, at);
         self.ask(Verb::Took(place), Weight::Cheap, take).await
     }
 
     /// Notes, without waiting, that the reply or the failure came: the place is free one window later.
-    pub fn replied(&self, place: Place, at: Duration) {
+    pub fn replied(&self, place: Place) {
+        let at = self.now();
         self.note(Verb::Replied(place), Weight::Cheap, move |books| {
             let sql = "UPDATE places SET replied = max(at, ?) WHERE id = ?";
             let mut update = books.connection.prepare_cached(sql)?;
@@ -63,15 +62,13 @@ impl Store {
         self.ask_opening("noted_limit", Weight::Cheap, noted_limit).await
     }
 
-    /// The places that were taken, or whose reply came, after `since`; what nobody knows the reply of
-    /// counts as replied to when the store was opened (a crash), or just now (it is under way).
-    ///
-    /// # Errors
-    /// The store cannot be asked.
-    pub async fn places(&self, since: Duration) -> Result<Vec<TakenPlace>, Unavailable> {
+    /// How long ago the replies came to what was sent, if not longer ago than `within`, in the order of the requests.
+    /// What nobody knows the reply of counts as replied to when the store was opened (a crash), or just now
+    /// (it is under way); so does what seems to come from the future.
+    pub async fn replies_since(&self, within: Duration) -> Result<Vec<Duration>, Unavailable> {
         let clock = self.shared.clock.clone();
-        let find = move |books: &Books| places(books, since, clock());
-        self.ask_opening("places", Weight::Cheap, find).await
+        let find = move |books: &Books| replies_since(books, within, clock());
+        self.ask_opening("replies_since", Weight::Cheap, find).await
     }
 }
 
@@ -79,10 +76,10 @@ impl Store {
 /// at the gateway lies before.
 pub(super) fn recover(books: &Books, now: Duration) -> Result<(), Fault> {
     let sql = "UPDATE places SET replied = max(at, ?) WHERE replied IS NULL";
-    books.connection.execute(sql, [nanos(now)])?;
+    books.connection.prepare_cached(sql)?.execute([nanos(now)])?;
     // What a clock that went wrong dated far ahead would else be there at every start.
     let ahead = nanos(now + KEEP_PLACES);
-    books.connection.execute("DELETE FROM places WHERE at > ?", [ahead])?;
+    books.connection.prepare_cached("DELETE FROM places WHERE at > ?")?.execute([ahead])?;
     tidy(books, now)
 }
 
@@ -131,13 +128,14 @@ pub(super) fn noted_limit(books: &Books) -> Result<Option<AccountLimit>, Fault> 
     Ok(row.optional()?)
 }
 
-fn places(books: &Books, since: Duration, now: Duration) -> Result<Vec<TakenPlace>, Fault> {
+fn replies_since(books: &Books, within: Duration, now: Duration) -> Result<Vec<Duration>, Fault> {
     let mut taken = books.connection.prepare_cached(
-        "SELECT at, coalesce(replied, max(at, ?1)) FROM places
+        "SELECT coalesce(replied, max(at, ?1)) FROM places
          WHERE coalesce(replied, max(at, ?1)) >= ?2 ORDER BY at",
     )?;
-    let taken = taken.query_map(params![nanos(now), nanos(since)], |row| {
-        Ok(TakenPlace { at: column::moment(row, 0)?, replied: column::moment(row, 1)? })
+    let since = nanos(now.saturating_sub(within));
+    let taken = taken.query_map(params![nanos(now), since], |row| {
+        Ok(now.saturating_sub(column::moment(row, 0)?))
     })?;
     Ok(taken.collect::<rusqlite::Result<_>>()?)
 }

@@ -16,6 +16,7 @@ use rusqlite::wal::CheckpointMode;
 use super::books::Books;
 use super::fault::Fault;
 use super::file;
+use super::handle::Admission;
 use super::lock::Lock;
 use super::step::{Step, Weight};
 use crate::clock;
@@ -53,8 +54,8 @@ pub(super) struct Writer {
     next_try: clock::Instant,
     log_pages: Arc<AtomicI32>,
     has_written: Arc<AtomicBool>,
-    /// No purchase begins: the handle asks.
-    too_much: Arc<AtomicBool>,
+    /// What the handle asks and hears.
+    admission: Admission,
     is_full: bool,
     broken: Option<Unavailable>,
     trouble: Option<Trouble>,
@@ -69,12 +70,11 @@ struct Trouble {
 }
 
 impl Writer {
-    /// `too_much` is set while no purchase may begin.
     pub(super) fn new(
         mut books: Books,
         access: Access,
         lock: Option<Lock>,
-        too_much: Arc<AtomicBool>,
+        admission: &Admission,
     ) -> rusqlite::Result<Self> {
         let (log_pages, has_written) = (Arc::<AtomicI32>::default(), Arc::<AtomicBool>::default());
         let (seen, written) = (Arc::clone(&log_pages), Arc::clone(&has_written));
@@ -91,7 +91,7 @@ impl Writer {
             next_try: clock::now(),
             log_pages,
             has_written,
-            too_much,
+            admission: admission.clone(),
             is_full: true,
             broken: None,
             trouble: None,
@@ -185,9 +185,10 @@ impl Writer {
     /// What is under way may still add to the list, but nothing new begins: so it is bounded, and loses nothing.
     fn bound_again(&self) {
         let waiting = self.again.len();
-        if waiting >= MAX_AGAIN && !self.too_much.swap(true, Ordering::Relaxed) {
+        if waiting >= MAX_AGAIN && !self.admission.is_full.swap(true, Ordering::Relaxed) {
             tracing::error!(waiting, "ledger retry list is full: no purchase begins");
-        } else if waiting <= MAX_AGAIN / 2 && self.too_much.swap(false, Ordering::Relaxed) {
+        } else if waiting <= MAX_AGAIN / 2 && self.admission.is_full.swap(false, Ordering::Relaxed)
+        {
             tracing::info!(waiting, "ledger retry list has room again");
         }
     }
@@ -235,6 +236,9 @@ impl Writer {
         }
         if let Some(fault) = self.books.fault.take() {
             self.note(&fault);
+        }
+        if self.books.has_ended.take() {
+            self.admission.ends.notify_waiters();
         }
         let has_written = self.has_written.swap(false, Ordering::Relaxed);
         if has_written && self.trouble.as_ref().is_some_and(|it| it.latest.elapsed() >= IS_OVER) {

@@ -21,7 +21,7 @@ async fn pair() -> (Connection, StdStream) {
     SockRef::from(&tcp).set_send_buffer_size(4_096).unwrap();
     let (peer, _) = listener.accept().unwrap();
     peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    (Connection::over(tcp).await.unwrap(), peer)
+    (Connection::over(Either::Left(tcp)).await.unwrap(), peer)
 }
 
 fn request(body: usize) -> Request<Full<Bytes>> {
@@ -102,7 +102,7 @@ async fn reply_before_its_request_is_complete_ends_a_used_connection() {
     for reply in [REPLY, REFUSAL] {
         let (mut connection, peer) = used().await;
         let (outcome, _peer) = exchanged(&mut connection, peer, LARGE, reply).await;
-        assert!(matches!(outcome, Err(Failed::Lost(_))));
+        assert!(matches!(outcome, Err(Failed::Sent(Error::Lost(_)))));
         assert!(!connection.is_reusable());
     }
 }

@@ -1,25 +1,18 @@
-//! Holds the account's window: nothing leaves without a place in it, and who waits for one takes
+//! Holds the account's window: nothing leaves without a place in it, and those who wait for one take
 //! turns.
 //!
 //! Invariant: in no window, wherever one begins, does the gateway see more requests than its limit,
 //! whatever they were and whatever came of them; also after a restart.
 //!
-//! The limit is what the settings say; else what the gateway told last, which the log keeps for the next
-//! process; and only where it has never told any, an assumed one.
-//!
 //! Guesses: every request counts, also a poll and one that is answered with 401 or 429; the window is
 //! the account's; a 429 is free, because nothing was done, so the same attempt may be sent again.
 
 mod line;
-mod polls;
 mod queue;
-#[cfg(test)]
-pub(crate) mod tests;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -27,12 +20,13 @@ use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::billing::RateLimit;
-use super::{Abort, Attempt, Error, What};
+use super::{Abort, Attempt, Error, Reply, What};
 use crate::clock::{self, Instant};
 use crate::config;
 use crate::store::{AccountLimit, Place, Store};
-use queue::{Limit, Queue, Rank, Ticket};
+use crate::sync::lock;
+use line::Limit;
+use queue::{Queue, Rank, Ticket};
 
 /// What holds where the gateway does not say: the contract's reference payload (2.3).
 const ASSUMED: Limit = Limit { requests: 60, period: Duration::from_secs(60) };
@@ -48,7 +42,7 @@ pub struct Window {
     state: Mutex<State>,
     /// A place may be free sooner than those who wait have reckoned.
     changed: Notify,
-    /// Whichever patient waiter looks at the clock for all of them has gone.
+    /// The patient waiter that looked at the clock for all of them has gone.
     unattended: Notify,
     log: Store,
     shutdown: CancellationToken,
@@ -60,14 +54,16 @@ struct State {
     next: u64,
     /// The patient waiter that looks at the clock for all of them.
     attendant: Option<u64>,
+    /// The limit of the settings: what the gateway tells changes nothing.
+    fixed: Option<Limit>,
     /// What the gateway told last, in this process or an earlier one.
     told: Option<Limit>,
     /// The account is another one than that of an earlier process: the limit in the log says nothing.
     is_of_another: bool,
-    /// The settings say the limit: what the gateway tells changes nothing.
-    is_fixed: bool,
 }
 
+/// Where the limit comes from: the settings; else what the gateway told last, which the log keeps for the
+/// next process; and only where it has never told any, an assumed one.
 impl Window {
     /// An empty window. With `auto` and no limit that [`restore`](Self::restore) finds, purchases wait at
     /// most five seconds for [`set_limit`](Self::set_limit); then 60 requests in 60 s hold. After
@@ -84,9 +80,9 @@ impl Window {
             waiting: HashMap::new(),
             next: 0,
             attendant: None,
+            fixed,
             told: None,
             is_of_another: false,
-            is_fixed: fixed.is_some(),
         };
         let (changed, unattended) = (Notify::new(), Notify::new());
         Arc::new(Self { state: Mutex::new(state), changed, unattended, log, shutdown })
@@ -100,104 +96,94 @@ impl Window {
             None
         });
         let noted = noted.and_then(usable);
-        let told = self.change(|state, now| {
+        self.learn(|state, now| {
             if state.is_of_another {
                 noted.into_iter().for_each(|former| state.queue.held_before(former));
             } else {
                 state.told = state.told.or(noted);
             }
-            if state.told.is_none() && !state.is_fixed {
+            if state.told.is_none() && state.fixed.is_none() {
                 // The ledger may have taken longer to open than the first hold.
                 hold(&mut state.queue, now);
             }
-            state.told
         });
-        self.replace(|is_fixed| told.filter(|_| !is_fixed));
-        let (now, wall) = (clock::now(), clock::wall());
-        match self.log.places(wall.saturating_sub(LONGEST)).await {
-            Ok(places) => {
-                // What seems to come from the future (the wall clock was set back) counts from now.
-                let ago = |replied: Duration| wall.saturating_sub(replied);
-                let moment = |replied| now.checked_sub(ago(replied)).unwrap_or(now);
-                let replied = places.into_iter().map(|place| moment(place.replied));
+        let now = clock::now();
+        match self.log.replies_since(LONGEST).await {
+            Ok(ages) => {
+                let replied = ages.into_iter().map(|ago| now.checked_sub(ago).unwrap_or(now));
                 self.change(|state, _| state.queue.restore(replied));
             }
             Err(error) => warn!(%error, "the window begins empty: its log cannot be read"),
         }
     }
 
-    /// The gateway told its limit, which holds unless the settings say one. What is no limit is passed
-    /// over.
-    pub fn set_limit(&self, limit: RateLimit) {
-        let RateLimit { requests, window_seconds } = limit;
-        let told = AccountLimit { requests, window_seconds };
+    /// Takes the limit that the gateway told, which holds unless the settings say one. What is no limit is
+    /// passed over.
+    pub fn set_limit(&self, told: AccountLimit) {
         let Some(limit) = usable(told) else {
             warn!(?told, "the gateway tells a rate limit that cannot be one");
             return self.assume();
         };
-        if self.change(|state, _| state.told.replace(limit)) != Some(limit) {
+        if lock(&self.state).told != Some(limit) {
             // Before anything is sent by it: the log keeps the order.
             self.log.note_limit(told);
         }
-        self.replace(|is_fixed| (!is_fixed).then_some(limit));
+        self.learn(|state, _| state.told = Some(limit));
     }
 
-    /// Follows a change of the setting. With `auto`, what the gateway told last holds at once; if it never
+    /// Applies a change of the setting. With `auto`, what the gateway told last holds at once; if it never
     /// told any, what held before stays until it does.
     pub fn follow(&self, setting: config::Window) {
-        let fixed = fixed(setting);
-        let told = self.change(|state, _| {
-            state.is_fixed = fixed.is_some();
-            state.told
-        });
-        self.replace(|_| fixed.or(told));
+        self.learn(|state, _| state.fixed = fixed(setting));
     }
 
-    /// Another account may answer from now on: its limit is not known. Until it tells one, the smaller of
+    /// Forgets the limit, as another account may answer from now on. Until it tells one, the smaller of
     /// what holds and 60 requests in 60 s is assumed; a limit of the settings stays.
     pub fn forget_limit(&self) {
-        self.change(|state, now| {
+        self.learn(|state, now| {
             (state.told, state.is_of_another) = (None, true);
-            if !state.is_fixed {
+            if state.fixed.is_none() {
                 let assumed = state.queue.limit().smaller(ASSUMED);
                 state.queue.assume_limit(assumed);
                 hold(&mut state.queue, now);
             }
         });
-        self.changed.notify_waiters();
         info!("rate limit forgotten: the gateway's account may be another one");
     }
 
     /// The gateway does not tell its limit: 60 requests in 60 s hold, or what it told before.
     pub fn assume(&self) {
-        self.change(|state, _| state.queue.assume());
-        self.changed.notify_waiters();
+        self.learn(|state, _| state.queue.assume());
     }
 
-    fn replace(&self, choose: impl FnOnce(bool) -> Option<Limit>) {
-        let replaced = self.change(|state, _| {
-            let limit = choose(state.is_fixed)?;
+    /// Changes what is known of the limit, then applies the one that holds.
+    fn learn(&self, learn: impl FnOnce(&mut State, Instant)) {
+        let replaced = self.change(|state, now| {
             let was = state.queue.limit();
-            state.queue.set_limit(limit);
-            (was != limit).then_some(limit)
+            learn(state, now);
+            if let Some(limit) = state.fixed.or(state.told) {
+                state.queue.set_limit(limit);
+            }
+            Some(state.queue.limit()).filter(|limit| *limit != was)
         });
         self.changed.notify_waiters();
         if let Some(Limit { requests, period }) = replaced {
             info!(requests, ?period, "the account's window");
         }
     }
+}
 
-    /// How long a purchase of somebody who has none waiting would wait for its turn.
+/// Who goes when.
+impl Window {
+    /// How long a purchase of a caller that has none waiting would wait for its turn.
     pub fn wait_expected(&self) -> Duration {
         self.change(|state, now| state.queue.expected(Rank::Purchase, "", now) - now)
     }
 
-    /// How many requests could go now.
     pub fn free(&self) -> usize {
         self.change(|state, now| state.queue.free(now))
     }
 
-    /// How many wait.
     pub fn waiting(&self) -> usize {
         self.change(|state, _| state.queue.waiting())
     }
@@ -245,14 +231,14 @@ impl Window {
         waiting.has_left = true;
         // What woke it may have been the call to look at the clock.
         self.change(|state, _| self.relieve(state, waiting.ticket.number));
-        let slot = Slot { window: Arc::clone(self), place: Place::new(), is_used: false };
-        match self.log.took(slot.place, clock::wall()).await {
-            Ok(()) => Ok(slot),
-            Err(why) => {
-                error!(%why, "nothing is sent: it could not be recorded in the window's log");
-                Err(Error::Aborted(Abort::Unrecorded))
-            }
+        let mut slot = Slot { window: Arc::clone(self), place: Place::new(), is_used: false };
+        if let Err(why) = self.log.took(slot.place).await {
+            error!(%why, "nothing is sent: it could not be recorded in the window's log");
+            return Err(Error::Aborted(Abort::Unrecorded));
         }
+        // From here on the request may reach the gateway.
+        slot.is_used = true;
+        Ok(slot)
     }
 
     fn enter(self: &Arc<Self>, attempt: &Attempt, again: bool) -> (Waiting, oneshot::Receiver<()>) {
@@ -274,16 +260,16 @@ impl Window {
         (Waiting { window: Arc::clone(self), ticket, has_left: false }, granted)
     }
 
-    /// Changes something, then lets go who can.
+    /// Changes something, then grants all free slots.
     fn change<T>(&self, change: impl FnOnce(&mut State, Instant) -> T) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         // Read inside the lock: moments reach the queue in their order.
         let now = clock::now();
         let changed = change(&mut state, now);
         while let Some(granted) = state.queue.grant(now) {
             self.relieve(&mut state, granted);
             match state.waiting.remove(&granted) {
-                // Who is just leaving gives the place back itself, once.
+                // A waiter that is just leaving gives the place back itself, once.
                 Some(waiter) => _ = waiter.send(()),
                 None => state.queue.give_back(),
             }
@@ -318,8 +304,7 @@ impl Waiting {
         })
     }
 
-    /// When to look again; an error when there will be nothing in time. Who cannot be served in time
-    /// is told at once.
+    /// When to look again; an error, at once, if there will be nothing in time.
     fn wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
         let wake = self.window.change(|state, now| {
             let Ticket { rank, caller, .. } = &self.ticket;
@@ -360,7 +345,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A slot in the window. Dropped, it is taken for one window from then on, if it was used.
+/// A slot in the window. Once it is recorded, it is taken until one window after it is dropped.
 pub(super) struct Slot {
     window: Arc<Window>,
     place: Place,
@@ -368,24 +353,15 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// From here on the request may reach the gateway.
-    pub(super) fn sending(&mut self) {
-        self.is_used = true;
-    }
-
-    /// The connection took no byte of it.
-    pub(super) fn unsent(mut self) {
-        self.is_used = false;
-    }
-
-    /// The reply or the failure came.
-    pub(super) fn replied(self) {
-        self.window.change(|state, _| state.queue.answered());
-    }
-
-    /// It was a 429.
-    pub(super) fn throttled(self, retry_after: Option<Duration>) {
-        self.window.change(|state, now| state.queue.shrink(retry_after, now));
+    /// The attempt ended so.
+    pub(super) fn ended(mut self, outcome: &Result<Reply, Error>) {
+        match outcome {
+            Err(Error::Throttled { retry_after }) => {
+                self.window.change(|state, now| state.queue.shrink(*retry_after, now));
+            }
+            Err(error) if !error.was_sent() => self.is_used = false,
+            Ok(_) | Err(_) => self.window.change(|state, _| state.queue.answered()),
+        }
     }
 }
 
@@ -393,18 +369,12 @@ impl Drop for Slot {
     fn drop(&mut self) {
         if self.is_used {
             self.window.change(|state, now| state.queue.release(now));
-            self.window.log.replied(self.place, clock::wall());
+            self.window.log.replied(self.place);
         } else {
             self.window.change(|state, _| state.queue.give_back());
             self.window.log.unsent(self.place);
         }
         self.window.changed.notify_waiters();
-    }
-}
-
-impl fmt::Debug for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Window").finish_non_exhaustive()
     }
 }
 
@@ -429,3 +399,6 @@ fn fixed(setting: config::Window) -> Option<Limit> {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

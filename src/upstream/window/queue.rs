@@ -7,62 +7,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::line::Line;
-use super::polls::Polls;
+use super::line::{Limit, Line, Polls};
 use crate::clock::Instant;
 
 /// Replies that are remembered even when they count no more, for a window that grows.
 const REMEMBERED: usize = 1_024;
 /// While polls wait, so many purchases go before one of them does.
 const PURCHASES_PER_POLL: usize = 9;
-/// One place in so many is kept from polls.
-const RESERVED: usize = 10;
-/// A limit so small has none to keep.
-const TOO_SMALL_FOR_A_RESERVE: usize = 5;
 /// What a 429 may ask for at most: a mistaken header must not stop everything for good.
 const LONGEST_SHRINK: Duration = Duration::from_secs(3_600);
 /// Less is not waited after a 429: it must not spin.
 const SHORTEST_SHRINK: Duration = Duration::from_secs(1);
 /// How long the first 429 that names no time is waited out; each further one twice as long.
 const UNTOLD_SHRINK: Duration = Duration::from_secs(2);
-/// Clocks never agree: the window is taken to be longer by one part in so many.
-const CLOCKS_AGREE_TO: u32 = 1_000;
 
 /// Nobody is told to wait longer than this many windows.
 const MOST_ROUNDS: u32 = 60;
 
-/// So many requests in any window so long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limit {
-    pub(super) requests: usize,
-    pub(super) period: Duration,
-}
-
-impl Limit {
-    /// How long after its reply a place is free again.
-    pub(super) fn spacing(self) -> Duration {
-        self.period + self.period / CLOCKS_AGREE_TO
-    }
-
-    /// Whichever allows fewer requests in the long run.
-    pub(super) fn smaller(self, other: Self) -> Self {
-        let nanos = |limit: Self| limit.period.as_nanos();
-        let count = |limit: Self| u128::try_from(limit.requests).unwrap_or(u128::MAX);
-        let (ours, theirs) =
-            (count(self).saturating_mul(nanos(other)), count(other).saturating_mul(nanos(self)));
-        if ours <= theirs { self } else { other }
-    }
-
-    /// The last places, which no poll takes from a purchase.
-    fn reserve(self) -> usize {
-        match self.requests < TOO_SMALL_FOR_A_RESERVE {
-            true => 0,
-            false => self.requests.div_ceil(RESERVED),
-        }
-    }
-}
-
-/// How urgent it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rank {
     /// Tollgate's own question for the books, which tells the limit itself.
@@ -75,7 +36,6 @@ pub(super) enum Rank {
     Unwatched,
 }
 
-/// Somebody who waits.
 #[derive(Clone, Debug)]
 pub(super) struct Ticket {
     pub(super) number: u64,
@@ -83,7 +43,6 @@ pub(super) struct Ticket {
     pub(super) caller: Arc<str>,
 }
 
-/// See the file's documentation.
 #[derive(Debug)]
 pub(super) struct Queue {
     limit: Limit,
@@ -110,10 +69,11 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(limit: Limit) -> Self {
+    /// A queue with a limit that is only assumed, until one is [`set`](Self::set_limit).
+    pub(super) fn assuming(limit: Limit) -> Self {
         Self {
             limit,
-            is_known: true,
+            is_known: false,
             former: None,
             in_flight: 0,
             replied: VecDeque::new(),
@@ -125,11 +85,6 @@ impl Queue {
             polls: Polls::default(),
             overtaken: 0,
         }
-    }
-
-    /// The same with a limit that is only assumed, until one is [`set`](Self::set_limit).
-    pub(super) fn assuming(limit: Limit) -> Self {
-        Self { is_known: false, ..Self::new(limit) }
     }
 
     /// Adds what was sent before the start.
@@ -165,7 +120,6 @@ impl Queue {
         self.is_known = false;
     }
 
-    /// What holds now.
     pub(super) fn limit(&self) -> Limit {
         self.limit
     }
@@ -206,6 +160,15 @@ impl Queue {
         self.line(ticket.rank).leave(&ticket.caller, ticket.number)
     }
 
+    fn line(&mut self, rank: Rank) -> &mut Line {
+        match rank {
+            Rank::Own => &mut self.own,
+            Rank::Purchase => &mut self.purchases,
+            Rank::Watched => &mut self.polls.watched,
+            Rank::Unwatched => &mut self.polls.unwatched,
+        }
+    }
+
     /// The next who is sent, now; it has a place until it is [`release`](Self::release)d.
     pub(super) fn grant(&mut self, now: Instant) -> Option<u64> {
         let free = self.free(now);
@@ -225,10 +188,9 @@ impl Queue {
         if free <= self.kept() {
             return None;
         }
-        let is_open = |until: Option<Instant>| until.is_none_or(|until| until <= now);
-        let purchases_go =
-            is_open(self.held_until.map(|(_, until)| until)) && !self.purchases.is_empty();
-        let polls_go = is_open(self.held_until.map(|(until, _)| until)) && self.polls.len() > 0;
+        let is_open = |rank| self.held(rank).is_none_or(|until| until <= now);
+        let purchases_go = is_open(Rank::Purchase) && !self.purchases.is_empty();
+        let polls_go = is_open(Rank::Watched) && !self.polls.is_empty();
         let is_due = self.overtaken >= PURCHASES_PER_POLL;
         let has_room = free > self.limit.reserve() && self.polls.due(self.limit, now) <= now;
         if polls_go && (is_due || (!purchases_go && has_room)) {
@@ -243,6 +205,16 @@ impl Queue {
         self.purchases.next()
     }
 
+    /// Until when those of this rank wait for the limit to become known.
+    fn held(&self, rank: Rank) -> Option<Instant> {
+        let (polls, purchases) = self.held_until?;
+        match rank {
+            Rank::Own => None,
+            Rank::Purchase => Some(purchases),
+            Rank::Watched | Rank::Unwatched => Some(polls),
+        }
+    }
+
     /// How many slots are kept for the question that tells the limit.
     fn kept(&self) -> usize {
         // Where there is one only, nothing could ever be bought without the answer.
@@ -251,9 +223,9 @@ impl Queue {
 
     /// The reply or the failure came: the place is free again one window from now.
     pub(super) fn release(&mut self, now: Instant) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.give_back();
         self.replied.push_back(now);
-        let counting = self.counting(now);
+        let counting = self.counting(self.limit, now);
         while self.replied.len() > counting.max(REMEMBERED) {
             self.replied.pop_front();
         }
@@ -264,29 +236,27 @@ impl Queue {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// How many could be sent now.
     pub(super) fn free(&self, now: Instant) -> usize {
         self.free_by(self.limit, now)
     }
 
     fn free_by(&self, limit: Limit, now: Instant) -> usize {
-        match self.shrunk_until.is_some_and(|until| now < until) {
-            true => 0,
-            false => limit.requests.saturating_sub(self.in_flight + self.counting_by(limit, now)),
+        if self.shrunk_until.is_some_and(|until| now < until) {
+            return 0;
         }
+        limit.requests.saturating_sub(self.in_flight + self.counting(limit, now))
     }
 
-    /// How many wait.
     pub(super) fn waiting(&self) -> usize {
         self.own.len() + self.purchases.len() + self.polls.len()
     }
 
     /// The next moment at which somebody could be granted a place although nothing else happened.
     pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
-        let first = self.replied.len() - self.counting(now);
+        let first = self.replied.len() - self.counting(self.limit, now);
         let freed = self.replied.get(first).map(|replied| *replied + self.limit.spacing());
-        let held = self.held_until.into_iter().flat_map(|(polls, purchases)| [polls, purchases]);
-        let moments = freed.into_iter().chain(held).chain(self.shrunk_until);
+        let held = [self.held(Rank::Watched), self.held(Rank::Purchase)];
+        let moments = [freed, self.shrunk_until].into_iter().chain(held).flatten();
         let moments = moments.chain(self.polls.changes(self.limit, now));
         moments.filter(|moment| *moment > now).min()
     }
@@ -294,7 +264,7 @@ impl Queue {
     /// When a client or an own question could be granted a slot at the earliest, if none is given back
     /// unused. While the limit is not known that is now: it may be a larger one.
     pub(super) fn earliest(&self, rank: Rank, now: Instant) -> Instant {
-        if self.held_until.is_some_and(|(_, until)| now < until) {
+        if self.held(Rank::Purchase).is_some_and(|until| now < until) {
             return now;
         }
         self.moment_of(0, rank, now)
@@ -320,41 +290,24 @@ impl Queue {
         let spacing = self.limit.spacing();
         // After as many as the limit allows, the same places come round again.
         let (rounds, place) = (ahead / requests, ahead % requests);
-        let first = self.replied.len() - self.counting(now);
-        let taken = self.replied.len() - first + self.in_flight;
-        let start = match (taken + place + 1).checked_sub(requests) {
+        let counting = self.counting(self.limit, now);
+        let first = self.replied.len() - counting;
+        let start = match (counting + self.in_flight + place + 1).checked_sub(requests) {
             None | Some(0) => now,
             Some(freed) => match self.replied.get(first + freed - 1) {
                 Some(replied) => *replied + spacing,
                 None => now + spacing,
             },
         };
-        let held = match rank {
-            Rank::Own => None,
-            Rank::Purchase => self.held_until.map(|(_, purchases)| purchases),
-            Rank::Watched | Rank::Unwatched => self.held_until.map(|(polls, _)| polls),
-        };
-        let start = start.max(self.shrunk_until.unwrap_or(start)).max(held.unwrap_or(start));
+        let start =
+            [self.shrunk_until, self.held(rank)].into_iter().flatten().fold(start, Ord::max);
         start + spacing * u32::try_from(rounds).unwrap_or(u32::MAX).min(MOST_ROUNDS)
     }
 
-    /// How many of the remembered replies came less than one window ago.
-    fn counting(&self, now: Instant) -> usize {
-        self.counting_by(self.limit, now)
-    }
-
-    fn counting_by(&self, limit: Limit, now: Instant) -> usize {
+    /// How many of the remembered replies came less than one window of this limit ago.
+    fn counting(&self, limit: Limit, now: Instant) -> usize {
         let spacing = limit.spacing();
         self.replied.len() - self.replied.partition_point(|replied| *replied + spacing <= now)
-    }
-
-    fn line(&mut self, rank: Rank) -> &mut Line {
-        match rank {
-            Rank::Own => &mut self.own,
-            Rank::Purchase => &mut self.purchases,
-            Rank::Watched => &mut self.polls.watched,
-            Rank::Unwatched => &mut self.polls.unwatched,
-        }
     }
 }
 

@@ -9,8 +9,7 @@ use http::StatusCode;
 use tokio::time::timeout;
 
 use super::*;
-use crate::upstream::keyring::Ring;
-use crate::upstream::{Ask, BeforeSend, Reply, Transport};
+use crate::upstream::{Ask, BeforeSend, Reply, Ring, Transport};
 
 mod limits;
 mod polls;
@@ -269,7 +268,7 @@ async fn what_never_left_takes_no_place_and_what_may_have_left_does() {
         let error = Mutex::new(Some(error));
         let gateway = Gateway::new(move |_| Err(error.lock().unwrap().take().unwrap()));
         gateway.ask(&window, chat("a")).await.unwrap_err();
-        let logged = log.places(Duration::ZERO).await.unwrap().len();
+        let logged = log.replies_since(LONGEST).await.unwrap().len();
         assert_eq!((window.free(), logged), (free, 1 - free));
     }
 }
@@ -308,9 +307,11 @@ async fn a_restart_goes_on_with_the_log_and_a_clock_that_was_set_back_counts_fro
     for (ago, ahead) in [(90, 0), (50, 0), (10, 0), (0, 3_000)] {
         let place = Place::new();
         let at = wall - Duration::from_secs(ago) + Duration::from_secs(ahead);
-        log.took(place, at).await.unwrap();
-        log.replied(place, at);
+        clock::set_wall(Some(at));
+        log.took(place).await.unwrap();
+        log.replied(place);
     }
+    clock::set_wall(Some(wall));
     let window = Window::new(log, setting(10, 60), CancellationToken::new());
     window.restore().await;
     assert_eq!(window.free(), 7);

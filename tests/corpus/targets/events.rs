@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tollgate::jobs::events::frame;
+use tollgate::jobs::events;
 
 pub(super) const WORDS: &[&str] = &[
     "\r", "\n", "\r\n", "\n\n", "\0", ":", ": ", "data: ", "data", "event: ", "id: ", "retry: 1",
@@ -13,12 +13,12 @@ pub(super) const WORDS: &[&str] = &[
 
 pub(super) fn events(data: &[u8]) -> bool {
     let (mut stream, mut meant) = (Vec::new(), Vec::new());
-    stream.extend_from_slice(&frame::retry(Duration::from_secs(3)));
+    stream.extend_from_slice(&events::retry(Duration::from_secs(3)));
     let mut id = String::new();
     for (turn, data) in data.split(|byte| *byte == 0).enumerate() {
         let named = (turn % 2 == 0).then(|| turn.to_string());
-        stream.extend_from_slice(&frame::event("job", named.as_deref(), data));
-        stream.extend_from_slice(&frame::comment());
+        stream.extend_from_slice(&events::event("job", named.as_deref(), data));
+        stream.extend_from_slice(&events::comment());
         id = named.unwrap_or(id);
         let text = String::from_utf8_lossy(data).replace("\r\n", "\n").replace('\r', "\n");
         meant.push(("job".to_owned(), id.clone(), text));

@@ -108,9 +108,6 @@ impl Tap for Disk {
                 pause(self.pace(step, id)).await;
                 self.count(step, id)?;
             }
-            if let Verb::Took(place) = verb {
-                self.opens(place, clock::wall());
-            }
             self.wind();
             Ok(())
         })
@@ -141,11 +138,12 @@ impl Tap for Disk {
                 return false;
             }
             Verb::Delivered(id) => self.world().lock().books.delivered(id),
-            Verb::Replied(place) | Verb::Unsent(place) => self.closes(place),
             Verb::Reserve(_)
             | Verb::Sent(_)
             | Verb::Settle(..)
             | Verb::Took(_)
+            | Verb::Replied(_)
+            | Verb::Unsent(_)
             | Verb::Other(_) => {}
         }
         true

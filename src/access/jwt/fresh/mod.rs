@@ -23,7 +23,7 @@ use super::key_set::{KeySet, MAX_DOCUMENT};
 use crate::clock::{self, Instant};
 use crate::config::Jwks;
 use crate::sync::lock;
-use crate::upstream::document;
+use crate::upstream::fetch;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often an address is asked that does not say how long its answer holds.
@@ -213,7 +213,7 @@ pub(super) fn source(jwks: &Jwks) -> Source {
 async fn fetched(jwks: Jwks) -> Result<Fetched, Fault> {
     match jwks {
         Jwks::Address(address) => {
-            let document = document::fetch(&address, MAX_DOCUMENT, DEADLINE).await?;
+            let document = fetch::document(&address, MAX_DOCUMENT, DEADLINE).await?;
             let again = document.fresh_for.unwrap_or(USUAL).clamp(SOONEST, LATEST);
             Ok(Fetched { body: document.body, again })
         }

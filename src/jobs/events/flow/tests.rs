@@ -18,7 +18,8 @@ async fn follow(fake: &Fake, request_ids: &[&str], last_event_id: &str) -> Flow 
     for request_id in request_ids {
         watched.push(fake.jobs.watch(request_id, &caller()).await.expect("it is there"));
     }
-    Flow::new(watched, last_event_id, fake.stop.clone(), fake.jobs.seat(&caller()).unwrap())
+    let seat = fake.jobs.seat(&caller()).unwrap();
+    Flow::new(watched, last_event_id, secs(3), fake.stop.clone(), Some(seat))
 }
 
 /// All that a stream says until it ends or says nothing for so long.

@@ -7,7 +7,10 @@ use super::*;
 use crate::contract::money::Usd;
 use crate::store::sqlite::step::{Asked, Noted};
 use crate::store::sqlite::{schema, window};
-use crate::store::{AccountLimit, Claim, Ending, Limits, PurchaseId, Reservation, Room, Service};
+use crate::store::{
+    AccountLimit, Claim, CreditMark, Ending, Limits, PurchaseId, Refused, Reservation, Room,
+    Service,
+};
 
 const NOW: Duration = Duration::from_secs(1_763_640_000);
 
@@ -85,7 +88,11 @@ fn retry_list_drops_nothing_and_stops_purchases_while_it_is_full() {
     let (is_down, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(0)));
     let count = MAX_AGAIN + 50;
     for number in 0..count {
-        assert_eq!(writer.too_much.load(Ordering::Relaxed), number >= MAX_AGAIN, "{number}");
+        assert_eq!(
+            writer.admission.is_full.load(Ordering::Relaxed),
+            number >= MAX_AGAIN,
+            "{number}"
+        );
         let (is_down, done) = (Arc::clone(&is_down), Arc::clone(&done));
         writer.process(vec![Noted::step(Weight::Cheap, move |_| {
             if is_down.load(Ordering::Relaxed) {
@@ -99,7 +106,7 @@ fn retry_list_drops_nothing_and_stops_purchases_while_it_is_full() {
     let waiting = writer.again.drain(..).collect();
     writer.process(waiting);
     assert_eq!(done.load(Ordering::Relaxed), i32::try_from(count).unwrap());
-    assert!(!writer.too_much.load(Ordering::Relaxed));
+    assert!(!writer.admission.is_full.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -143,7 +150,7 @@ fn writer() -> Writer {
 
 fn writer_on(mut connection: Connection) -> Writer {
     schema::migrate(&mut connection).unwrap();
-    Writer::new(Books::new(connection, Room::default()), Access::Write, None, Arc::default())
+    Writer::new(Books::new(connection, Room::default()), Access::Write, None, &Admission::default())
         .unwrap()
 }
 
@@ -163,7 +170,7 @@ fn reservation(toll: Usd) -> Reservation {
     }
 }
 
-fn reserve(toll: Usd) -> (Box<dyn Step>, Answered<Result<(), crate::store::Refused>>) {
+fn reserve(toll: Usd) -> (Box<dyn Step>, Answered<Result<CreditMark, Refused>>) {
     let asked = reservation(toll);
     Asked::step(Weight::Cheap, move |books| books.reserve(&asked, NOW))
 }

@@ -7,8 +7,15 @@ mod lives;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// A queue with a limit that the gateway told.
+fn known(limit: Limit) -> Queue {
+    let mut queue = Queue::assuming(limit);
+    queue.set_limit(limit);
+    queue
+}
+
 fn queue(requests: usize) -> Queue {
-    Queue::new(Limit { requests, period: SECOND })
+    known(Limit { requests, period: SECOND })
 }
 
 fn ticket(number: u64, rank: Rank, caller: &str) -> Ticket {
@@ -114,7 +121,7 @@ fn polls_leave_the_last_places_to_purchases() {
 fn polls_are_spread_over_what_purchases_leave_of_window() {
     let start = clock::now();
     for (purchases, left) in [(0, 60), (5, 50), (12, 36), (30, 1)] {
-        let mut queue = Queue::new(Limit { requests: 60, period: 60 * SECOND });
+        let mut queue = known(Limit { requests: 60, period: 60 * SECOND });
         enter(&mut queue, 0..20, Rank::Watched, "p");
         enter(&mut queue, 100..100 + purchases, Rank::Purchase, "b");
         let first = grants(&mut queue, start);
@@ -287,7 +294,7 @@ fn the_wait_that_is_told_is_when_the_place_is_free() {
 #[test]
 fn a_429_without_a_time_is_waited_out_ever_longer_up_to_a_window() {
     let mut now = clock::now();
-    let mut queue = Queue::new(Limit { requests: 9, period: 10 * SECOND });
+    let mut queue = known(Limit { requests: 9, period: 10 * SECOND });
     for (told, seconds) in
         [(None, 2), (None, 4), (None, 8), (None, 10), (Some(SECOND), 1), (None, 10)]
     {
@@ -303,7 +310,7 @@ fn a_429_without_a_time_is_waited_out_ever_longer_up_to_a_window() {
 #[test]
 fn calls_that_get_a_429_together_are_one_and_a_later_one_is_news() {
     let start = clock::now();
-    let mut queue = Queue::new(Limit { requests: 9, period: 10 * SECOND });
+    let mut queue = known(Limit { requests: 9, period: 10 * SECOND });
     for _ in 0..5 {
         queue.shrink(None, start);
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn billing(requests: u64, window_seconds: u64) -> RateLimit {
-    RateLimit { requests, window_seconds }
+fn billing(requests: u64, window_seconds: u64) -> AccountLimit {
+    AccountLimit { requests, window_seconds }
 }
 
 fn auto() -> Arc<Window> {
@@ -231,12 +231,11 @@ async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
     let transport = |_: Attempt| std::future::ready(Ok::<_, Error>(reply()));
     for (told_after, served_after) in [(1, Some(1)), (3, None)] {
         let log = memory();
-        let wall = clock::wall();
         // As many as the assumed limit allows, and more.
         for _ in 0..100 {
             let place = Place::new();
-            log.took(place, wall).await.unwrap();
-            log.replied(place, wall);
+            log.took(place).await.unwrap();
+            log.replied(place);
         }
         let window = Window::new(log, config::Window::Auto, CancellationToken::new());
         window.restore().await;

@@ -89,7 +89,7 @@ impl Life {
     fn new(limit: Limit) -> Self {
         Self {
             now: clock::now(),
-            queue: Queue::new(limit),
+            queue: known(limit),
             limit,
             next: 0,
             waiting: BTreeMap::new(),
@@ -170,7 +170,7 @@ impl Life {
                 (0..self.under_way.len()).for_each(|_| self.replied(0, arrived));
                 self.waiting.clear();
                 self.shrunk_until = None;
-                self.queue = Queue::new(self.limit);
+                self.queue = known(self.limit);
                 self.queue.restore(self.log.iter().copied());
             }
             Step::Leave(_) | Step::Reply { .. } | Step::Unsent(_) => {}

@@ -1,14 +1,30 @@
-//! What the balance covers, in every order in which things can happen.
-
-use std::future::{pending, ready};
-
-use futures_util::FutureExt;
 use proptest::prelude::*;
 
 use super::*;
-use crate::purchase::tests::{SOON, accepted, answered, context, purchase, purchases};
-use crate::purchase::{Context, Terms};
-use crate::upstream::{Error, Reply};
+
+#[test]
+fn the_last_second_of_a_month_is_still_in_it() {
+    let new_year = Duration::from_secs(1_735_689_600);
+    let before = Today::at(new_year - Duration::from_nanos(1), None);
+    let after = Today::at(new_year, None);
+    assert_eq!((after.day, after.month), (before.day + 1, before.month + 1));
+    assert_eq!((before.day_ends(), before.month_ends()), (new_year, new_year));
+    assert_eq!(after.day_ends(), new_year + Duration::from_secs(86_400));
+    assert_eq!(after.month_ends(), new_year + Duration::from_secs(31 * 86_400));
+}
+
+#[test]
+fn a_day_that_was_counted_in_is_never_left_backwards() {
+    let wall = Duration::from_secs(1_735_689_600);
+    let today = Today::at(wall, None);
+    for later in [today.day + 1, today.day + 2] {
+        assert_eq!(Today::at(wall, Some(later)), Today::on(later));
+    }
+    for later in [today.day + 3, today.day + 4_000] {
+        assert_eq!(Today::at(wall, Some(later)), today, "{later}");
+    }
+    assert_eq!(Today::at(wall, Some(3)), Today::at(wall, None));
+}
 
 /// What happens to one account; sums are in dollars.
 #[derive(Clone, Copy, Debug)]
@@ -75,25 +91,26 @@ fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
         ),
     ];
     for (name, steps) in rows {
-        let mut state = State::default();
-        let mut mark = Mark(0);
+        let mut credit = Credit::default();
+        let mut mark = CreditMark(0);
         let at = Duration::ZERO;
         for (number, step) in steps.iter().enumerate() {
             let place = format!("{name}, step {number}");
             match *step {
-                Ask => mark = Mark(state.spent),
-                Answer(balance) => state.learnt(mark, Usd::dollars(balance), at),
+                Ask => mark = CreditMark(credit.spent),
+                Answer(balance) => credit.learn(mark, Usd::dollars(balance), at),
                 Begin(toll, covered) => {
-                    let begun = state.set_aside(Usd::dollars(toll), Usd::ZERO);
+                    let begun = credit.hold(Usd::dollars(toll), Usd::ZERO, at);
                     assert_eq!(begun.is_ok(), covered, "{place}");
                 }
-                End(toll, cost) => state.settle(Usd::dollars(toll), Usd::dollars(cost)),
+                End(toll, cost) => credit.settle(Usd::dollars(toll), Usd::dollars(cost)),
                 EndWith(toll, left) => {
                     let toll = Usd::dollars(toll);
-                    state.settle_with(toll, toll, mark, Usd::dollars(left), at);
+                    credit.settle(toll, toll);
+                    credit.learn(mark.with(toll), Usd::dollars(left), at);
                 }
                 IsLeft(dollars) => {
-                    let left = state.left().map(|left| left.amount);
+                    let left = credit.left().map(|left| left.amount);
                     assert_eq!(left, dollars.map(Usd::dollars), "{place}");
                 }
             }
@@ -103,28 +120,14 @@ fn what_is_left_is_what_was_said_less_what_it_may_not_have_counted() {
 
 #[test]
 fn an_answer_that_is_older_than_what_is_known_is_not_taken() {
-    let mut state = State::default();
-    let early = Mark(state.spent);
-    state.set_aside(Usd::dollars(3), Usd::ZERO).unwrap();
-    state.settle(Usd::dollars(3), Usd::dollars(3));
-    state.learnt(Mark(state.spent), Usd::dollars(4), Duration::ZERO);
+    let mut credit = Credit::default();
+    let early = CreditMark(credit.spent);
+    credit.hold(Usd::dollars(3), Usd::ZERO, Duration::ZERO).unwrap();
+    credit.settle(Usd::dollars(3), Usd::dollars(3));
+    credit.learn(CreditMark(credit.spent), Usd::dollars(4), Duration::ZERO);
     // Somebody else spent two dollars in between.
-    state.learnt(early, Usd::dollars(9), Duration::ZERO);
-    assert_eq!(state.left().map(|left| left.amount), Some(Usd::dollars(4)));
-}
-
-#[test]
-fn the_floor_is_never_sold() {
-    let credit = Credit::default();
-    credit.learnt(credit.mark(), Usd::dollars(5));
-    for (toll, floor, covered) in [(3, 2, true), (3, 3, false), (5, 0, true), (0, 6, false)] {
-        let cover = credit.cover(Usd::dollars(toll), Usd::dollars(floor));
-        assert_eq!(cover.is_ok(), covered, "{toll} above {floor}");
-        if let Ok(cover) = cover {
-            cover.settle(Charge::Free, None);
-        }
-    }
-    assert!(credit.cover(Usd::dollars(1), Usd::micros(u64::MAX)).is_err());
+    credit.learn(early, Usd::dollars(9), Duration::ZERO);
+    assert_eq!(credit.left().map(|left| left.amount), Some(Usd::dollars(4)));
 }
 
 /// A gateway that charges at some moment between a purchase's beginning and its end, and answers
@@ -157,17 +160,17 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 proptest! {
     #[test]
     fn nothing_is_ever_sold_that_the_gateway_cannot_charge(events in events()) {
-        let (mut state, toll) = (State::default(), Usd::dollars(3));
+        let (mut credit, toll) = (Credit::default(), Usd::dollars(3));
         let mut balance = 20_u64;
-        state.learnt(Mark(0), Usd::dollars(balance), Duration::ZERO);
+        credit.learn(CreditMark(0), Usd::dollars(balance), Duration::ZERO);
         // When each purchase began, and what its charge left; the question that is under way.
-        let mut under_way: Vec<(Mark, Option<u64>)> = Vec::new();
-        let mut asked: Option<(Mark, Option<u64>)> = None;
+        let mut under_way: Vec<(CreditMark, Option<u64>)> = Vec::new();
+        let mut asked: Option<(CreditMark, Option<u64>)> = None;
         for event in events {
             match event {
                 Event::Begin => {
-                    if state.set_aside(toll, Usd::ZERO).is_ok() {
-                        under_way.push((Mark(state.spent), None));
+                    if credit.hold(toll, Usd::ZERO, Duration::ZERO).is_ok() {
+                        under_way.push((CreditMark(credit.spent), None));
                     }
                 }
                 Event::Charge => {
@@ -180,7 +183,7 @@ proptest! {
                 Event::End => {
                     if let Some(place) = under_way.iter().position(|one| one.1.is_some()) {
                         under_way.remove(place);
-                        state.settle(toll, toll);
+                        credit.settle(toll, toll);
                     }
                 }
                 Event::EndWith => {
@@ -188,10 +191,11 @@ proptest! {
                     if let Some(place) = under_way.iter().rposition(|one| one.1.is_some()) {
                         let (mark, left) = under_way.remove(place);
                         let left = Usd::dollars(left.unwrap_or_default());
-                        state.settle_with(toll, toll, mark, left, Duration::ZERO);
+                        credit.settle(toll, toll);
+                        credit.learn(mark.with(toll), left, Duration::ZERO);
                     }
                 }
-                Event::Ask => asked = asked.or(Some((Mark(state.spent), None))),
+                Event::Ask => asked = asked.or(Some((CreditMark(credit.spent), None))),
                 Event::Look => {
                     if let Some((_, seen @ None)) = &mut asked {
                         *seen = Some(balance);
@@ -199,12 +203,12 @@ proptest! {
                 }
                 Event::Answer => {
                     if let Some((mark, Some(seen))) = asked {
-                        state.learnt(mark, Usd::dollars(seen), Duration::ZERO);
+                        credit.learn(mark, Usd::dollars(seen), Duration::ZERO);
                         asked = None;
                     }
                 }
             }
-            if let Some(left) = state.left() {
+            if let Some(left) = credit.left() {
                 let uncharged = 3 * under_way.iter().filter(|one| one.1.is_none()).count() as u64;
                 prop_assert!(left.amount <= Usd::dollars(balance - uncharged));
             }
@@ -212,83 +216,35 @@ proptest! {
     }
 }
 
-#[tokio::test]
-async fn an_outcome_changes_what_is_left_by_what_is_known_of_its_charge() {
-    const SAID: &str = r#"{"request_id":"r","balance":"$41.50"}"#;
-    type Answer = fn() -> Result<Reply, Error>;
-    let outcomes: [(Answer, u64); 5] = [
-        (|| Ok(accepted()), 47_000_000),
-        (|| Ok(answered(200, SAID)), 41_500_000),
-        (|| Ok(answered(402, SAID)), 50_000_000),
-        (|| Err(Error::NotTaken), 50_000_000),
-        (|| Err(Error::Late(SOON)), 47_000_000),
-    ];
-    for (outcome, left) in outcomes {
-        let context = context(SOON);
-        let credit = &context.credit;
-        credit.learnt(credit.mark(), Usd::dollars(50));
-        let _ = purchases(&context, move |_| ready(outcome())).complete(&purchase()).await;
-        let amount = credit.left().map(|left| left.amount);
-        assert_eq!(amount, Some(Usd::micros(left)), "{:?}", outcome());
+#[test]
+fn the_floor_is_never_sold() {
+    let mut credit = Credit::default();
+    let now = Duration::ZERO;
+    credit.learn(credit.mark(), Usd::dollars(5), now);
+    for (price, floor, covered) in [(3, 2, true), (3, 3, false), (5, 0, true), (0, 6, false)] {
+        let held = { credit }.hold(Usd::dollars(price), Usd::dollars(floor), now);
+        assert_eq!(held.is_ok(), covered, "{price} above {floor}");
     }
+    assert!(credit.hold(Usd::dollars(1), Usd::micros(u64::MAX), now).is_err());
 }
 
-#[tokio::test]
-async fn a_purchase_that_is_dropped_half_way_counts_as_spent() {
-    let context = context(SOON);
-    let (credit, purchase) = (&context.credit, purchase());
-    credit.learnt(credit.mark(), Usd::dollars(50));
-    let purchases = purchases(&context, |_| pending());
-    drop(purchases.complete(&purchase));
-    assert_eq!(credit.left().map(|left| left.amount), Some(Usd::dollars(50)));
-    assert!(purchases.complete(&purchase).now_or_never().is_none());
-    assert_eq!(credit.left().map(|left| left.amount), Some(Usd::dollars(47)));
-}
-
-#[tokio::test]
-async fn a_balance_that_nobody_has_told_for_a_quarter_of_an_hour_refuses_nothing() {
-    let minute = Duration::from_secs(60);
+#[test]
+fn a_balance_that_nobody_has_told_for_a_quarter_of_an_hour_refuses_nothing() {
+    let (minute, now) = (Duration::from_secs(60), 10 * STALE);
     for (ago, floor, sells) in [
         (STALE - minute, Usd::ZERO, false),
         (STALE - minute, Usd::dollars(10), false),
         (STALE + minute, Usd::ZERO, true),
         (STALE + minute, Usd::dollars(10), true),
     ] {
-        let credit = Credit::default();
+        let mut credit = Credit::default();
         let mark = credit.mark();
-        credit.lock().learnt(mark, Usd::dollars(2), clock::wall() - ago);
-        let sold = credit.cover(Usd::dollars(3), floor);
+        credit.learn(mark, Usd::dollars(2), now - ago);
+        let sold = credit.hold(Usd::dollars(3), floor, now);
         assert_eq!(sold.is_ok(), sells, "told {ago:?} ago, {floor}");
         // A newer word holds at once, and counts what was sold on the old one.
-        credit.learnt(mark, Usd::dollars(5));
-        let more = credit.cover(Usd::dollars(3), Usd::ZERO);
+        credit.learn(mark, Usd::dollars(5), now);
+        let more = credit.hold(Usd::dollars(3), Usd::ZERO, now);
         assert_eq!(more.is_ok(), !sells, "{ago:?}");
     }
-}
-
-#[tokio::test]
-async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
-    let context = context(SOON);
-    let terms = Terms { balance_floor: Usd::dollars(1), ..context.terms };
-    context.credit.learnt(context.credit.mark(), Usd::micros(2_109_999));
-    let purchases =
-        purchases(&Context { terms, ..context }, |_| async { panic!("it is not sent") });
-    let problem = purchases.complete(&purchase()).await.expect_err("not covered");
-    assert_eq!(problem.kind().code, "insufficient_credit");
-    let answer = problem.into_response("");
-    let body = answer.into_body();
-    let text = String::from_utf8_lossy(&body);
-    assert!(text.contains("costs $3.00, which the account"), "{text}");
-    assert!(!text.contains("2.1") && !text.contains("1.00"), "{text}");
-    assert!(text.contains("who runs this service has to add credit"), "{text}");
-}
-
-#[test]
-fn whoever_follows_the_balance_hears_once_that_something_was_sold() {
-    let credit = Credit::default();
-    assert!(!credit.was_used());
-    let cover = credit.cover(Usd::dollars(1), Usd::ZERO).expect("nothing is known");
-    cover.settle(Charge::Free, None);
-    assert!(credit.was_used());
-    assert!(!credit.was_used());
 }
