@@ -1,7 +1,8 @@
-//! Keeps the map of the house true: who may use whom, what only one place may do, how long a file may be.
+//! Holds the rules of the structure: which module may use which, what only one place may do, how long files and
+//! functions may be.
 #![cfg(test)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,14 +23,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("upstream",   &["clock", "config", "contract", "metrics", "problem", "redact", "store", "validate"]),
     ("access",     &["clock", "config", "metrics", "problem", "store", "upstream"]),
     ("downstream", &["access", "answer", "clock", "config", "metrics", "problem", "store"]),
-    ("jobs",       &["access", "answer", "clock", "config", "contract", "metrics", "problem", "store", "upstream", "validate"]),
+    ("jobs",       &["access", "answer", "clock", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("purchase",   &["access", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
     ("billing",    &["clock", "config", "contract", "problem", "purchase", "store", "upstream"]),
     ("reports",    &["access", "answer", "billing", "clock", "contract", "downstream", "jobs", "problem", "purchase", "store", "upstream", "validate"]),
     ("media",      &["access", "answer", "clock", "jobs", "problem", "store", "upstream"]),
     ("routes",     &["access", "answer", "billing", "clock", "contract", "downstream", "jobs", "media", "metrics", "problem", "purchase", "redact", "reports", "upstream", "validate"]),
     ("pipeline",   &["access", "answer", "config", "downstream", "jobs", "metrics", "problem", "purchase", "routes", "store", "upstream"]),
-    ("server",     &["answer", "clock", "config", "downstream", "metrics"]),
+    ("server",     &["clock", "metrics"]),
     ("app",        &[EVERYTHING]),
     ("cli",        &[EVERYTHING]),
     ("embed",      &[EVERYTHING]),
@@ -50,7 +51,8 @@ const SENDER: &str = "src/upstream/client";
 const HEADER_WRITERS: &[&str] = &["insert(", "append(", ".header("];
 const NAMES_THAT_SAY_NOTHING: &[&str] =
     &["utils", "util", "helpers", "helper", "common", "types", "misc"];
-const LONGEST_FILE: usize = 500;
+const MAX_FILE_LINES: usize = 500;
+const MAX_FUNCTION_LINES: usize = 60;
 
 #[test]
 fn modules_point_downwards_only() {
@@ -159,9 +161,47 @@ fn the_pipeline_decides_nothing() {
 fn files_stay_short() {
     let long = all_files().filter_map(|path| {
         let lines = fs::read_to_string(&path).expect("utf-8").lines().count();
-        (lines > LONGEST_FILE).then(|| format!("{}: {lines} lines", path.display()))
+        (lines > MAX_FILE_LINES).then(|| format!("{}: {lines} lines", path.display()))
     });
     none(long);
+}
+
+#[test]
+fn functions_stay_short() {
+    none(production().flat_map(|file| {
+        let functions = functions_of(&file.code).into_iter();
+        let long = functions.filter(|(_, lines)| *lines > MAX_FUNCTION_LINES);
+        long.map(|(name, lines)| format!("{}: `{name}` has {lines} lines", file.path))
+            .collect::<Vec<_>>()
+    }));
+}
+
+/// A folder's `mod.rs` and the files in that folder may use each other.
+#[test]
+fn files_do_not_use_each_other_in_circles() {
+    let files: Files = production().map(|file| (module_path(&file.path), file.code)).collect();
+    none(circles(&files).into_iter().map(|(from, to)| format!("{from} uses {to}, in a circle")));
+}
+
+#[test]
+fn circles_and_long_functions_are_found() {
+    let file =
+        |path: &str, code: &str| (path.split("::").map(str::to_owned).collect(), code.into());
+    let files = Files::from([
+        file("a", "use self::x::F;"),
+        file("a::x", "use super::y::{F, z::G};\nuse crate::top;\nuse super::G;"),
+        file("a::y", "use crate::b;"),
+        file("a::y::z", "fn f() {\n    super::super::x::g();\n}\n"),
+        file("b", ""),
+        file("top", "use crate::b;"),
+        file("above", "use crate::a::x;"),
+    ]);
+    let found = circles(&files);
+    let pairs = [("a::x", "a::y::z"), ("a::y::z", "a::x")];
+    assert_eq!(found, BTreeSet::from(pairs.map(|(from, to)| (from.to_owned(), to.to_owned()))));
+    let code =
+        "impl X {\n    pub(crate) async fn f(\n    ) -> Y {\n        y\n    }\n}\nfn g() {}\n";
+    assert_eq!(functions_of(code), [("f".to_owned(), 4)]);
 }
 
 #[test]
@@ -233,11 +273,112 @@ fn module_of(path: &Path) -> String {
     path.iter().nth(1).expect("src/…").to_string_lossy().into_owned()
 }
 
-/// What comes before the tests, without comments.
+/// The text without comments and without items for tests.
 fn code_of(text: &str) -> String {
-    let production = text.split("#[cfg(test)]").next().unwrap_or_default();
-    let lines = production.lines().filter(|line| !line.trim_start().starts_with("//"));
-    lines.map(|line| line.split(" // ").next().unwrap_or_default().to_owned() + "\n").collect()
+    let mut code = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.trim() == "#[cfg(test)]" {
+            let item = lines.by_ref().find(|line| !line.trim_start().starts_with("#["));
+            if item.is_some_and(|item| item.ends_with('{')) {
+                let end = indent_of(line).to_owned() + "}";
+                lines.by_ref().find(|line| *line == end);
+            }
+        } else if !line.trim_start().starts_with("//") {
+            code += line.split(" // ").next().unwrap_or_default();
+            code.push('\n');
+        }
+    }
+    code
+}
+
+fn indent_of(line: &str) -> &str {
+    &line[..line.len() - line.trim_start().len()]
+}
+
+/// The functions of formatted code that have more than one line, each with the number of its lines.
+fn functions_of(code: &str) -> Vec<(String, usize)> {
+    let lines: Vec<_> = code.lines().collect();
+    let begins = lines.iter().enumerate().filter_map(|(at, line)| {
+        let (before, after) = line.split_once("fn ")?;
+        let is_item = before.split_whitespace().all(|word| {
+            word.starts_with("pub") || word.ends_with(')') || ["const", "async"].contains(&word)
+        });
+        (is_item && !line.ends_with([';', '}'])).then_some((at, after))
+    });
+    let functions = begins.filter_map(|(at, after)| {
+        let end = indent_of(lines[at]).to_owned() + "}";
+        let body = lines[at..].iter().position(|line| *line == end)?;
+        Some((after.chars().take_while(|c| is_name(*c)).collect(), body + 1))
+    });
+    functions.collect()
+}
+
+/// The code of each file by its path in the crate: `src/a/b.rs` is `["a", "b"]`.
+type Files = BTreeMap<Vec<String>, String>;
+
+/// Every pair of files of which one uses the other and is, over others or directly, used by it.
+fn circles(files: &Files) -> BTreeSet<(String, String)> {
+    let mut uses = BTreeSet::new();
+    for (from, code) in files {
+        let used = paths(code).into_iter().filter_map(|path| defining_file(files, from, &path));
+        let others = used.filter(|to| !to.starts_with(from) && !from.starts_with(to));
+        uses.extend(others.map(|to| (from.join("::"), to.join("::"))));
+    }
+    // What is used by no other, or uses none, is in no circle.
+    loop {
+        let (from, to): (BTreeSet<_>, BTreeSet<_>) = uses.iter().cloned().unzip();
+        let before = uses.len();
+        uses.retain(|(user, used)| to.contains(user) && from.contains(used));
+        if uses.len() == before {
+            return uses;
+        }
+    }
+}
+
+/// Every path in code that begins at `crate`, `super` or `self`, one for each name of a group in braces.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let is_part = |c: char| is_name(c) || c == ':';
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("::") {
+        let root = code[..at].rsplit(|c| !is_part(c)).next().unwrap_or_default();
+        if !["crate", "super", "self"].contains(&root) {
+            continue;
+        }
+        let rest = &code[at..];
+        let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        let path = format!("{root}{}", &rest[..end]);
+        let names = |path: &str| -> Vec<String> {
+            let names = path.split("::").filter(|name| !name.is_empty());
+            names.map(|name| name.trim().to_owned()).collect()
+        };
+        match rest[end..].strip_prefix('{').and_then(|group| group.split_once('}')) {
+            Some((group, _)) => {
+                let group = group.split(',').map(|part| names(&format!("{path}{}", part.trim())));
+                found.extend(group);
+            }
+            None => found.push(names(&path)),
+        }
+    }
+    found
+}
+
+/// The file that holds what a path in the file `from` names.
+fn defining_file<'a>(files: &'a Files, from: &[String], path: &[String]) -> Option<&'a [String]> {
+    let up = path.iter().filter(|name| *name == "super").count();
+    let base = if path[0] == "crate" { &[] } else { &from[..from.len().checked_sub(up)?] };
+    let names = path.iter().skip_while(|name| ["crate", "super", "self"].contains(&name.as_str()));
+    let full: Vec<_> = base.iter().chain(names).cloned().collect();
+    let known = (1..=full.len()).rev().find_map(|end| files.get_key_value(&full[..end]));
+    known.map(|(file, _)| file.as_slice())
+}
+
+/// `src/store/mod.rs` is `store`, `src/store/model.rs` is `store::model`.
+fn module_path(path: &str) -> Vec<String> {
+    let path = Path::new(path).with_extension("");
+    let mut names: Vec<_> = path.iter().skip(1).map(|name| name.to_string_lossy().into()).collect();
+    names.pop_if(|name| *name == "mod");
+    names
 }
 
 /// Numbers that are not exact, and JSON that was not checked.
