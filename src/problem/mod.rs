@@ -66,7 +66,7 @@ pub struct Problem {
     charged: Charged,
     faults: Vec<Fault>,
     retry_after: Option<u64>,
-    allow: Option<Box<HeaderValue>>,
+    allow: Option<&'static str>,
     replayed: bool,
     about: Option<Box<str>>,
 }
@@ -106,9 +106,8 @@ impl Problem {
     }
 
     /// Says what is particular to this request. Never put internal error text or secrets here.
-    pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
-        self.detail = Some(detail.into());
-        self
+    pub fn detail(self, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { detail: Some(detail.into()), ..self }
     }
 
     /// Says what to do in this case, better than the kind's advice does.
@@ -118,8 +117,7 @@ impl Problem {
 
     /// A payload that breaks the contract: all its faults; the detail has the first, and how many more there are.
     pub fn invalid(faults: Vec<Fault>) -> Self {
-        let mut problem = Self::new(&INVALID_REQUEST);
-        if let Some(first) = faults.first() {
+        let detail = faults.first().map(|first| {
             let place = first.pointer.trim_start_matches('/').replace('/', ".");
             let place = if place.is_empty() { place } else { format!("{place}: ") };
             let more = match faults.len() - 1 {
@@ -127,37 +125,31 @@ impl Problem {
                 1 => "; and 1 more fault".to_owned(),
                 more => format!("; and {more} more faults"),
             };
-            problem.detail = Some(format!("{place}{}{more}", first.detail).into());
-        }
-        problem.faults = faults;
-        problem
+            format!("{place}{}{more}", first.detail).into()
+        });
+        Self { detail, faults, ..Self::new(&INVALID_REQUEST) }
     }
 
     /// When to come back: whole seconds, rounded up, at least 1, because 0 invites a storm.
-    pub fn retry_after(mut self, wait: Duration) -> Self {
-        self.retry_after = Some(whole_seconds(wait).max(1));
-        self
+    pub fn retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(whole_seconds(wait).max(1)), ..self }
     }
 
-    pub fn allow(mut self, methods: &str) -> Self {
-        self.allow = HeaderValue::from_str(methods).ok().map(Box::new);
-        self
+    pub fn allow(self, methods: &'static str) -> Self {
+        Self { allow: Some(methods), ..self }
     }
 
-    pub fn charged(mut self, charged: Charged) -> Self {
-        self.charged = charged;
-        self
+    pub fn charged(self, charged: Charged) -> Self {
+        Self { charged, ..self }
     }
 
     /// Says that this is the answer of an earlier or running purchase, given again.
-    pub fn replayed(mut self) -> Self {
-        self.replayed = true;
-        self
+    pub fn replayed(self) -> Self {
+        Self { replayed: true, ..self }
     }
 
-    pub fn about(mut self, job: &str) -> Self {
-        self.about = Some(job.into());
-        self
+    pub fn about(self, job: &str) -> Self {
+        Self { about: Some(job.into()), ..self }
     }
 
     pub fn wait(&self) -> Option<Duration> {
@@ -206,7 +198,7 @@ impl Problem {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         if let Some(methods) = self.allow {
-            headers.insert(ALLOW, *methods);
+            headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
         if self.replayed {
             headers.insert(REPLAYED, HeaderValue::from_static("true"));
