@@ -389,10 +389,9 @@ fn as_number(node: &Node) -> Parsed<i64> {
     match (&node.value, &node.place) {
         (Value::Number(number), _) => Ok(*number),
         (Value::Text(text), Place::Variable(_)) => {
-            text.trim().parse().map_err(|_| match text.contains(['"', '\'']) {
-                true => "expected a whole number, without quotes".into(),
-                false => "expected a whole number".into(),
-            })
+            let is_quoted = text.contains(['"', '\'']);
+            let hint = if is_quoted { ", without quotes" } else { "" };
+            text.trim().parse().map_err(|_| format!("expected a whole number{hint}").into())
         }
         _ => {
             let kind = node.kind().trim_end_matches(" (quote it)");
