@@ -243,7 +243,7 @@ impl Tollgate {
                     behind.app.tidy().await;
                 }
             };
-            let members = behind.app.shared().access.follow();
+            let members = behind.app.shared.access.follow();
             let work = futures_util::future::join3(account, members, tidying);
             tokio::select! {
                 () = behind.shutdown.over.cancelled() => {}
@@ -258,7 +258,7 @@ impl Tollgate {
         let Behind { app, tasks, shutdown } = &*self.behind;
         shutdown.begun.cancel();
         tasks.close();
-        if timeout(app.config().server.drain, tasks.wait()).await.is_err() {
+        if timeout(app.config.server.drain, tasks.wait()).await.is_err() {
             let left = tasks.len();
             tracing::warn!(left, "stopping with purchases in flight; they may have been charged");
             // Whoever still waits for one is told that its outcome is unknown.

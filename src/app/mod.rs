@@ -82,17 +82,17 @@ pub struct SharedState {
 
 /// The gate as settings describe it, ready to be served by any number of cores.
 pub struct App {
-    config: Config,
+    pub config: Config,
     /// The addresses of this machine that it answers under.
     own: Vec<IpAddr>,
-    shared: SharedState,
+    pub shared: SharedState,
     downstream: Arc<DownstreamConfig>,
     handlers: Arc<Handlers>,
     gateway: Gateway,
     /// The gateway as whatever is no purchase asks it.
     polls: Polls,
     context: purchase::Context,
-    summary: Summary,
+    pub summary: Summary,
 }
 
 /// The gateway, boxed.
@@ -205,10 +205,6 @@ impl App {
         }
     }
 
-    pub fn summary(&self) -> &Summary {
-        &self.summary
-    }
-
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
     pub fn core<B>(&self, tasks: TaskTracker) -> io::Result<Public<B>>
     where
@@ -233,14 +229,6 @@ impl App {
                 tracing::warn!(%error, "old replies could not be forgotten");
             }
         }
-    }
-
-    pub fn shared(&self) -> &SharedState {
-        &self.shared
-    }
-
-    pub fn config(&self) -> &Config {
-        &self.config
     }
 
     pub fn server(&self) -> server::Settings {
@@ -298,14 +286,6 @@ impl Gateway {
             transport: Client::new(&self.base, &self.keys, &config.gateway, redactor)?,
         }))
     }
-}
-
-/// The account's window, which goes on with what `store` remembers. After `shutdown` nothing queues for
-/// it.
-pub async fn window(store: Store, config: &Config, shutdown: CancellationToken) -> Arc<Window> {
-    let window = Window::new(store, config.gateway.window, shutdown);
-    window.restore().await;
-    window
 }
 
 /// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed

@@ -6,7 +6,7 @@ use std::path::Path;
 use tracing::{error, info, warn};
 
 use super::core::Core;
-use super::{load, process, refuse};
+use super::{Failure, load, process};
 use crate::app::App;
 use crate::config::{Config, Target};
 
@@ -17,68 +17,60 @@ pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> Ap
             info!("settings read again");
             new
         }
-        Err(reason) => {
-            error!("the new settings are refused, the old ones stay: {reason}");
+        Err(Failure { why, .. }) => {
+            error!("the new settings are refused, the old ones stay: {why}");
             old
         }
     }
 }
 
-fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, String> {
-    let mut loaded = load(config_path, true).map_err(|faults| {
-        let mut text = Vec::new();
-        refuse(&faults, &mut text).ok();
-        String::from_utf8_lossy(&text).trim_end().replace('\n', "; ")
-    })?;
+fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, Failure> {
+    let mut loaded = load(config_path, true)
+        .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     process::raise_and_fit(&mut loaded.config.server);
-    for (setting, effect) in changed(old.config(), &loaded.config) {
-        match effect {
-            Effect::Refused => return Err(format!("{setting} can only change with a restart")),
-            Effect::Later => warn!(setting, "takes effect with a restart only"),
-        }
-    }
+    may_change(&old.config, &loaded.config)?;
     for warning in &loaded.warnings {
         warn!("{warning}");
     }
-    let app = old.renewed(loaded.config).map_err(|error| error.to_string())?;
-    let stacks: io::Result<Vec<_>> = cores.iter().map(|core| core.stack(&app)).collect();
-    let stacks = stacks.map_err(|error| error.to_string())?;
+    let app = old.renewed(loaded.config)?;
+    let stacks = cores.iter().map(|core| core.stack(&app)).collect::<io::Result<Vec<_>>>()?;
     // First: nothing goes to another account by the former one's rate limit.
     app.take_over(old);
     for (core, stack) in cores.iter().zip(stacks) {
         core.exchange(stack);
     }
-    app.shared().access.look_again();
+    app.shared.access.look_again();
     Ok(app)
 }
 
-/// What becomes of a setting that a running server cannot change.
-enum Effect {
-    /// The rest of the new settings was judged by it: a budget by who can reach us, say. All is refused.
-    Refused,
-    /// It waits for the next start.
-    Later,
-}
-
-fn changed(old: &Config, new: &Config) -> Vec<(&'static str, Effect)> {
-    use Effect::{Later, Refused};
+/// Looks for settings that a running server cannot change.
+fn may_change(old: &Config, new: &Config) -> Result<(), Failure> {
     let is_sandbox = |config: &Config| matches!(config.gateway.target, Target::Sandbox);
     let (before, after) = (&old.server, &new.server);
-    let rows = [
-        ("server.listen", before.listen != after.listen, Refused),
-        ("gateway.base_url", is_sandbox(old) != is_sandbox(new), Refused),
-        ("access.mode", old.access.mode != new.access.mode, Refused),
-        ("store.url", old.store != new.store, Refused),
-        ("TOLLGATE_SECRET", old.secret != new.secret, Refused),
-        ("server.max_connections", before.max_connections != after.max_connections, Later),
-        ("server.header_timeout", before.header_timeout != after.header_timeout, Later),
-        ("server.idle_timeout", before.idle_timeout != after.idle_timeout, Later),
-        ("server.drain", before.drain != after.drain, Later),
-        ("admin.listen", old.admin.listen != new.admin.listen, Later),
-        ("sandbox", old.sandbox != new.sandbox, Later),
-        ("log", old.log != new.log, Later),
+    // The rest of the new settings was judged by these: a budget by who can reach us, say.
+    let refused = [
+        ("server.listen", before.listen != after.listen),
+        ("gateway.base_url", is_sandbox(old) != is_sandbox(new)),
+        ("access.mode", old.access.mode != new.access.mode),
+        ("store.url", old.store != new.store),
+        ("TOLLGATE_SECRET", old.secret != new.secret),
     ];
-    rows.into_iter().filter_map(|(name, is, effect)| is.then_some((name, effect))).collect()
+    let ignored = [
+        ("server.max_connections", before.max_connections != after.max_connections),
+        ("server.header_timeout", before.header_timeout != after.header_timeout),
+        ("server.idle_timeout", before.idle_timeout != after.idle_timeout),
+        ("server.drain", before.drain != after.drain),
+        ("admin.listen", old.admin.listen != new.admin.listen),
+        ("sandbox", old.sandbox != new.sandbox),
+        ("log", old.log != new.log),
+    ];
+    if let Some((setting, _)) = refused.iter().find(|(_, is_changed)| *is_changed) {
+        return Err(format!("{setting} can only change with a restart").into());
+    }
+    for (setting, _) in ignored.iter().filter(|(_, is_changed)| *is_changed) {
+        warn!(setting, "takes effect with a restart only");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -118,12 +118,12 @@ impl Server {
         let begun = signals.unless_ended(app::open(&self.shared, opening)).await;
         let is_open = begun.transpose().map_err(refused)?.is_some();
         if is_open {
-            self.announce(app.config(), &listeners, at, out)?;
+            self.announce(&app.config, &listeners, at, out)?;
         }
         // The cores have their own handles: with these open, too, the kernel would go on taking
         // connections that nobody serves while the rest drains.
         drop(listeners);
-        let drain = app.config().server.drain;
+        let drain = app.config.server.drain;
         if is_open {
             tokio::spawn(app.follow_account());
             let reload = |app| reload(app, self.config_path.as_deref(), &self.cores);
@@ -155,7 +155,7 @@ impl Server {
         };
         let service = Ops {
             access: Some(Arc::clone(&self.shared.access)),
-            summary: Some(app.summary().clone()),
+            summary: Some(app.summary.clone()),
             guard: Arc::new(guard),
             own: own.into(),
             ..Ops::new(Arc::clone(&self.shared.metrics), ready)

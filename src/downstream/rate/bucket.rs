@@ -5,15 +5,17 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
-use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
-use http::HeaderValue;
 use http::header::HeaderName;
+use http::{HeaderValue, Request};
+use tower_governor::GovernorError;
+use tower_governor::governor::{GovernorConfigBuilder, SharedRateLimiter};
+use tower_governor::key_extractor::KeyExtractor;
 
 use crate::answer::Answer;
 use crate::clock::{self, Instant};
@@ -36,8 +38,7 @@ const SHARES_OF_SUBJECTS: u64 = 1_024;
 
 #[derive(Debug)]
 pub(super) struct Bucket {
-    limiter:
-        RateLimiter<Share, DefaultKeyedStateStore<Share>, DefaultClock, StateInformationMiddleware>,
+    limiter: SharedRateLimiter<Share, StateInformationMiddleware>,
     policy: HeaderValue,
     pub(super) burst: u32,
     pub(super) one_per: Duration,
@@ -57,12 +58,32 @@ enum Share {
     Subjects(u64),
 }
 
+/// tower_governor's own layer would ask this for the key; ours has the caller already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ByShare;
+
+impl KeyExtractor for ByShare {
+    type Key = Share;
+
+    fn extract<T>(&self, _request: &Request<T>) -> Result<Share, GovernorError> {
+        Err(GovernorError::UnableToExtractKey)
+    }
+}
+
 impl Bucket {
     pub(super) fn new(requests: NonZeroU32, period: Duration, burst: NonZeroU32) -> Self {
         let one_per = (period / requests.get()).max(Duration::from_nanos(1));
-        // Only a period of zero has no quota.
-        let quota = Quota::with_period(one_per).unwrap_or(Quota::per_second(burst));
-        let limiter = RateLimiter::keyed(quota.allow_burst(burst)).with_middleware();
+        let config = GovernorConfigBuilder::default()
+            .key_extractor(ByShare)
+            .period(one_per)
+            .burst_size(burst.get())
+            .use_headers()
+            .finish();
+        let limiter = match config {
+            Some(config) => Arc::clone(config.limiter()),
+            // `finish` refuses zeros only, and neither number can be one; this is the same quota.
+            None => Arc::new(RateLimiter::keyed(Quota::per_second(burst)).with_middleware()),
+        };
         let policy = format!("\"caller\";q={requests};w={}", period.as_secs());
         let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static(""));
         let (last, subjects) = (Mutex::default(), RandomState::new());
