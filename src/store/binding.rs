@@ -188,16 +188,16 @@ impl Binding {
     }
 
     /// Returns 503 if the account is known to be another one.
-    pub fn may_sell(&self) -> Result<(), Problem> {
-        match self.standing() {
-            Standing::Unasked | Standing::Untold | Standing::Ours => Ok(()),
-            Standing::Other => Err(Problem::new(&LEDGER_UNAVAILABLE)
-                .detail(
-                    "the gateway's key belongs to another account than the ledger of this server: \
-                     nothing is sold until its operator mends that",
-                )
-                .retry_after(COME_BACK)),
+    pub fn must_not_be_other(&self) -> Result<(), Problem> {
+        if !self.is_other() {
+            return Ok(());
         }
+        Err(Problem::new(&LEDGER_UNAVAILABLE)
+            .detail(
+                "the gateway's key belongs to another account than the ledger of this server: \
+                 nothing is sold until its operator mends that",
+            )
+            .retry_after(COME_BACK))
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
 
     async fn sells(binding: &Binding) -> Result<(), Problem> {
         binding.listed().await;
-        binding.may_sell()
+        binding.must_not_be_other()
     }
 
     #[tokio::test(start_paused = true)]
