@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("downstream", &["access", "answer", "clock", "config", "metrics", "problem", "store"]),
     ("jobs",       &["access", "answer", "clock", "config", "contract", "metrics", "problem", "store", "upstream", "validate"]),
     ("purchase",   &["access", "clock", "contract", "jobs", "metrics", "problem", "store", "upstream", "validate"]),
-    ("billing",    &["clock", "config", "contract", "problem", "purchase", "store", "upstream"]),
+    ("billing",    &["clock", "config", "contract", "problem", "store", "upstream"]),
     ("reports",    &["access", "answer", "billing", "clock", "contract", "downstream", "jobs", "problem", "purchase", "store", "upstream", "validate"]),
     ("media",      &["access", "answer", "clock", "jobs", "problem", "store", "upstream"]),
     ("routes",     &["access", "answer", "billing", "clock", "contract", "downstream", "jobs", "media", "metrics", "problem", "purchase", "redact", "reports", "upstream", "validate"]),

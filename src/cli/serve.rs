@@ -215,7 +215,7 @@ impl Probe {
             let why = "starting: the ledger is being opened";
             return Err(refusal(&LEDGER_UNAVAILABLE).detail(why));
         }
-        self.binding.may_sell()?;
+        self.binding.must_not_be_other()?;
         let mut latest = self.latest.lock().await;
         let is_usable = match *latest {
             Some((at, is_usable)) if at.elapsed() < PROBE_EVERY => is_usable,

@@ -56,7 +56,7 @@ impl Hold {
             store::Claim::Key { .. } => None,
         };
         let mark = ledger.reserve(&reservation).await.map_err(|refused| {
-            let stop = match (refused, binding.may_sell()) {
+            let stop = match (refused, binding.must_not_be_other()) {
                 // The balance is not the account's that the ledger is about.
                 (Refused::InsufficientCredit, Err(other_account)) => other_account.into(),
                 (refused, _) => stop(refused, reservation.toll),

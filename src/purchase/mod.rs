@@ -106,7 +106,7 @@ impl Purchases {
             }
         };
         // The gateway's account is the ledger's. Only now, since a repeat is answered whichever it is.
-        if let Err(refusal) = binding.may_sell() {
+        if let Err(refusal) = binding.must_not_be_other() {
             hold.settle(Charge::Free, None, None).await;
             return open.publish(Err(refusal));
         }

@@ -188,7 +188,7 @@ impl Binding {
     }
 
     /// Returns 503 if the account is known to be another one.
-    pub fn may_sell(&self) -> Result<(), Problem> {
+    pub fn must_not_be_other(&self) -> Result<(), Problem> {
         if !self.is_other() {
             return Ok(());
         }
@@ -208,7 +208,7 @@ mod tests {
 
     async fn sells(binding: &Binding) -> Result<(), Problem> {
         binding.listed().await;
-        binding.may_sell()
+        binding.must_not_be_other()
     }
 
     #[tokio::test(start_paused = true)]

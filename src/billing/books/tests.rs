@@ -99,7 +99,7 @@ async fn checkpoint_is_tried_again_with_each_listing() {
     for known in [None, Some(known(&[])), Some(known(&["k1"]))] {
         assert_eq!(ledger.last_check().await.unwrap(), None);
         told.send_replace(Latest { is_read: Some(known.is_some()), known });
-        binding.may_sell().expect("nothing is decided");
+        binding.must_not_be_other().expect("nothing is decided");
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -154,14 +154,14 @@ async fn keys_rotated_one_by_one_keep_the_account() {
     for (place, new) in ["n0", "n1", "n2", "n3", "n4"].into_iter().enumerate() {
         keys[place] = new;
         assert!(recognise(&keys).await, "{keys:?}");
-        binding.may_sell().unwrap();
+        binding.must_not_be_other().unwrap();
     }
     assert!(!recognise(&["x0"]).await, "none in common");
-    let refusal = binding.may_sell().unwrap_err();
+    let refusal = binding.must_not_be_other().unwrap_err();
     assert_eq!(refusal.kind().code, "ledger_unavailable");
     assert!(!recognise(&["x0", "x1"]).await, "and it was not noted");
     assert!(recognise(&["n4", "x0"]).await);
-    binding.may_sell().expect("it sells again");
+    binding.must_not_be_other().expect("it sells again");
 
     Keeper::new(ledger.clone(), binding.clone()).judge(&known(&["k0"])).await;
     assert!(ledger.last_check().await.unwrap().is_some());
@@ -180,10 +180,10 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
     // The next process sells with a key of another account until the first listing arrives.
     let binding = Binding::real();
     binding.is_not_told();
-    binding.may_sell().expect("nobody can say");
+    binding.must_not_be_other().expect("nobody can say");
     lose(&ledger).await;
     Keeper::new(ledger.clone(), binding.clone()).judge(&known(&["x"])).await;
-    assert!(binding.may_sell().is_err());
+    assert!(binding.must_not_be_other().is_err());
     // Back with the first account's key, whose counters did not move.
     let listing = listing(&["a"], figures());
     *time.lock().unwrap() = NOON + 2 * SETTLES_WITHIN;
@@ -200,7 +200,7 @@ async fn first_sale_waits_a_moment_for_the_first_listing() {
     let binding = Binding::real();
     let began = clock::now();
     binding.listed().await;
-    binding.may_sell().expect("nobody can say");
+    binding.must_not_be_other().expect("nobody can say");
     assert_eq!(began.elapsed(), Duration::from_millis(300));
     binding.listed().await;
     assert_eq!(began.elapsed(), Duration::from_millis(300), "once");

@@ -86,7 +86,7 @@ impl Books {
             Scope::Caller(caller) => &own(caller),
         };
         let spent = read.query_row(params![scope, today.day, today.month], |row| {
-            let micros = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<u64>>(column)?);
+            let micros = |column| row.get::<_, Option<u64>>(column);
             Ok(Spent {
                 day: Usd::micros(micros(0)?.unwrap_or_default()),
                 month: Usd::micros(micros(1)?.unwrap_or_default()),
