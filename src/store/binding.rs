@@ -17,19 +17,14 @@ use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 /// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
 /// same.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// What a refused caller is told to wait.
 const COME_BACK: Duration = Duration::from_secs(60);
 
-/// What is known of the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// The gateway was not asked yet.
     Unasked,
     /// Nobody can say: it sells, and what it sells may be on another account.
     Untold,
-    /// It is the ledger's.
     Ours,
-    /// It is another one.
     Other,
 }
 
@@ -41,7 +36,6 @@ pub struct Binding {
     gateway: u64,
 }
 
-/// A standing, and the gateway that it is about.
 #[derive(Clone, Copy, Debug)]
 struct Judged {
     standing: Standing,
@@ -77,16 +71,12 @@ impl Binding {
         Self { shared: Arc::clone(&self.shared), gateway }
     }
 
-    /// Gives the ledger to the account of the next listing.
     pub fn renew(&self) {
         self.shared.is_new.store(true, Ordering::Relaxed);
     }
 
     /// Compares the account's keys with those that the ledger notes, and notes them; whether it is known to
     /// be the ledger's. What a former gateway listed says nothing of the one that is in use.
-    ///
-    /// # Errors
-    /// The ledger's; then whatever is known stays.
     pub async fn recognise(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
         if keys.is_empty() {
             self.is_not_told();
@@ -168,7 +158,6 @@ impl Binding {
         });
     }
 
-    /// Returns whether the account is known to be another one.
     pub fn is_other(&self) -> bool {
         self.standing() == Standing::Other
     }

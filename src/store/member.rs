@@ -1,10 +1,71 @@
-//! Who may call where members may: what the store keeps of a member and of a login.
+//! Who calls: callers, members and their logins, and who was refused for free.
 
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Identity, Unavailable};
+use super::{Clock, Identity, Unavailable};
 use crate::contract::money::Usd;
+use crate::sync::lock;
+
+/// Who is asking: limits, budgets, keys and jobs count per caller.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Caller {
+    /// Somebody without credentials, by address: IPv4 as it is, IPv6 by its /64.
+    Address(IpAddr),
+    /// Who holds a token that tollgate issued, by the member's name.
+    Member(Arc<str>),
+    /// A user of the web app's own login, by its JWT's `sub`.
+    Subject(Arc<str>),
+}
+
+const MEMBER: &str = "member:";
+const SUBJECT: &str = "subject:";
+
+impl Caller {
+    /// Whether text that a caller is written as is that of a member or a subject.
+    pub fn has_credentials(written: &str) -> bool {
+        written.starts_with(MEMBER) || written.starts_with(SUBJECT)
+    }
+
+    /// The network of so many leading bits (of IPv4, of IPv6) that an address is in.
+    pub fn network(&self, bits: (u32, u32)) -> Option<IpAddr> {
+        match self {
+            Self::Address(IpAddr::V4(address)) => {
+                let mask = u32::MAX.checked_shl(u32::BITS - bits.0).unwrap_or(0);
+                Some(Ipv4Addr::from_bits(address.to_bits() & mask).into())
+            }
+            Self::Address(IpAddr::V6(address)) => {
+                let mask = u128::MAX.checked_shl(u128::BITS - bits.1).unwrap_or(0);
+                Some(Ipv6Addr::from_bits(address.to_bits() & mask).into())
+            }
+            Self::Member(_) | Self::Subject(_) => None,
+        }
+    }
+
+    /// Where this caller's idempotency keys live. Addresses move, so those who are known by nothing
+    /// else share one namespace.
+    pub fn namespace(&self) -> String {
+        match self {
+            Self::Address(_) => "open".to_owned(),
+            Self::Member(_) | Self::Subject(_) => self.to_string(),
+        }
+    }
+}
+
+/// As the ledger and the log write it. No address looks like a member or a subject.
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
+            Self::Address(IpAddr::V6(network)) => write!(f, "{network}/64"),
+            Self::Member(name) => write!(f, "{MEMBER}{name}"),
+            Self::Subject(subject) => write!(f, "{SUBJECT}{subject}"),
+        }
+    }
+}
 
 /// How often a server looks at the [`edition`](super::Store::edition): what another process changes holds
 /// there after this and the time that reading the list takes.
@@ -13,7 +74,6 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Logins of one member that are kept; where there are more, the first to be opened are over.
 pub(super) const MOST_LOGINS: usize = 100;
 
-/// The longest name of a member.
 const LONGEST_NAME: usize = 64;
 
 /// Whether a member may be called so: 1 to 64 of `a-z 0-9 . _ -`.
@@ -22,10 +82,8 @@ pub fn is_member_name(text: &str) -> bool {
     (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// What a caller may do besides buying for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Nothing more.
     #[default]
     Member,
     /// Sees everybody's spend and jobs, and the account's numbers.
@@ -33,10 +91,8 @@ pub enum Role {
 }
 
 impl Role {
-    /// Every one.
     pub const ALL: [Self; 2] = [Self::Member, Self::Admin];
 
-    /// As settings, ledger and answers write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Member => "member",
@@ -44,7 +100,6 @@ impl Role {
         }
     }
 
-    /// The role of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
@@ -53,20 +108,15 @@ impl Role {
 /// A caller's own budget, which holds besides `budget.caller`; `None` is no limit of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Own {
-    /// Per UTC day.
     pub day: Option<Usd>,
-    /// Per UTC month.
     pub month: Option<Usd>,
 }
 
-/// Who holds a token that tollgate issued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// 1 to 64 of `a-z 0-9 . _ -`; never given to another once it was used.
     pub name: Arc<str>,
-    /// What it may do.
     pub role: Role,
-    /// Its own budget.
     pub own: Own,
     /// The keyed hash of its token; the token itself is nowhere.
     pub token: Identity,
@@ -83,7 +133,6 @@ pub struct Member {
 pub struct Session {
     /// The keyed hash of the cookie's value.
     pub id: Identity,
-    /// Whose login it is.
     pub member: Arc<str>,
     /// The keyed hash of the token it was opened with: with another token it is over.
     pub token: Identity,
@@ -91,32 +140,156 @@ pub struct Session {
     pub until: Duration,
 }
 
-/// Why a change of the list of members is refused.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MemberFault {
     /// Someone has, or had, this name: jobs and spend stay with it.
     #[error("there is, or was, a member of this name")]
     Taken,
-    /// Nobody has this name.
     #[error("there is no member of this name")]
     Unknown,
-    /// The member was revoked, and stays so.
     #[error("this member was revoked")]
     Revoked,
-    /// The store cannot record anything.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
 
-/// One change of the list.
 #[derive(Clone, Debug)]
 pub enum MemberChange {
-    /// Adds a member.
     Added(Member),
     /// Ends its token and logins for good; one that is revoked already stays as it is.
     Revoked,
-    /// Changes what is given.
     Updated(Option<Role>, Option<Own>),
     /// Gives it another token; the old one and its logins end.
     Rotated(Identity, Arc<str>),
+}
+
+const MAX_REFUSALS: usize = 10_000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RefusedAs {
+    /// Only who sent it: its body was not read.
+    Caller(Caller),
+    Fingerprint(Identity),
+}
+
+/// The latest refusals that cost nothing, by what is known of the request. It lives as long as the
+/// process. Whatever it does not remember counts as refused when it was forgotten: a new process starts
+/// as if everybody had just been refused, because requests failed while none was running.
+pub struct Refusals {
+    clock: Clock,
+    noted: Mutex<Noted>,
+}
+
+struct Noted {
+    last: HashMap<RefusedAs, Duration>,
+    /// Notes in the order in which they were made; one that was renewed is in it more than once.
+    order: VecDeque<(RefusedAs, Duration)>,
+    forgotten_until: Duration,
+}
+
+impl fmt::Debug for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refusals").finish_non_exhaustive()
+    }
+}
+
+impl Refusals {
+    /// Nothing is remembered of the time before now. `clock` is the one of the store.
+    pub fn new(clock: Clock) -> Self {
+        let (last, order, forgotten_until) = (HashMap::new(), VecDeque::new(), clock());
+        Self { clock, noted: Mutex::new(Noted { last, order, forgotten_until }) }
+    }
+
+    pub fn note(&self, of: RefusedAs) {
+        let now = (self.clock)();
+        let mut noted = lock(&self.noted);
+        noted.last.insert(of.clone(), now);
+        noted.order.push_back((of, now));
+        while noted.order.len() > MAX_REFUSALS {
+            let Some((of, at)) = noted.order.pop_front() else { return };
+            if noted.last.get(&of) == Some(&at) {
+                noted.last.remove(&of);
+                noted.forgotten_until = noted.forgotten_until.max(at);
+            }
+        }
+    }
+
+    /// When a request like this one, or any of its caller's, may last have been refused.
+    pub fn last(&self, caller: &Caller, fingerprint: &Identity) -> Duration {
+        let noted = lock(&self.noted);
+        let keys = [RefusedAs::Caller(caller.clone()), RefusedAs::Fingerprint(*fingerprint)];
+        let last = keys.iter().filter_map(|key| noted.last.get(key)).max();
+        last.copied().unwrap_or_default().max(noted.forgotten_until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_caller_tells_whether_it_has_credentials() {
+        let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+        for (caller, has) in [
+            (Caller::Address(v4), false),
+            (Caller::Address(v6), false),
+            (Caller::Member("ann".into()), true),
+            (Caller::Subject("ann".into()), true),
+        ] {
+            assert_eq!(Caller::has_credentials(&caller.to_string()), has, "{caller}");
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn caller(number: u8) -> Caller {
+        Caller::Address([192, 0, 2, number].into())
+    }
+
+    /// Refusals at moments that the test sets.
+    struct Wound(Refusals, Arc<Mutex<Duration>>);
+
+    impl Wound {
+        fn new(now: Duration) -> Self {
+            let time = Arc::new(Mutex::new(now));
+            let read = Arc::clone(&time);
+            Self(Refusals::new(Arc::new(move || *lock(&read))), time)
+        }
+
+        fn note(&self, of: RefusedAs, now: Duration) {
+            *lock(&self.1) = now;
+            self.0.note(of);
+        }
+    }
+
+    #[test]
+    fn refusal_counts_for_its_caller_or_for_its_fingerprint_alone() {
+        let refusals = Wound::new(SECOND);
+        refusals.note(RefusedAs::Caller(caller(1)), 5 * SECOND);
+        refusals.note(RefusedAs::Fingerprint([2; 32]), 7 * SECOND);
+        refusals.note(RefusedAs::Fingerprint([3; 32]), 3 * SECOND);
+        for (number, print, last) in [(1, 1, 5), (1, 2, 7), (1, 3, 5), (2, 3, 3), (2, 1, 1)] {
+            assert_eq!(
+                refusals.0.last(&caller(number), &[print; 32]),
+                SECOND * last,
+                "{number} {print}"
+            );
+        }
+    }
+
+    #[test]
+    fn forgotten_refusals_count_for_everybody_and_memory_is_bounded() {
+        let refusals = Wound::new(Duration::ZERO);
+        refusals.note(RefusedAs::Caller(caller(1)), 2 * SECOND);
+        // One that is renewed again and again pushes the others out, and is not forgotten itself.
+        for second in 0..MAX_REFUSALS as u32 {
+            assert_eq!(refusals.0.last(&caller(2), &[2; 32]), Duration::ZERO);
+            refusals.note(RefusedAs::Fingerprint([1; 32]), SECOND * (3 + second));
+        }
+        assert_eq!(refusals.0.last(&caller(2), &[2; 32]), 2 * SECOND);
+        refusals.note(RefusedAs::Fingerprint([1; 32]), 90_000 * SECOND);
+        assert_eq!(refusals.0.last(&caller(2), &[2; 32]), 2 * SECOND);
+        let noted = refusals.0.noted.lock().unwrap();
+        assert_eq!((noted.last.len(), noted.order.len()), (1, MAX_REFUSALS));
+    }
 }

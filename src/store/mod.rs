@@ -13,33 +13,25 @@
 //! first byte goes back to the caller. After a crash, what was `reserved` is voided and what was
 //! `sent` is unknown.
 
-mod audit;
 mod binding;
-mod caller;
-mod job;
 mod member;
 mod model;
-mod refusals;
-mod room;
 mod rules;
 pub mod sqlite;
 
 use std::sync::Arc;
 
-pub use audit::{Account, Checkpoint, Evidence, Recognise, SETTLES_WITHIN, Snapshot};
 pub use binding::Binding;
-pub use caller::Caller;
-pub use job::{AccountLimit, Job, JobState, KeyId, Place, Word};
 pub use member::{
-    LOOK_EVERY, Member, MemberChange, MemberFault, Own, Role, Session, is_member_name,
+    Caller, LOOK_EVERY, Member, MemberChange, MemberFault, Own, Refusals, RefusedAs, Role, Session,
+    is_member_name,
 };
 pub use model::{
-    Claim, Clock, CreditMark, Earlier, Ending, Identity, KeptReply, Left, Limit, Limits, Money,
-    OverBudget, PurchaseId, Refused, Reservation, Row, Scope, Service, Spending, Spent, State,
-    Twin,
+    Account, AccountLimit, Checkpoint, Claim, Clock, CreditMark, Earlier, Ending, Evidence,
+    Identity, Job, JobState, KeptReply, KeyId, Left, Limit, Limits, Money, OverBudget, Place,
+    PurchaseId, Recognise, Refused, Reservation, Room, Row, SETTLES_WITHIN, Scope, Service,
+    Snapshot, Spending, Spent, State, Twin, Word,
 };
-pub use refusals::{Refusals, RefusedAs};
-pub use room::Room;
 pub use sqlite::{Answer, Holder, OpenError, Opening, Store, Tap, Verb};
 
 /// The store cannot record anything right now: nothing may be bought.

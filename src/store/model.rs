@@ -1,12 +1,14 @@
-//! What the ledger holds of a purchase, and what its verbs take and answer.
+//! What the store holds, and what its verbs take and answer.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Job, Own, Unavailable};
+use super::{Own, Unavailable};
 use crate::clock;
 use crate::contract::money::Usd;
 
@@ -15,7 +17,6 @@ use crate::contract::money::Usd;
 pub struct PurchaseId(pub Uuid);
 
 impl PurchaseId {
-    /// A name that nobody has yet.
     pub fn new() -> Self {
         let wall = clock::wall();
         let stamp =
@@ -37,19 +38,15 @@ impl fmt::Display for PurchaseId {
 }
 
 /// Where the store takes the time from: wall-clock time since the Unix epoch. Tests pass their own.
-pub type Clock = std::sync::Arc<dyn Fn() -> Duration + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// What a ledger counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Money {
-    /// The sandbox's.
     Play,
-    /// The account's.
     Real,
 }
 
 impl Money {
-    /// As a ledger's file says it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Play => "play",
@@ -58,22 +55,17 @@ impl Money {
     }
 }
 
-/// What is bought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
-    /// A chat.
     Chat,
-    /// A video.
     Video,
     /// An endpoint of `gateway.passthrough`.
     Other,
 }
 
 impl Service {
-    /// Every one.
     pub const ALL: [Self; 3] = [Self::Chat, Self::Video, Self::Other];
 
-    /// As ledger, log and metrics write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -114,22 +106,16 @@ pub struct Twin {
     pub delivered_since: Option<Duration>,
 }
 
-/// A toll to be set aside.
 #[derive(Clone, Debug)]
 pub struct Reservation {
-    /// The purchase's new name.
     pub id: PurchaseId,
     /// Whose budget it goes against, as [`super::Caller`] is written.
     pub caller: String,
-    /// What is bought.
     pub service: Service,
-    /// Of which model.
     pub model: Box<str>,
     /// What it costs, as far as we know.
     pub toll: Usd,
-    /// How it is recognised.
     pub claim: Claim,
-    /// What may be spent.
     pub limits: Limits,
     /// Nothing is set aside: it is either recognised as a repeat, or refused.
     pub only_repeats: bool,
@@ -148,13 +134,9 @@ pub(super) const DEAR: Usd = Usd::mills(100);
 /// What may be spent on a purchase: the budgets, per UTC day and month (`None` is no limit), and the balance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Of all callers together, per day.
     pub total_day: Option<Usd>,
-    /// Of all callers together, per month.
     pub total_month: Option<Usd>,
-    /// Of this caller, per day.
     pub caller_day: Option<Usd>,
-    /// Of this caller, per month.
     pub caller_month: Option<Usd>,
     /// What of the account's balance is never sold.
     pub balance_floor: Usd,
@@ -175,29 +157,21 @@ impl Limits {
     }
 }
 
-/// Whose spending is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// All callers together.
     Total,
     /// One caller, as [`super::Caller`] is written.
     Caller(String),
 }
 
-/// One of the four budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// `budget.total.day`
     TotalDay,
-    /// `budget.total.month`
     TotalMonth,
-    /// `budget.caller.day`
     CallerDay,
-    /// `budget.caller.month`
     CallerMonth,
 }
 
-/// A budget that does not cover a toll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverBudget {
     /// Which one; where several do not, the one that renews last.
@@ -223,25 +197,18 @@ pub struct Spent {
     pub month_renews: Duration,
 }
 
-/// Why a toll was not set aside.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refused {
-    /// It was bought before, or is being bought.
     #[error("it is known already")]
     Known(Earlier),
-    /// The key belongs to another payload.
     #[error("the key was used with another payload")]
     KeyReused,
-    /// It repeats no purchase that is known, and was to be nothing else.
     #[error("it repeats no purchase that is known")]
     NoRepeat,
-    /// A budget does not cover it.
     #[error("a budget does not cover it")]
     OverBudget(OverBudget),
-    /// The account's balance does not cover it.
     #[error("the balance does not cover it")]
     InsufficientCredit,
-    /// Nothing can be recorded.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
@@ -271,37 +238,28 @@ pub struct Left {
 /// A purchase that is the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
-    /// Its name.
     pub id: PurchaseId,
-    /// How far it is.
     pub state: State,
-    /// What it costs, or cost.
     pub toll: Usd,
     /// How many bytes the gateway's reply has, if the purchase is posted and the reply is still kept.
     pub reply_bytes: Option<usize>,
 }
 
-/// How far a purchase is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Its toll is set aside; nothing was sent.
     Reserved,
     /// It was sent, or is about to be.
     Sent,
-    /// The gateway charged for it.
     Posted,
-    /// The gateway did not charge for it.
     Voided,
     /// Nobody knows; it counts as spent.
     Unknown,
 }
 
 impl State {
-    /// Every one.
     pub const ALL: [Self; 5] =
         [Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown];
 
-    /// As the ledger writes it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Reserved => "reserved",
@@ -324,55 +282,40 @@ impl State {
     }
 }
 
-/// How a purchase ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Charged.
     Posted {
         /// What the gateway says that it cost.
         cost: Usd,
         /// What the same claim is answered with from now on; `None` where it could not be read.
         reply: Option<KeptReply>,
-        /// For how long the reply is kept.
         keep: Duration,
         /// The job that a video's order became; it is written down in the same step.
         job: Option<Box<Job>>,
     },
     /// Not charged: the toll is given back and the key is free again.
     Voided,
-    /// Nobody knows.
     Unknown,
 }
 
-/// A reply of the gateway, to be given again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptReply {
-    /// The gateway's status.
     pub status: u16,
-    /// Whether the body is JSON.
     pub is_json: bool,
-    /// The body, unchanged.
     pub body: Bytes,
 }
 
-/// A purchase as reports see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its name.
     pub id: PurchaseId,
     /// When its toll was set aside: wall-clock time since the Unix epoch.
     pub at: Duration,
     /// When it first ended, if only as unknown; `None` while it is under way.
     pub ended: Option<Duration>,
-    /// Whose it is.
     pub caller: String,
-    /// What was bought.
     pub service: Service,
-    /// Of which model.
     pub model: String,
-    /// What it cost, or was expected to.
     pub toll: Usd,
-    /// How far it is.
     pub state: State,
 }
 
@@ -383,16 +326,175 @@ pub struct Spending {
     pub caller: String,
     /// The UTC day in which it counts: days since 1970-01-01.
     pub day: u64,
-    /// What was bought.
     pub service: Service,
-    /// Of which model.
     pub model: String,
-    /// How many purchases.
     pub count: u64,
-    /// What those that were charged cost.
     pub settled: Usd,
-    /// The tolls of those of which nobody knows.
     pub unknown: Usd,
-    /// The tolls of those that are under way.
     pub held: Usd,
+}
+
+/// How much a store may hold; where it is full, the replies whose time comes next go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub replies: usize,
+    pub reply_bytes: usize,
+    /// Purchases that a store in memory remembers after their end.
+    pub ended: usize,
+    /// Pages of 4 KiB that a store on disk may take; `None` is as much as the disk has.
+    pub pages: Option<u32>,
+}
+
+impl Default for Room {
+    /// A week of replies at 60 a minute is 604,800 of them; before that, their bytes bound them.
+    fn default() -> Self {
+        Self { replies: 1_000_000, reply_bytes: 512 << 20, ended: 250_000, pages: None }
+    }
+}
+
+/// How long after its end a purchase may still be missing from the gateway's counters: from when the
+/// wait for its reply ended. Guess: the contract names no deadline. Releasing a purchase frees its key,
+/// so this is long.
+pub const SETTLES_WITHIN: Duration = Duration::from_secs(300);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// When the gateway was asked: wall-clock time since the Unix epoch.
+    pub at: Duration,
+    pub balance_cents: u64,
+    pub chats: u64,
+    pub chat_cents: u64,
+    pub spent_cents: u64,
+}
+
+/// A snapshot with its place among the purchases. Purchases are numbered in the order in which they
+/// begin; numbers, unlike times, never go back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub snapshot: Snapshot,
+    /// Every purchase up to this number had ended at least [`SETTLES_WITHIN`] before the snapshot: the
+    /// snapshot counts what was charged for it.
+    pub settled: u64,
+    /// The last purchase that had begun. The snapshot counts none after it; between the two numbers,
+    /// nobody knows.
+    pub number: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    pub row: Row,
+    /// Its place in the order in which purchases began, from 1 on.
+    pub number: u64,
+    /// It counts as charged because reconciliation or the operator says so: no reply was read.
+    pub is_assumed: bool,
+    /// Whether it was sent to this ledger's account for certain; see [`Account`].
+    pub is_recognised: bool,
+    pub job: Option<JobState>,
+}
+
+/// Whose account a purchase is sent to. It is fixed when the purchase is sent, and outlives restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// The ledger's: the gateway has listed the account's keys since they last changed here.
+    Recognised,
+    /// Unknown. The purchase may have been charged to another account, so this account's counters neither
+    /// prove nor disprove the charge.
+    Unrecognised,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recognise {
+    /// Compare them with the noted ones, and write nothing.
+    Look,
+    /// Compare them, and note all of them if the account is the same. If they are another account's,
+    /// earlier checkpoints are no longer used: that account may have been charged for purchases since.
+    /// The noted rate limit is forgotten, as that account may have told it.
+    Note,
+    /// If they are another account's, give the ledger to that account: earlier ids become history, and
+    /// earlier checkpoints are no longer used.
+    Adopt,
+}
+
+/// How long the log of the window reaches back; no window is longer.
+pub(super) const KEEP_PLACES: Duration = Duration::from_secs(86_400);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place(pub Uuid);
+
+impl Place {
+    /// A new one; later ones are greater.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The account's rate limit as the gateway told it (contract 2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AccountLimit {
+    pub requests: u64,
+    pub window_seconds: u64,
+}
+
+/// Which key of the account made a job: a hash of the key, so that it can be told among the keys of a
+/// later ring and tells nothing itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyId(pub [u8; 8]);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// The gateway's name for it (contract 2.5).
+    pub request_id: Arc<str>,
+    pub purchase: Option<PurchaseId>,
+    /// Whose it is, as [`super::Caller`] is written.
+    pub owner: Arc<str>,
+    pub key: Option<KeyId>,
+    pub model: Arc<str>,
+    pub toll: Usd,
+    /// When it was accepted: wall-clock time since the Unix epoch.
+    pub at: Duration,
+    pub latest: Option<Word>,
+}
+
+impl Job {
+    pub fn is_open(&self) -> bool {
+        self.latest.as_ref().is_none_or(|word| word.state == JobState::Open)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// When: wall-clock time since the Unix epoch.
+    pub at: Duration,
+    pub body: Bytes,
+    /// What the words of `[jobs]` make of it.
+    pub state: JobState,
+}
+
+/// Where a job is, as far as its status body can be read (see `jobs::reading`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// Not at an end that we know.
+    Open,
+    Finished,
+    Failed,
+}
+
+impl JobState {
+    pub const ALL: [Self; 3] = [Self::Open, Self::Finished, Self::Failed];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+        }
+    }
 }

@@ -20,18 +20,13 @@ const STALE: Duration = Duration::from_secs(15 * 60);
 /// seconds and a clock that was set back explain no more.
 const MAX_DAYS_AHEAD: u64 = 2;
 
-/// What a key that is known means for a purchase that comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// Its keep time is over: it is free again.
     Expired,
-    /// It belongs to another payload.
     OtherPayload,
-    /// The purchase is a repeat.
     Repeat,
 }
 
-/// Judges a purchase by the earlier one that has its key.
 pub(super) fn by_key(
     earlier: (State, Option<Duration>),
     payloads: (&Identity, &Identity),
@@ -113,7 +108,6 @@ pub(super) fn end(state: State, ending: &Ending) -> Option<State> {
     }
 }
 
-/// What a purchase counts for, once it has ended so.
 pub(super) fn amount(price: Usd, ending: &Ending) -> Usd {
     match ending {
         Ending::Posted { cost, .. } => *cost,
@@ -140,7 +134,6 @@ pub(super) struct KnownBalance {
     pub(super) balance: Usd,
     /// What had been spent when it was certainly in this balance.
     pub(super) since: CreditMark,
-    /// When the gateway said so.
     pub(super) as_of: Duration,
 }
 
@@ -184,7 +177,6 @@ impl Credit {
     }
 }
 
-/// A UTC day, and the month that it lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Today {
     /// Days since 1970-01-01.
@@ -207,12 +199,10 @@ impl Today {
         Self { day, month: date.year * 12 + date.month - 1 }
     }
 
-    /// When the next day begins.
     pub(super) fn day_ends(self) -> Duration {
         Date::on(self.day + 1).begins()
     }
 
-    /// When the next month begins.
     pub(super) fn month_ends(self) -> Duration {
         Date::on(self.day).next_month().begins()
     }

@@ -10,16 +10,15 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tollgate::clock;
 use tollgate::jobs::Jobs;
 use tollgate::metrics::Metrics;
-use tollgate::pipeline;
 use tollgate::problem::Problem;
 use tollgate::purchase::idempotency::Running;
 use tollgate::purchase::{Claim, Context, Purchase, Purchases, Receipt};
 use tollgate::store::{self, Binding, Ending, KeyId, PurchaseId, Refusals, Store};
 use tollgate::upstream::window::Window;
 use tollgate::upstream::{Ask, Error, Gateway, Reply, Ring, What};
+use tollgate::{clock, pipeline};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 

@@ -16,16 +16,14 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::books::Books;
-use super::fault::{Fault, Holder, OpenError};
 use super::file::{self, FileId, Purpose};
 use super::handle::{Admission, Shared, Steps, Store, Verb, true_name};
 use super::identity::Identity;
 use super::lock::{self, Lock};
 use super::reader::Reader;
 use super::schema::{self, Kind};
-use super::step::Weight;
-use super::writer::{Access, Writer};
-use super::{members, window};
+use super::writer::{Access, Weight, Writer};
+use super::{Fault, Holder, OpenError, members, window};
 use crate::clock;
 use crate::store::{Clock, Money, Room, Unavailable};
 
@@ -35,7 +33,6 @@ const MEMORY_INDEX: &str =
 /// Steps of SQLite between two looks whether to give up.
 const STEPS: i32 = 10_000;
 
-/// A ledger that is being opened.
 pub struct Opening {
     admission: Admission,
     opened: oneshot::Receiver<Result<(), OpenError>>,
@@ -44,15 +41,11 @@ pub struct Opening {
 impl Opening {
     /// Waits until it is open. What was queued for it by then is answered; until [`admit`](Self::admit),
     /// everything else is told that the ledger is starting.
-    ///
-    /// # Errors
-    /// It cannot be used: nor can it be later.
     pub async fn opened(&mut self) -> Result<(), OpenError> {
         let gone = || Err(OpenError::Unusable("its thread ended by a panic".into()));
         (&mut self.opened).await.unwrap_or_else(|_| gone())
     }
 
-    /// Has all verbs answered from now on.
     pub fn admit(self) {
         self.admission.admit();
     }
@@ -65,7 +58,6 @@ impl Store {
         Self::in_memory_within(clock, Room::default())
     }
 
-    /// The same, with other bounds.
     #[doc(hidden)]
     pub fn in_memory_within(clock: Clock, room: Room) -> Self {
         let open = || -> rusqlite::Result<Books> {
@@ -114,9 +106,6 @@ impl Store {
     /// Opens a file to sell from, and makes it where there is none. One process may: the lock on
     /// `<path>.lock` says which. What a crash left under way is ended: what was never sent is voided,
     /// what was sent is unknown.
-    ///
-    /// # Errors
-    /// Another process has it, or it cannot be used.
     #[doc(hidden)]
     pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         Self::serve_as(path, clock, Room::default(), None, None)
@@ -124,9 +113,6 @@ impl Store {
 
     /// The same, for this kind of money alone: a ledger of the other kind is refused. Commands that
     /// work beside the server find it at `admin`.
-    ///
-    /// # Errors
-    /// As [`serve`](Self::serve).
     #[doc(hidden)]
     pub fn serve_for(
         path: &Path,
@@ -137,19 +123,12 @@ impl Store {
         Self::serve_as(path, clock, Room::default(), Some(money), admin)
     }
 
-    /// The same, with other bounds.
-    ///
-    /// # Errors
-    /// As [`serve`](Self::serve).
     #[doc(hidden)]
     pub fn serve_within(path: &Path, clock: Clock, room: Room) -> Result<Self, OpenError> {
         Self::serve_as(path, clock, room, None, None)
     }
 
     /// The same with steps that run where they are asked for, so that paused time stands still meanwhile.
-    ///
-    /// # Errors
-    /// As [`serve`](Self::serve).
     #[doc(hidden)]
     pub fn serve_inline(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &true_name(path);
@@ -176,9 +155,6 @@ impl Store {
     }
 
     /// Takes a ledger to sell from, and opens it on a thread of its own: see [`Opening`].
-    ///
-    /// # Errors
-    /// Another server has it, or it cannot be used.
     pub async fn begin(
         path: &Path,
         clock: Clock,
@@ -331,7 +307,6 @@ impl Shared {
     }
 }
 
-/// A file with a thread for its steps and one for its reports.
 fn started(
     path: &Path,
     clock: Clock,

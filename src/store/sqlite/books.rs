@@ -1,29 +1,25 @@
-//! An open ledger: its connection, and what is known of it without asking.
+//! An open ledger: its connection, what is known of it without asking, and its counters.
 
 use std::cell::Cell;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
-use super::fault::Fault;
 use super::replies::Replies;
-use crate::store::Room;
-use crate::store::rules::Credit;
+use super::{Fault, column};
+use crate::contract::money::Usd;
+use crate::store::rules::{Credit, KnownBalance, Today};
+use crate::store::{CreditMark, Room, Scope, Spent};
 
-/// What steps work on.
 pub(super) struct Books {
     pub(super) connection: Connection,
     pub(super) replies: Replies,
     /// How many purchases are remembered after their end; nothing is all.
     pub(super) remembered_ends: Option<usize>,
-    /// How many are, where that is bounded.
     pub(super) ends: Cell<usize>,
-    /// The number of the latest purchase of this transaction.
     pub(super) latest: Cell<Option<i64>>,
     /// What went wrong with steps that were undone alone.
     pub(super) fault: Cell<Option<Fault>>,
-    /// Whether a purchase ended in this transaction.
     pub(super) has_ended: Cell<bool>,
-    /// Whether a day ahead of the clock was logged.
     pub(super) warned_of_day: Cell<bool>,
 }
 
@@ -51,13 +47,12 @@ impl Books {
             self.connection.prepare_cached(&format!("DELETE FROM {table}"))?.execute([])?;
         }
         self.connection.execute("UPDATE members_edition SET edition = 0", [])?;
-        self.counters().set_credit(&Credit::default())?;
+        self.set_credit(&Credit::default())?;
         self.replies.count_anew();
         self.ends.set(0);
         Ok(())
     }
 
-    /// Does something in one transaction of its own.
     pub(super) fn transact(
         &self,
         work: impl FnOnce(&Self) -> Result<(), Fault>,
@@ -68,4 +63,98 @@ impl Books {
         work(self)?;
         Ok(transaction.commit()?)
     }
+}
+
+/// The tables `spent` and `credit`, in the same transaction as the purchases.
+impl Books {
+    /// The latest day that anything was counted in, among those up to `last`.
+    pub(super) fn latest_day(&self, last: Option<u64>) -> Result<Option<u64>, Fault> {
+        let mut latest = self.connection.prepare_cached(
+            "SELECT max(period) FROM spent WHERE scope = 'total' AND unit = 'day' AND period <= ?",
+        )?;
+        let last = column::signed(last.unwrap_or(u64::MAX));
+        Ok(latest.query_row([last], |row| row.get(0))?)
+    }
+
+    pub(super) fn spent_by(&self, scope: &Scope, today: Today) -> Result<Spent, Fault> {
+        let mut read = self.connection.prepare_cached(
+            "SELECT (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'day' AND period = ?2),
+                    (SELECT micros FROM spent WHERE scope = ?1 AND unit = 'month' AND period = ?3)",
+        )?;
+        let scope = match scope {
+            Scope::Total => "total",
+            Scope::Caller(caller) => &own(caller),
+        };
+        let spent = read.query_row(params![scope, today.day, today.month], |row| {
+            let micros = |column| row.get::<_, Option<u64>>(column);
+            Ok(Spent {
+                day: Usd::micros(micros(0)?.unwrap_or_default()),
+                month: Usd::micros(micros(1)?.unwrap_or_default()),
+                day_renews: today.day_ends(),
+                month_renews: today.month_ends(),
+            })
+        })?;
+        Ok(spent)
+    }
+
+    /// Moves all four counters of a purchase: it counted for `before`, and counts for `after`. An amount
+    /// that cannot be counted breaks a constraint of the table.
+    pub(super) fn change_spent(
+        &self,
+        caller: &str,
+        today: Today,
+        before: Usd,
+        after: Usd,
+    ) -> Result<(), Fault> {
+        // A counter is made even by a purchase that costs nothing: its day was counted in.
+        if before == after && before != Usd::ZERO {
+            return Ok(());
+        }
+        let mut write = self.connection.prepare_cached(
+            "INSERT INTO spent (scope, unit, period, micros) VALUES
+                ('total', 'day', ?2, ?4), ('total', 'month', ?3, ?4),
+                (?1, 'day', ?2, ?4), (?1, 'month', ?3, ?4)
+             ON CONFLICT DO UPDATE SET micros = micros - ?5 + excluded.micros",
+        )?;
+        let (before, after) = (before.as_micros(), after.as_micros());
+        write.execute(params![own(caller), today.day, today.month, after, before])?;
+        Ok(())
+    }
+
+    pub(super) fn credit(&self) -> Result<Credit, Fault> {
+        let mut read = self
+            .connection
+            .prepare_cached("SELECT held, spent, balance, since, as_of FROM credit")?;
+        let credit = read.query_row([], |row| {
+            let known = match row.get::<_, Option<u64>>(2)? {
+                Some(balance) => Some(KnownBalance {
+                    balance: Usd::micros(balance),
+                    since: CreditMark(row.get(3)?),
+                    as_of: column::moment(row, 4)?,
+                }),
+                None => None,
+            };
+            Ok(Credit { held: row.get(0)?, spent: row.get(1)?, known })
+        })?;
+        Ok(credit)
+    }
+
+    pub(super) fn set_credit(&self, credit: &Credit) -> Result<(), Fault> {
+        let mut write = self.connection.prepare_cached(
+            "UPDATE credit SET held = ?, spent = ?, balance = ?, since = ?, as_of = ?",
+        )?;
+        let known = credit.known.as_ref();
+        write.execute(params![
+            column::signed(credit.held),
+            column::signed(credit.spent),
+            known.map(|known| column::signed(known.balance.as_micros())),
+            known.map(|known| column::signed(known.since.0)),
+            known.map(|known| column::nanos(known.as_of)),
+        ])?;
+        Ok(())
+    }
+}
+
+fn own(caller: &str) -> String {
+    format!("caller {caller}")
 }

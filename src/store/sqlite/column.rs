@@ -19,6 +19,10 @@ pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+pub(super) fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 pub(super) fn moment(row: &Row<'_>, column: usize) -> Result<Duration> {
     Ok(Duration::from_nanos(row.get(column)?))
 }

@@ -8,9 +8,8 @@ use std::{fs, io};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::fault::{Fault, OpenError};
-use super::lock;
 use super::schema::{self, Kind};
+use super::{Fault, OpenError, lock};
 use crate::store::{Room, Unavailable};
 
 /// How long another process may hold the file before a step gives up.
@@ -19,10 +18,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// What a write-ahead log that was larger is cut to.
 pub(super) const LOG_BYTES: u64 = 64 << 20;
 
-/// Where the kernel lists what is mounted.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// SQLite's smallest page.
 const SMALLEST: u64 = 512;
 
 /// Every counter has to be the sum of its purchases.
@@ -42,7 +39,6 @@ const WRONG_COUNTERS: &str = "
     SELECT count(*) FROM sums FULL JOIN spent USING (scope, unit, period)
     WHERE coalesce(sums.micros, 0) <> coalesce(spent.micros, 0)";
 
-/// What the opener may do to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Make it, bring it up to date, write it.

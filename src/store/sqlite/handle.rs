@@ -12,13 +12,11 @@ use rusqlite::Connection;
 use tokio::sync::{Notify, oneshot};
 
 use super::books::Books;
-use super::fault::{Fault, Holder};
 use super::file::FileId;
 use super::identity::Identity;
-use super::lock;
 use super::reader::Reader;
-use super::step::{Asked, Noted, Step, Weight};
-use super::writer::Writer;
+use super::writer::{Step, Weight, Writer, awaited, noted};
+use super::{Fault, Holder, lock};
 use crate::store::{
     AccountLimit, Clock, Ending, Place, PurchaseId, Refused, Reservation, Unavailable,
 };
@@ -48,13 +46,9 @@ pub(super) struct Shared {
     pub(super) latest_limit: Arc<Mutex<Option<AccountLimit>>>,
 }
 
-/// Where steps run.
 pub(super) enum Steps {
-    /// Nowhere: the store cannot be used.
     Nowhere,
-    /// Where they are asked for, one after another.
     Inline(Box<Mutex<Writer>>),
-    /// On a thread of their own, which commits them in groups.
     Thread { queue: mpsc::Sender<Box<dyn Step>>, writer: thread::JoinHandle<()> },
 }
 
@@ -77,7 +71,6 @@ impl Admission {
         admission
     }
 
-    /// Whether a verb may be asked now.
     fn pass(&self) -> Result<(), Unavailable> {
         let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
         self.state.get().cloned().unwrap_or_else(starting)
@@ -97,38 +90,25 @@ impl Admission {
     }
 }
 
-/// A verb on its way to the store.
 #[derive(Clone, Copy, Debug)]
 pub enum Verb<'a> {
-    /// [`Store::reserve`]
     Reserve(&'a Reservation),
-    /// [`Store::sent`]
     Sent(PurchaseId),
-    /// [`Store::settle`]
     Settle(PurchaseId, &'a Ending),
-    /// [`Store::settle_later`]
     SettleLater(PurchaseId, &'a Ending),
-    /// [`Store::delivered`]
     Delivered(PurchaseId),
-    /// [`Store::took`]
     Took(Place),
-    /// [`Store::replied`]
     Replied(Place),
-    /// [`Store::unsent`]
     Unsent(Place),
-    /// Any other, by its name.
     Other(&'static str),
 }
 
-/// What a tap answers, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What a test puts between callers and a store: it delays verbs, refuses, watches or breaks them.
 pub trait Tap: Send + Sync + 'static {
-    /// Runs before a verb that somebody waits for. An error refuses it.
     fn before<'a>(&'a self, verb: Verb<'a>) -> Answer<'a, Result<(), Unavailable>>;
 
-    /// Runs when the verb is done, before its caller hears of it.
     fn after<'a>(&'a self, verb: Verb<'a>, outcome: &'a Result<(), Refused>) -> Answer<'a, ()>;
 
     /// Whether a verb that nobody waits for reaches the store.
@@ -140,7 +120,6 @@ impl Store {
         Self { shared: Arc::new(shared), tap: None }
     }
 
-    /// The same store with `tap` before it.
     #[doc(hidden)]
     #[must_use]
     pub fn tapped(&self, tap: Arc<dyn Tap>) -> Self {
@@ -167,7 +146,6 @@ impl Store {
         lock::served_by(&self.shared.path)
     }
 
-    /// Returns an error while no purchase may begin.
     pub(super) fn may_begin(&self) -> Result<(), Unavailable> {
         if self.shared.admission.is_full.load(Ordering::Relaxed) {
             return Err(Unavailable("too many purchases wait to be recorded".into()));
@@ -175,7 +153,6 @@ impl Store {
         Ok(())
     }
 
-    /// Runs a step of a store that is open.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         verb: Verb<'_>,
@@ -214,7 +191,6 @@ impl Store {
         self.around(Verb::Other(verb), read).await
     }
 
-    /// Queues a step that nobody waits for.
     pub(super) fn note(
         &self,
         verb: Verb<'_>,
@@ -222,11 +198,10 @@ impl Store {
         step: impl FnMut(&Books) -> Result<(), Fault> + Send + 'static,
     ) {
         if self.tap.as_ref().is_none_or(|tap| tap.passes(verb)) {
-            self.send(Noted::step(weight, step));
+            self.send(noted(weight, step));
         }
     }
 
-    /// Runs a verb with the tap before and after it.
     pub(super) async fn around<T, E: Clone + From<Unavailable>>(
         &self,
         verb: Verb<'_>,
@@ -257,7 +232,7 @@ impl Store {
         weight: Weight,
         step: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let (step, answered) = Asked::step(weight, step);
+        let (step, answered) = awaited(weight, step);
         self.send(step);
         answered.await.unwrap_or_else(|oneshot::error::RecvError { .. }| Err(self.gone()))
     }

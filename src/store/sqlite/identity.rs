@@ -13,35 +13,28 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::fault::Fault;
+use super::Fault;
 use super::schema::Kind;
 use crate::store::Unavailable;
 
-/// Another one for each boot of the system.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The first version that has the table `identity`.
 const SINCE: i64 = 4;
 
-/// Random bytes that a start of a server is known by.
 pub(super) type Nonce = [u8; 16];
 
 /// A file as it lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// In bytes.
     pub(super) size: u64,
     /// When it was last written, in nanoseconds since 1970-01-01 UTC.
     pub(super) written: i64,
-    /// Another one for each copy of the file.
     pub(super) inode: u64,
 }
 
 /// What the lock file says of the ledger beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// Of the last start.
     pub(super) nonce: Nonce,
-    /// The number of the latest purchase that was set aside.
     pub(super) latest: i64,
     /// The file as the last server closed it; none while one has it, and after a crash.
     pub(super) closed: Option<Stamp>,
@@ -54,18 +47,14 @@ struct Stored {
     nonce: Nonce,
     boot: String,
     latest: i64,
-    /// Whether a purchase in it has not ended.
     is_under_way: bool,
 }
 
 /// The ledger as a new server takes it over.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
-    /// Public.
     pub(super) name: Arc<str>,
-    /// Of this start, and the latest purchase.
     pub(super) mark: Mark,
-    /// Why the whole file has to be checked, if it has to.
     pub(super) doubt: Option<&'static str>,
     /// Whether purchases may be missing that an earlier server sold.
     pub(super) forgets: bool,
@@ -99,7 +88,6 @@ impl Identity {
         Ok(Self { name, mark, doubt, forgets, boot })
     }
 
-    /// Notes in the file that this server has it.
     pub(super) fn open(&self, connection: &Connection) -> Result<(), Fault> {
         connection.execute(
             "INSERT OR REPLACE INTO identity (number, name, nonce, boot) VALUES (1, ?, ?, ?)",
@@ -124,7 +112,6 @@ pub(super) fn must_be(connection: &Connection, nonce: &Nonce) -> Result<(), Faul
 #[derive(Clone, Copy)]
 struct Doubt {
     why: &'static str,
-    /// Whether purchases may be missing.
     forgets: bool,
 }
 

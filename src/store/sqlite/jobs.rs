@@ -6,20 +6,16 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use uuid::Uuid;
 
+use super::Fault;
 use super::books::Books;
 use super::column::{self, nanos};
-use super::fault::Fault;
 use super::handle::{Store, Verb};
-use super::step::Weight;
+use super::writer::Weight;
 use crate::store::{Job, JobState, KeyId, PurchaseId, Unavailable, Word};
 
-/// The jobs that were ordered: whose they are, and the gateway's latest word on each.
 impl Store {
     /// Notes a job without its purchase; on return, a power cut does not forget it. One that is known
     /// stays as it is, and a word comes by [`heard`](Self::heard) alone.
-    ///
-    /// # Errors
-    /// It cannot be recorded.
     pub async fn accept(&self, job: &Job) -> Result<(), Unavailable> {
         let job = job.clone();
         let accept = move |books: &Books| accept(&books.connection, &job);
@@ -27,54 +23,31 @@ impl Store {
     }
 
     /// The gateway's latest word on a job. On one that has ended, or is not known, it changes nothing.
-    ///
-    /// # Errors
-    /// It cannot be recorded.
     pub async fn heard(&self, request_id: Arc<str>, word: Word) -> Result<(), Unavailable> {
         // What a power cut forgets is asked for again.
         let heard = move |books: &Books| heard(&books.connection, &request_id, &word);
         self.ask(Verb::Other("heard"), Weight::Cheap, heard).await
     }
 
-    /// One job.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn job(&self, request_id: Arc<str>) -> Result<Option<Job>, Unavailable> {
         let find = move |books: &Books| job(&books.connection, &request_id);
         self.ask(Verb::Other("job"), Weight::Cheap, find).await
     }
 
-    /// All jobs that have not ended, oldest first.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
         self.ask_opening("open_jobs", Weight::Cheap, |books| open(&books.connection)).await
     }
 
-    /// A caller's latest jobs, newest first, at most `most`.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn jobs_of(&self, owner: Arc<str>, most: usize) -> Result<Vec<Job>, Unavailable> {
         let find = move |books: &Books| of(&books.connection, &owner, most);
         self.ask(Verb::Other("jobs_of"), Weight::Cheap, find).await
     }
 
-    /// Everybody's latest jobs, newest first, at most `most`.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
         let find = move |books: &Books| latest(&books.connection, most);
         self.ask(Verb::Other("latest_jobs"), Weight::Cheap, find).await
     }
 
-    /// How long finished jobs of a model took, the latest first, at most `most`.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn times(&self, model: Arc<str>, most: usize) -> Result<Vec<Duration>, Unavailable> {
         // A job that is picked up at the start asks it once.
         let find = move |books: &Books| times(&books.connection, &model, most);
@@ -82,7 +55,6 @@ impl Store {
     }
 }
 
-/// One that is known stays as it is.
 pub(super) fn accept(connection: &Connection, job: &Job) -> Result<(), Fault> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO jobs (request_id, owner, key, model, toll_micros, at, purchase)
@@ -100,7 +72,6 @@ pub(super) fn accept(connection: &Connection, job: &Job) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What has ended stays ended.
 fn heard(connection: &Connection, request_id: &str, word: &Word) -> Result<(), Fault> {
     let mut note = connection.prepare_cached(
         "UPDATE jobs SET heard_at = ?, body = ?, state = ? WHERE request_id = ? AND state = 'open'",
@@ -120,11 +91,11 @@ fn open(connection: &Connection) -> Result<Vec<Job>, Fault> {
 
 fn of(connection: &Connection, owner: &str, most: usize) -> Result<Vec<Job>, Fault> {
     let latest = select("WHERE owner = ? ORDER BY number DESC LIMIT ?");
-    all(connection, &latest, &[&owner, &limit(most)])
+    all(connection, &latest, &[&owner, &column::count(most)])
 }
 
 fn latest(connection: &Connection, most: usize) -> Result<Vec<Job>, Fault> {
-    all(connection, &select("ORDER BY number DESC LIMIT ?"), &[&limit(most)])
+    all(connection, &select("ORDER BY number DESC LIMIT ?"), &[&column::count(most)])
 }
 
 fn times(connection: &Connection, model: &str, most: usize) -> Result<Vec<Duration>, Fault> {
@@ -132,7 +103,7 @@ fn times(connection: &Connection, model: &str, most: usize) -> Result<Vec<Durati
         "SELECT at, heard_at FROM jobs WHERE model = ? AND state = 'finished'
          ORDER BY heard_at DESC, number DESC LIMIT ?",
     )?;
-    let times = find.query_map(params![model, limit(most)], |row| {
+    let times = find.query_map(params![model, column::count(most)], |row| {
         Ok(column::moment(row, 1)?.saturating_sub(column::moment(row, 0)?))
     })?;
     Ok(times.collect::<rusqlite::Result<_>>()?)
@@ -171,8 +142,4 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Job> {
         at: column::moment(row, 5)?,
         latest,
     })
-}
-
-fn limit(most: usize) -> i64 {
-    i64::try_from(most).unwrap_or(i64::MAX)
 }

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::fault::{Holder, OpenError};
 use super::identity::{Mark, Nonce, Stamp, hex};
+use super::{Holder, OpenError};
 use crate::clock;
 
 const ENDING: &str = ".lock";
@@ -27,7 +27,6 @@ const IS_SIGNED: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Digits of a purchase's number, so that the next one overwrites it in place.
 const DIGITS: usize = 20;
-/// Where the kernel lists all locks.
 const KERNELS_LIST: &str = "/proc/locks";
 
 /// Held for as long as the holder lives; the system drops it with the process.
@@ -37,11 +36,9 @@ pub(super) struct Lock {
     path: PathBuf,
     holder: Holder,
     mark: Option<Mark>,
-    /// Where the number of the latest purchase stands.
     number_at: u64,
     /// The ledger itself: its lock holds under every path.
     ledger: Option<File>,
-    /// Whether everything was written.
     is_clean: bool,
     /// Whether the file is not as the last server closed it.
     is_doubtful: bool,
@@ -126,7 +123,6 @@ impl Lock {
         Ok(())
     }
 
-    /// What the last server noted of the ledger.
     pub(super) fn mark(&self) -> Option<Mark> {
         self.mark
     }
@@ -137,7 +133,6 @@ impl Lock {
         self.sign()
     }
 
-    /// Writes who has it. What was noted of the ledger stays.
     pub(super) fn sign(&mut self) -> io::Result<()> {
         let pid = std::process::id();
         let who = match self.holder {
@@ -191,7 +186,6 @@ impl Lock {
         Ok(())
     }
 
-    /// Notes the number of the latest purchase.
     pub(super) fn note(&mut self, latest: i64) -> io::Result<()> {
         let Some(mark) = self.mark.as_mut().filter(|mark| mark.latest < latest) else {
             return Ok(());
@@ -201,7 +195,6 @@ impl Lock {
     }
 }
 
-/// What stands in the lock.
 struct Signed {
     pid: Option<u32>,
     holder: Holder,
@@ -292,12 +285,10 @@ pub(super) fn served_by(path: &Path) -> Option<Holder> {
     }
 }
 
-/// Whether a server has had the ledger before.
 pub(super) fn was_served(path: &Path) -> bool {
     fs::metadata(beside(path, ENDING)).is_ok_and(|lock| lock.len() > 0)
 }
 
-/// The path of a file that belongs to another one.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);

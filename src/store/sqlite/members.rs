@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::Fault;
 use super::books::Books;
 use super::column::{self, nanos};
-use super::fault::Fault;
 use super::handle::{Store, Verb};
-use super::step::Weight;
+use super::writer::Weight;
 use crate::contract::money::Usd;
 use crate::store::member::MOST_LOGINS;
 use crate::store::{Identity, Member, MemberChange, MemberFault, Own, Role, Session, Unavailable};
@@ -30,9 +30,6 @@ const HOLDING: &str =
 impl Store {
     /// Does all of this, or, where one change is refused, nothing: whose, and why. With a token, the secret
     /// that it is hashed with is noted by its fingerprint.
-    ///
-    /// # Errors
-    /// Whose change is refused, and why.
     pub async fn change_members(
         &self,
         print: Option<Identity>,
@@ -59,10 +56,6 @@ impl Store {
         answer.map_err(|why| (first.unwrap_or_default(), why.into()))?
     }
 
-    /// Does one change to one member.
-    ///
-    /// # Errors
-    /// Why it is refused.
     pub async fn change_member(
         &self,
         name: Arc<str>,
@@ -72,29 +65,18 @@ impl Store {
         changed.map_err(|(_, fault)| fault)
     }
 
-    /// All of them, revoked ones too, by name.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn members(&self) -> Result<Vec<Member>, Unavailable> {
         self.ask_opening("members", Weight::Cheap, |books| members(&books.connection)).await
     }
 
     /// Keeps a login; those whose time is over are forgotten with it, and so is the oldest of a member
     /// who has a hundred.
-    ///
-    /// # Errors
-    /// It cannot be recorded.
     pub async fn log_in(&self, session: &Session) -> Result<(), Unavailable> {
         let (session, clock) = (session.clone(), self.shared.clock.clone());
         let keep = move |books: &Books| log_in(&books.connection, &session, clock());
         self.ask(Verb::Other("log_in"), Weight::Dear, keep).await
     }
 
-    /// Ends a login.
-    ///
-    /// # Errors
-    /// It cannot be recorded.
     pub async fn log_out(&self, id: Identity) -> Result<(), Unavailable> {
         let end = move |books: &Books| {
             let connection = &books.connection;
@@ -104,10 +86,6 @@ impl Store {
         self.ask(Verb::Other("log_out"), Weight::Dear, end).await
     }
 
-    /// The logins that are not over.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn sessions(&self) -> Result<Vec<Session>, Unavailable> {
         let clock = self.shared.clock.clone();
         let find = move |books: &Books| sessions(&books.connection, clock());
@@ -116,17 +94,10 @@ impl Store {
 
     /// The fingerprint of the secret that tokens are hashed with, where one is noted and a member's token
     /// depends on it.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn keyed_by(&self) -> Result<Option<Identity>, Unavailable> {
         self.ask_opening("keyed_by", Weight::Cheap, |books| keyed_by(&books.connection)).await
     }
 
-    /// Notes it, in the place of any other.
-    ///
-    /// # Errors
-    /// It cannot be recorded.
     pub async fn key_by(&self, print: Identity) -> Result<(), Unavailable> {
         let note = move |books: &Books| key_by(&books.connection, print);
         self.ask_opening("key_by", Weight::Dear, note).await
@@ -134,9 +105,6 @@ impl Store {
 
     /// Another number after any change of members or logins, by whichever process. Cheap: asked several
     /// times a second.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn edition(&self) -> Result<u64, Unavailable> {
         let read = |books: &Books| {
             let query = "SELECT edition FROM members_edition";

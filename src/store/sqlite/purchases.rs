@@ -11,11 +11,9 @@ use tracing::{error, warn};
 
 use super::books::Books;
 use super::column::{self, nanos};
-use super::counters::Counters;
-use super::fault::Fault;
 use super::handle::{Store, Verb};
-use super::step::Weight;
-use super::{file, identity, jobs, replies, unread, window};
+use super::writer::Weight;
+use super::{Fault, file, identity, jobs, replies, window};
 use crate::contract::money::Usd;
 use crate::store::rules::{self, Credit, Key, Today};
 use crate::store::{
@@ -26,7 +24,6 @@ use crate::store::{
 /// How soon a purchase that another process may end is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Purchases, from the moment their price is held.
 impl Store {
     /// Holds a price, durably, against every budget and the account's balance, and claims the purchase's
     /// identity; or says what stands in the way. All of it is one step. The mark is for a balance that
@@ -69,7 +66,7 @@ impl Store {
     /// The present moment in the account's spending, to be handed to [`learnt`](Self::learnt) with what the
     /// gateway answers.
     pub async fn credit_mark(&self) -> Result<CreditMark, Unavailable> {
-        let mark = |books: &Books| Ok(books.counters().credit()?.mark());
+        let mark = |books: &Books| Ok(books.credit()?.mark());
         self.ask(Verb::Other("credit_mark"), Weight::Cheap, mark).await
     }
 
@@ -77,22 +74,19 @@ impl Store {
     pub fn learnt(&self, mark: CreditMark, balance: Usd) {
         let as_of = self.now();
         self.note(Verb::Other("learnt"), Weight::Cheap, move |books| {
-            let mut credit = books.counters().credit()?;
+            let mut credit = books.credit()?;
             credit.learn(mark, balance, as_of);
-            books.counters().set_credit(&credit)
+            books.set_credit(&credit)
         });
     }
 
     /// What is left of the balance, where anything is known of it.
     pub async fn credit_left(&self) -> Result<Option<Left>, Unavailable> {
-        let left = |books: &Books| Ok(books.counters().credit()?.left());
+        let left = |books: &Books| Ok(books.credit()?.left());
         self.ask(Verb::Other("credit_left"), Weight::Cheap, left).await
     }
 
     /// Marks a held purchase as about to be sent to this account; on return, a crash makes it unknown.
-    ///
-    /// # Errors
-    /// Nothing is held for it, or it cannot be recorded.
     pub async fn sent(&self, id: PurchaseId, account: Account) -> Result<(), Unavailable> {
         // A dear one waits for the disk here too: after a power cut, it must not look unsent.
         let mark = move |books: &Books| books.sent(id, account);
@@ -101,9 +95,6 @@ impl Store {
 
     /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one
     /// that has ended already changes nothing, except that an unknown one may become posted or voided.
-    ///
-    /// # Errors
-    /// It cannot be recorded.
     pub async fn settle(&self, id: PurchaseId, ending: Ending) -> Result<(), Unavailable> {
         let (clock, end) = (self.shared.clock.clone(), ending.clone());
         let settle = move |books: &Books| books.settle(id, &end, clock());
@@ -117,10 +108,6 @@ impl Store {
         self.note(Verb::SettleLater(id, &ending), Weight::Of(id), settle);
     }
 
-    /// The gateway's reply to a purchase; `None` if it is not kept, or not any more.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
         let find = move |books: &Books| replies::of(&books.connection, id);
         self.ask(Verb::Other("reply"), Weight::Cheap, find).await
@@ -140,7 +127,7 @@ impl Store {
         // On the writer's thread, which may wait for a disk.
         let (path, clock) = (self.shared.path.clone(), self.shared.clock.clone());
         self.note(Verb::Other("keep_unread"), Weight::Cheap, move |_| {
-            match unread::keep(&path, id, &body, clock()) {
+            match replies::keep_unread(&path, id, &body, clock()) {
                 Ok(file) => {
                     warn!(%id, file = %file.display(), "a reply that cannot be read is kept");
                 }
@@ -150,17 +137,13 @@ impl Store {
         });
     }
 
-    /// Forgets replies whose time has come.
-    ///
-    /// # Errors
-    /// It cannot be recorded; then, too, if the file is no longer the one that was opened.
     pub async fn forget(&self) -> Result<(), Unavailable> {
         let (path, clock) = (self.shared.path.clone(), self.shared.clock.clone());
         let must_be_ours = self.must_be_ours();
         let forget = move |books: &Books| {
             must_be_ours(books)?;
             if !path.as_os_str().is_empty()
-                && let Err(error) = unread::tidy(&path, clock())
+                && let Err(error) = replies::tidy_unread(&path, clock())
             {
                 warn!(%error, "replies that could not be read could not be forgotten");
             }
@@ -192,9 +175,6 @@ impl Store {
     }
 
     /// What a scope has spent, held or lost track of, in the current day and month.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn spent(&self, scope: Scope) -> Result<Spent, Unavailable> {
         let clock = self.shared.clock.clone();
         let spent = move |books: &Books| books.spent(&scope, clock());
@@ -231,10 +211,10 @@ impl Books {
         if asked.only_repeats {
             return Ok(Err(Refused::NoRepeat));
         }
-        let (counters, today) = (self.counters(), self.today(now)?);
-        let total = counters.of(&Scope::Total, today)?;
-        let own = counters.of(&Scope::Caller(asked.caller.clone()), today)?;
-        let mut credit = counters.credit()?;
+        let today = self.today(now)?;
+        let total = self.spent_by(&Scope::Total, today)?;
+        let own = self.spent_by(&Scope::Caller(asked.caller.clone()), today)?;
+        let mut credit = self.credit()?;
         let covered = rules::cover(&asked.limits, total, own, asked.toll, today)
             .and_then(|()| credit.hold(asked.toll, asked.limits.balance_floor, now));
         if let Err(refused) = covered {
@@ -266,8 +246,8 @@ impl Books {
             likeness,
         ])?;
         let number = self.connection.last_insert_rowid();
-        counters.change(&asked.caller, today, Usd::ZERO, asked.toll)?;
-        counters.set_credit(&credit)?;
+        self.change_spent(&asked.caller, today, Usd::ZERO, asked.toll)?;
+        self.set_credit(&credit)?;
         self.latest.set(Some(number));
         Ok(Ok(credit.mark()))
     }
@@ -319,7 +299,6 @@ impl Books {
         Ok(None)
     }
 
-    /// No claim finds the purchase any more.
     fn let_go(&self, number: i64) -> Result<(), Fault> {
         let mut clear = self.connection.prepare_cached(
             "UPDATE purchases SET key = NULL, payload = NULL, likeness = NULL WHERE number = ?",
@@ -356,8 +335,7 @@ impl Books {
         let Some(purchase) = self.purchase(id)? else { return Ok(()) };
         let Some(state) = rules::end(purchase.state, ending) else { return Ok(()) };
         let counts = rules::amount(purchase.toll, ending);
-        let counters = self.counters();
-        counters.change(&purchase.caller, purchase.today, purchase.toll, counts)?;
+        self.change_spent(&purchase.caller, purchase.today, purchase.toll, counts)?;
         let (cost, until) = match ending {
             Ending::Posted { cost, keep, .. } => {
                 (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
@@ -386,9 +364,9 @@ impl Books {
             jobs::accept(&self.connection, job)?;
         }
         if purchase.state != State::Unknown {
-            let mut credit = counters.credit()?;
+            let mut credit = self.credit()?;
             credit.settle(purchase.toll, counts);
-            counters.set_credit(&credit)?;
+            self.set_credit(&credit)?;
             self.has_ended.set(true);
             self.count_end()?;
         }
@@ -403,11 +381,7 @@ impl Books {
     }
 
     pub(super) fn spent(&self, scope: &Scope, now: Duration) -> Result<Spent, Fault> {
-        self.counters().of(scope, self.today(now)?)
-    }
-
-    pub(super) fn counters(&self) -> Counters<'_> {
-        Counters { connection: &self.connection }
+        self.spent_by(scope, self.today(now)?)
     }
 
     fn is_under_way(&self, id: PurchaseId) -> Result<bool, Fault> {
@@ -432,16 +406,14 @@ impl Books {
         Ok(())
     }
 
-    /// The day and month that a purchase of now counts in.
     fn today(&self, now: Duration) -> Result<Today, Fault> {
-        let counters = self.counters();
         let last = rules::last_believed_day(now);
-        let mut latest = counters.latest_day(None)?;
+        let mut latest = self.latest_day(None)?;
         if let Some(day) = latest.filter(|day| *day > last) {
             if !self.warned_of_day.replace(true) {
                 rules::warn_of_day_ahead(day, now);
             }
-            latest = counters.latest_day(Some(last))?;
+            latest = self.latest_day(Some(last))?;
         }
         Ok(Today::at(now, latest))
     }
@@ -459,7 +431,7 @@ impl Books {
             tracing::warn!(purchase = %id, state = state.name(), "found under way after a crash");
             self.settle(id, &ending, now)?;
         }
-        self.counters().set_credit(&Credit::default())?;
+        self.set_credit(&Credit::default())?;
         window::recover(self, now)
     }
 
@@ -494,7 +466,6 @@ struct Purchase {
     today: Today,
 }
 
-/// A purchase that a claim finds.
 struct Found {
     number: i64,
     earlier: Earlier,

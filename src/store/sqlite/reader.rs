@@ -16,7 +16,6 @@ const STEPS_PER_LOOK: i32 = 10_000;
 
 type Query = Box<dyn FnOnce(&Path) + Send>;
 
-/// Reads reports, one after another. Dropping it ends the one that is being read.
 pub(super) struct Reader {
     queue: Option<mpsc::Sender<Query>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -24,7 +23,6 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Starts a thread for the reports on the ledger at `path`.
     pub(super) fn start(path: PathBuf) -> io::Result<Self> {
         let (queue, queued) = mpsc::channel::<Query>();
         let work = move || queued.iter().for_each(|query| query(&path));

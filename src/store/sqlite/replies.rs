@@ -1,12 +1,19 @@
-//! Keeps replies for replay, within bounds: those that are kept for the shortest time go first.
+//! Keeps replies for replay, within bounds: those that are kept for the shortest time go first. What the gateway
+//! answered and nobody can read is kept in files beside the ledger, for a day: the oldest go first.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::fs::{self, DirBuilder, DirEntry, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, OptionalExtension, params};
+use tracing::warn;
 
+use super::Fault;
 use super::column::nanos;
-use super::fault::Fault;
+use super::lock::beside;
 use crate::store::{KeptReply, PurchaseId, Room};
 
 /// The replies' bounds, and how much room is taken.
@@ -16,7 +23,6 @@ pub(super) struct Replies {
     kept: Cell<Option<Kept>>,
 }
 
-/// How much room they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Kept {
     replies: usize,
@@ -24,20 +30,17 @@ struct Kept {
 }
 
 impl Kept {
-    /// One fewer, of so many bytes.
     fn without(self, bytes: usize) -> Self {
         Self { replies: self.replies.saturating_sub(1), bytes: self.bytes.saturating_sub(bytes) }
     }
 }
 
-/// How many bytes the reply to a purchase has, unless it was dropped.
 pub(super) fn size(connection: &Connection, number: i64) -> Result<Option<usize>, Fault> {
     let mut find =
         connection.prepare_cached("SELECT length(body) FROM replies WHERE number = ?")?;
     Ok(find.query_row([number], |row| row.get(0)).optional()?)
 }
 
-/// The reply to a purchase, unless it was dropped.
 pub(super) fn of(connection: &Connection, id: PurchaseId) -> Result<Option<KeptReply>, Fault> {
     let mut find = connection.prepare_cached(
         "SELECT status, is_json, body FROM replies
@@ -60,7 +63,6 @@ impl Replies {
         self.kept.set(None);
     }
 
-    /// Keeps one more, and drops those whose time comes next while there are too many.
     pub(super) fn keep(
         &self,
         connection: &Connection,
@@ -96,7 +98,6 @@ impl Replies {
         Ok(())
     }
 
-    /// Drops those whose time has come.
     pub(super) fn forget(&self, connection: &Connection, now: Duration) -> Result<(), Fault> {
         let mut expired = connection
             .prepare_cached("DELETE FROM replies WHERE until <= ? RETURNING length(body)")?;
@@ -116,4 +117,137 @@ fn count(connection: &Connection) -> Result<Kept, Fault> {
     let sizes = "SELECT count(*), coalesce(sum(length(body)), 0) FROM replies";
     let count = |row: &rusqlite::Row<'_>| Ok(Kept { replies: row.get(0)?, bytes: row.get(1)? });
     Ok(connection.query_row(sizes, [], count)?)
+}
+
+const UNREAD: &str = ".unread";
+const KEEP_UNREAD: Duration = Duration::from_secs(86_400);
+const MAX_UNREAD_BYTES: u64 = 64 << 20;
+const MAX_UNREAD: usize = 1_000;
+
+/// Writes one down for its owner alone, and says where; the name is the purchase's.
+pub(super) fn keep_unread(
+    ledger: &Path,
+    id: PurchaseId,
+    body: &[u8],
+    now: Duration,
+) -> io::Result<PathBuf> {
+    let folder = beside(ledger, UNREAD);
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let path = folder.join(id.to_string());
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    file.write_all(body)?;
+    file.set_modified(SystemTime::UNIX_EPOCH + now)?;
+    tidy_unread(ledger, now)?;
+    Ok(path)
+}
+
+/// Drops those whose time has come, and the oldest of too many.
+pub(super) fn tidy_unread(ledger: &Path, now: Duration) -> io::Result<()> {
+    let entries = match fs::read_dir(beside(ledger, UNREAD)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut kept = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        match unread_file(&entry, now) {
+            Ok(Some(file)) => kept.push(file),
+            // Somebody else put it there, and may want it back.
+            Ok(None) => {}
+            Err(error) => left(&entry.path(), &error),
+        }
+    }
+    kept.sort_unstable();
+    let (mut count, mut bytes) = (0, 0);
+    for (age, length, path) in kept {
+        count += 1;
+        bytes += length;
+        if age >= KEEP_UNREAD || count > MAX_UNREAD || bytes > MAX_UNREAD_BYTES {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => left(&path, &error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Its age, its size and where it is; none for what no file of ours can be.
+fn unread_file(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration, u64, PathBuf)>> {
+    let about = match entry.metadata() {
+        // It went meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        about => about?,
+    };
+    let age = (SystemTime::UNIX_EPOCH + now).duration_since(about.modified()?).unwrap_or_default();
+    Ok(about.is_file().then(|| (age, about.len(), entry.path())))
+}
+
+/// One is no reason to keep the others.
+fn left(path: &Path, error: &io::Error) {
+    warn!(file = %path.display(), %error, "a reply that could not be read could not be forgotten");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn names(ledger: &Path) -> Vec<String> {
+        let entries = fs::read_dir(beside(ledger, UNREAD)).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn one_is_kept_for_a_day_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = folder.path().join("ledger.db");
+        let (first, second) = (PurchaseId::new(), PurchaseId::new());
+        let path = keep_unread(&ledger, first, b"<html>", KEEP_UNREAD).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"<html>");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let parent = path.parent().unwrap().metadata().unwrap();
+        assert_eq!(parent.permissions().mode() & 0o777, 0o700);
+        keep_unread(&ledger, second, b"x", KEEP_UNREAD + Duration::from_secs(1)).unwrap();
+        tidy_unread(&ledger, KEEP_UNREAD * 2 - Duration::from_secs(1)).unwrap();
+        assert_eq!(names(&ledger).len(), 2);
+        tidy_unread(&ledger, KEEP_UNREAD * 2).unwrap();
+        assert_eq!(names(&ledger), [second.to_string()]);
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_keeps_none_of_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = folder.path().join("ledger.db");
+        keep_unread(&ledger, PurchaseId::new(), b"x", Duration::ZERO).unwrap();
+        let within = beside(&ledger, UNREAD);
+        fs::create_dir(within.join("a folder")).unwrap();
+        std::os::unix::fs::symlink("nowhere", within.join("a link")).unwrap();
+        // Removing the first fails; that must not keep the second.
+        tidy_unread(&ledger, KEEP_UNREAD * 20_000 * 2).unwrap();
+        assert_eq!(names(&ledger), ["a folder", "a link"]);
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = folder.path().join("ledger.db");
+        let large = vec![0; usize::try_from(MAX_UNREAD_BYTES / 4).unwrap()];
+        let ids: Vec<_> = (0..6_u32).map(|_| PurchaseId::new()).collect();
+        for (second, id) in (1..).zip(&ids) {
+            keep_unread(&ledger, *id, &large, Duration::from_secs(second)).unwrap();
+        }
+        let mut latest: Vec<_> = ids[2..].iter().map(ToString::to_string).collect();
+        latest.sort_unstable();
+        assert_eq!(names(&ledger), latest);
+    }
 }

@@ -178,19 +178,14 @@ const MIGRATIONS: &[&str] = &["
     INSERT INTO credit (number, held, spent) VALUES (1, 0, 0);
 "];
 
-/// The version that this program writes.
 pub(super) fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-/// What a file says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// There is nothing in it yet.
     Empty,
-    /// A ledger of this version.
     Ledger(i64),
-    /// Somebody else's.
     Foreign,
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 
+use super::Fault;
 use super::books::Books;
 use super::column::{self, nanos};
-use super::fault::Fault;
 use super::handle::{Store, Verb};
-use super::step::Weight;
-use crate::store::job::KEEP_PLACES;
+use super::writer::Weight;
+use crate::store::model::KEEP_PLACES;
 use crate::store::{AccountLimit, Place, Unavailable};
 
 /// One place in so many drops what is too old.
@@ -54,10 +54,6 @@ impl Store {
         self.note(Verb::Other("note_limit"), Weight::Dear, note);
     }
 
-    /// The last limit that was [noted](Self::note_limit).
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn noted_limit(&self) -> Result<Option<AccountLimit>, Unavailable> {
         self.ask_opening("noted_limit", Weight::Cheap, noted_limit).await
     }

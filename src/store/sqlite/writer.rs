@@ -12,15 +12,14 @@ use std::{iter, slice};
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
+use tokio::sync::oneshot;
 
 use super::books::Books;
-use super::fault::Fault;
-use super::file;
 use super::handle::Admission;
 use super::lock::Lock;
-use super::step::{Step, Weight};
+use super::{Fault, file};
 use crate::clock;
-use crate::store::Unavailable;
+use crate::store::{PurchaseId, Unavailable};
 
 /// Steps in one transaction: each waits for all, so there is a bound.
 const BATCH: usize = 256;
@@ -32,7 +31,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 const MAX_AGAIN: usize = 10_000;
 /// A fault is over when something was written, and nothing has failed for so long.
 const IS_OVER: Duration = Duration::from_secs(10);
-/// SQLite's page in a file of ours.
 const PAGE_BYTES: u64 = 4_096;
 
 pub(super) type Queue = mpsc::Receiver<Box<dyn Step>>;
@@ -42,7 +40,6 @@ pub(super) type Queue = mpsc::Receiver<Box<dyn Step>>;
 pub(super) enum Access {
     Write,
     Read,
-    /// There is no file, and so no disk to wait for.
     Memory,
 }
 
@@ -54,7 +51,6 @@ pub(super) struct Writer {
     next_try: clock::Instant,
     log_pages: Arc<AtomicI32>,
     has_written: Arc<AtomicBool>,
-    /// What the handle asks and hears.
     admission: Admission,
     is_full: bool,
     broken: Option<Unavailable>,
@@ -63,7 +59,6 @@ pub(super) struct Writer {
     lock: Option<Lock>,
 }
 
-/// Faults since the last that was logged.
 struct Trouble {
     is_room: bool,
     latest: clock::Instant,
@@ -99,7 +94,6 @@ impl Writer {
         })
     }
 
-    /// Works until every handle is gone and the queue is empty.
     pub(super) fn run(mut self, queue: &Queue) {
         while let Some(batch) = self.next_batch(queue) {
             self.process(batch);
@@ -353,6 +347,91 @@ fn isolate(books: &Books, step: &mut dyn Step) -> Result<(), Fault> {
 fn run(connection: &Connection, statement: &str) -> Result<(), Fault> {
     connection.prepare_cached(statement)?.execute([])?;
     Ok(())
+}
+
+/// Whether a commit has to wait for the disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Weight {
+    Cheap,
+    Dear,
+    /// As dear as that purchase.
+    Of(PurchaseId),
+}
+
+/// Something to be done inside a transaction. It may be run again when that was rolled back.
+pub(super) trait Step: Send {
+    fn weight(&self) -> Weight;
+
+    fn run(&mut self, books: &Books) -> Result<(), Fault>;
+
+    /// It alone was undone.
+    fn failed(&mut self, why: Unavailable);
+
+    /// Tells whoever waits, after the commit or what went wrong with it; gives back what nobody waits
+    /// for and has to be tried again.
+    fn answer(self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn Step>>;
+}
+
+type Answer<T> = Result<T, Unavailable>;
+
+struct Task<T, F> {
+    weight: Weight,
+    work: F,
+    outcome: Option<Answer<T>>,
+    /// Whoever waits.
+    answer: Option<oneshot::Sender<Answer<T>>>,
+}
+
+/// A step that somebody waits for.
+pub(super) fn awaited<T: Send + 'static>(
+    weight: Weight,
+    work: impl FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+) -> (Box<dyn Step>, oneshot::Receiver<Answer<T>>) {
+    let (answer, answered) = oneshot::channel();
+    (Box::new(Task { weight, work, outcome: None, answer: Some(answer) }), answered)
+}
+
+/// A step that nobody waits for.
+pub(super) fn noted(
+    weight: Weight,
+    work: impl FnMut(&Books) -> Result<(), Fault> + Send + 'static,
+) -> Box<dyn Step> {
+    Box::new(Task { weight, work, outcome: None, answer: None })
+}
+
+impl<T, F> Step for Task<T, F>
+where
+    T: Send + 'static,
+    F: FnMut(&Books) -> Result<T, Fault> + Send + 'static,
+{
+    fn weight(&self) -> Weight {
+        self.weight
+    }
+
+    fn run(&mut self, books: &Books) -> Result<(), Fault> {
+        self.outcome = Some(Ok((self.work)(books)?));
+        Ok(())
+    }
+
+    fn failed(&mut self, why: Unavailable) {
+        self.outcome = Some(Err(why));
+    }
+
+    fn answer(mut self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn Step>> {
+        let undone = || Err(Unavailable("the step was not reached".into()));
+        let outcome = match fault {
+            Some(why) => Err(why.clone()),
+            None => self.outcome.take().unwrap_or_else(undone),
+        };
+        match self.answer.take() {
+            Some(answer) => {
+                // Whoever asked may have gone; a purchase that is left so is settled by its own guard.
+                let _ = answer.send(outcome);
+                None
+            }
+            None => outcome.is_err().then_some(self),
+        }
+    }
 }
 
 #[cfg(test)]

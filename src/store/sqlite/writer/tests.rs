@@ -5,7 +5,6 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::sqlite::step::{Asked, Noted};
 use crate::store::sqlite::{schema, window};
 use crate::store::{
     AccountLimit, Claim, CreditMark, Ending, Limits, PurchaseId, Refused, Reservation, Room,
@@ -24,11 +23,11 @@ fn only_what_is_dear_waits_for_the_disk() {
         [(&cheap, Weight::Cheap, 1), (&dear, Weight::Dear, 2), (&cheap, Weight::Of(cheap.id), 1)]
     {
         let asked = asked.clone();
-        writer.process(vec![Asked::step(weight, move |books| books.reserve(&asked, NOW)).0]);
+        writer.process(vec![awaited(weight, move |books| books.reserve(&asked, NOW)).0]);
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle =
-        |id| Asked::step(Weight::Of(id), move |books| books.settle(id, &Ending::Voided, NOW)).0;
+        |id| awaited(Weight::Of(id), move |books| books.settle(id, &Ending::Voided, NOW)).0;
     writer.process(vec![settle(cheap.id), settle(dear.id)]);
     assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
     writer.process(vec![settle(cheap.id)]);
@@ -39,7 +38,7 @@ fn only_what_is_dear_waits_for_the_disk() {
 fn a_step_that_fails_is_undone_alone() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, broken_answer) = Asked::step(Weight::Cheap, |books| {
+    let (broken, broken_answer) = awaited(Weight::Cheap, |books| {
         books.connection.execute("DELETE FROM purchases", [])?;
         Err::<(), _>(Unavailable("on purpose".into()).into())
     });
@@ -54,7 +53,7 @@ fn a_step_that_fails_is_undone_alone() {
 fn after_a_failed_write_nothing_is_written_until_a_restart() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, _) = Asked::step(Weight::Cheap, |_| {
+    let (broken, _) = awaited(Weight::Cheap, |_| {
         Err::<(), _>(Fault::Lasting(Unavailable("the disk broke".into())))
     });
     writer.process(vec![first, broken]);
@@ -94,7 +93,7 @@ fn retry_list_drops_nothing_and_stops_purchases_while_it_is_full() {
             "{number}"
         );
         let (is_down, done) = (Arc::clone(&is_down), Arc::clone(&done));
-        writer.process(vec![Noted::step(Weight::Cheap, move |_| {
+        writer.process(vec![noted(Weight::Cheap, move |_| {
             if is_down.load(Ordering::Relaxed) {
                 return Err(Unavailable("not yet".into()).into());
             }
@@ -120,7 +119,7 @@ fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
     assert!(writer.trouble.is_some(), "it may be full again in a moment");
     let earlier = clock::now().checked_sub(IS_OVER).unwrap();
     writer.trouble = Some(Trouble { is_room: true, latest: earlier });
-    writer.process(vec![Asked::step(Weight::Cheap, |books| books.is_dear(PurchaseId::new())).0]);
+    writer.process(vec![awaited(Weight::Cheap, |books| books.is_dear(PurchaseId::new())).0]);
     assert!(writer.trouble.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
     assert!(writer.trouble.is_none());
@@ -132,7 +131,7 @@ fn limit_step_that_is_tried_again_keeps_newer_limit() {
     let latest = Arc::new(Mutex::new(None));
     let note = || {
         let latest = Arc::clone(&latest);
-        Noted::step(Weight::Dear, move |books| window::note_latest_limit(books, &latest))
+        noted(Weight::Dear, move |books| window::note_latest_limit(books, &latest))
     };
     let limit = |requests| AccountLimit { requests, window_seconds: 60 };
     *latest.lock().unwrap() = Some(limit(60));
@@ -172,7 +171,7 @@ fn reservation(toll: Usd) -> Reservation {
 
 fn reserve(toll: Usd) -> (Box<dyn Step>, Answered<Result<CreditMark, Refused>>) {
     let asked = reservation(toll);
-    Asked::step(Weight::Cheap, move |books| books.reserve(&asked, NOW))
+    awaited(Weight::Cheap, move |books| books.reserve(&asked, NOW))
 }
 
 fn told<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {

@@ -1,46 +1,128 @@
-//! Checkpoints, evidence and the account's keys in the ledger's file.
+//! What reports and reconciliation read of the purchases, checkpoints, and the account's keys.
 
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::Fault;
 use super::books::Books;
 use super::column::{self, nanos};
-use super::fault::Fault;
 use super::handle::{Store, Verb};
-use super::report;
-use super::step::Weight;
+use super::writer::Weight;
 use crate::store::{
-    Checkpoint, Evidence, JobState, Recognise, SETTLES_WITHIN, Snapshot, Unavailable,
+    Checkpoint, Evidence, JobState, PurchaseId, Recognise, Row, SETTLES_WITHIN, Snapshot, Spending,
+    Unavailable,
 };
 
-/// Checkpoints that are remembered.
+/// Reports. They group within the file: a month of chats is read, but not held.
+impl Store {
+    pub async fn rows(&self, since: Duration) -> Result<Vec<Row>, Unavailable> {
+        let since = nanos(since);
+        let read =
+            move |file: &Connection| purchases(file, "WHERE at >= ? ORDER BY at, number", since);
+        self.report("rows", read).await
+    }
+
+    pub async fn unknown(&self, most: usize) -> Result<Vec<Row>, Unavailable> {
+        let most = column::count(most);
+        let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
+        self.report("unknown", move |file| purchases(file, which, most)).await
+    }
+
+    pub async fn purchase(&self, id: PurchaseId) -> Result<Option<Row>, Unavailable> {
+        let query = format!("SELECT {COLUMNS} FROM purchases WHERE id = ?");
+        let read =
+            move |file: &Connection| file.query_row(&query, [id.0.as_bytes()], purchase).optional();
+        self.report("purchase", read).await
+    }
+
+    /// What `caller`, or everybody, has spent by caller, UTC day, service and model since a wall-clock time,
+    /// in this order, at most `most` rows; what was voided counts nothing.
+    pub async fn spending(
+        &self,
+        caller: Option<String>,
+        since: Duration,
+        most: usize,
+    ) -> Result<Vec<Spending>, Unavailable> {
+        self.report("spending", move |file| grouped(file, caller.as_deref(), since, most)).await
+    }
+}
+
+fn grouped(
+    connection: &Connection,
+    caller: Option<&str>,
+    since: Duration,
+    most: usize,
+) -> rusqlite::Result<Vec<Spending>> {
+    let mut find = connection.prepare(
+        "SELECT caller, day, service, model, count(*),
+                coalesce(sum(cost_micros), 0),
+                sum(iif(state = 'unknown', toll_micros, 0)),
+                sum(iif(state IN ('reserved', 'sent'), toll_micros, 0))
+         FROM purchases WHERE at >= ?1 AND state <> 'voided' AND (?2 IS NULL OR caller = ?2)
+         GROUP BY caller, day, service, model ORDER BY caller, day, service, model
+         LIMIT ?3",
+    )?;
+    let most = column::count(most);
+    let groups = find.query_map(params![nanos(since), caller, most], |row| {
+        Ok(Spending {
+            caller: row.get(0)?,
+            day: row.get(1)?,
+            service: column::service(row, 2)?,
+            model: model(row, 3)?,
+            count: row.get(4)?,
+            settled: column::money(row, 5)?,
+            unknown: column::money(row, 6)?,
+            held: column::money(row, 7)?,
+        })
+    })?;
+    groups.collect()
+}
+
+fn purchases(connection: &Connection, which: &str, value: i64) -> rusqlite::Result<Vec<Row>> {
+    let mut find =
+        connection.prepare_cached(&format!("SELECT {COLUMNS} FROM purchases {which}"))?;
+    find.query_map([value], purchase)?.collect()
+}
+
+const COLUMNS: &str =
+    "id, at, caller, service, model, coalesce(cost_micros, toll_micros), state, ended_at";
+
+fn purchase(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+    let ended: Option<u64> = row.get(7)?;
+    Ok(Row {
+        id: column::id(row, 0)?,
+        at: column::moment(row, 1)?,
+        ended: ended.map(Duration::from_nanos),
+        caller: row.get(2)?,
+        service: column::service(row, 3)?,
+        model: model(row, 4)?,
+        toll: column::money(row, 5)?,
+        state: column::state(row, 6)?,
+    })
+}
+
+/// A name that was damaged is no reason to show no money.
+fn model(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<String> {
+    Ok(String::from_utf8_lossy(row.get_ref(column)?.as_bytes()?).into_owned())
+}
+
 const MAX_CHECKS: i64 = 1_000;
 
-/// Reconciliation. Each verb is one step.
 impl Store {
     /// Notes what the gateway's books said, with the purchases that had begun and settled by then.
-    ///
-    /// # Errors
-    /// It cannot be recorded.
     pub async fn check(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
         let note = move |books: &Books| check(books, snapshot);
         self.ask(Verb::Other("check"), Weight::Cheap, note).await
     }
 
     /// The latest checkpoint of this account that has a place among the purchases.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn last_check(&self) -> Result<Option<Checkpoint>, Unavailable> {
         let find = |books: &Books| last_check(&books.connection);
         self.ask(Verb::Other("last_check"), Weight::Cheap, find).await
     }
 
     /// The latest snapshots, newest first, at most `most`, whichever account they are of.
-    ///
-    /// # Errors
-    /// The store cannot be asked.
     pub async fn checks(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
         let find = move |books: &Books| checks(&books.connection, most);
         self.ask(Verb::Other("checks"), Weight::Cheap, find).await
@@ -48,22 +130,17 @@ impl Store {
 
     /// How many outcomes are unknown among the purchases after this number. It takes little memory,
     /// however many there are.
-    ///
-    /// # Errors
-    /// The store cannot be read.
     pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
         let count = "SELECT count(*) FROM purchases WHERE number > ? AND state = 'unknown'";
-        let read =
-            move |file: &Connection| file.query_row(count, [signed(number)], |row| row.get(0));
+        let read = move |file: &Connection| {
+            file.query_row(count, [column::signed(number)], |row| row.get(0))
+        };
         self.report("unknown_after", read).await
     }
 
     /// In the order of their numbers: every purchase after `settled`; of the earlier ones those whose
     /// outcome is unknown, and charged videos without a finished job whose end, or whose job's failure,
     /// is later than `refundable` (wall-clock time since the Unix epoch).
-    ///
-    /// # Errors
-    /// The store cannot be read.
     pub async fn evidence(
         &self,
         settled: u64,
@@ -74,18 +151,11 @@ impl Store {
 
     /// Whether the account with these keys is the one that the ledger is about: none is noted yet, or
     /// one id is noted. `keys` must not be empty.
-    ///
-    /// # Errors
-    /// The store cannot be asked, or it cannot be recorded.
     pub async fn recognise(&self, keys: Vec<String>, how: Recognise) -> Result<bool, Unavailable> {
         let clock = self.shared.clock.clone();
         let compare = move |books: &Books| recognise(&books.connection, &keys, how, clock());
         self.ask(Verb::Other("recognise"), Weight::Dear, compare).await
     }
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Looks at the purchases since the last checkpoint only, and at all of them once in a ledger's life.
@@ -97,7 +167,7 @@ fn check(books: &Books, snapshot: Snapshot) -> Result<(), Fault> {
         "SELECT (SELECT min(number) FROM purchases
                  WHERE number > ? AND (ended_at IS NULL OR ended_at > ?)),
                 (SELECT coalesce(max(number), 0) FROM purchases)",
-        params![signed(before), settles],
+        params![column::signed(before), settles],
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
     let settled = unsettled.map_or(number, |first| first.saturating_sub(1));
@@ -137,7 +207,7 @@ fn checks(connection: &Connection, most: usize) -> Result<Vec<Snapshot>, Fault> 
         "SELECT at, balance_cents, chats, chat_cents, spent_cents FROM checks
          ORDER BY number DESC LIMIT ?",
     )?;
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let most = column::count(most);
     Ok(latest.query_map([most], snapshot)?.collect::<rusqlite::Result<_>>()?)
 }
 
@@ -165,13 +235,13 @@ fn evidence(
                 AND iif(j.state = 'failed', j.heard_at, p.ended_at) > ?2)
          ORDER BY p.number",
     )?;
-    let found = find.query_map(params![signed(settled), nanos(refundable)], |row| {
+    let found = find.query_map(params![column::signed(settled), nanos(refundable)], |row| {
         let job = match row.get::<_, Option<String>>(11)? {
             Some(_) => Some(column::named(row, 11, &JobState::ALL, JobState::name)?),
             None => None,
         };
         Ok(Evidence {
-            row: report::row(row)?,
+            row: purchase(row)?,
             number: row.get(8)?,
             is_assumed: row.get(9)?,
             is_recognised: !row.get::<_, bool>(10)?,
