@@ -111,7 +111,7 @@ impl Purchases {
             return open.publish(Err(refusal));
         }
         // Wait for a slot, authorize, send: the gateway asks `hold` right before each first byte.
-        let reply = self.send(purchase, &hold).await;
+        let reply = self.send(purchase, Arc::clone(&hold) as _).await;
         let charge = send::charge(order, &reply);
         // Note the job: it is written down with the charge, so that it outlives a crash.
         let job = self.job(purchase, &reply, charge);

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
-use super::budget::Hold;
 use super::{Purchase, Purchases};
 use crate::clock;
 use crate::contract::money::Usd;
 use crate::metrics::Metrics;
 use crate::problem::Charged;
 use crate::store::Job;
-use crate::upstream::{Ask, Error, Reply, What};
+use crate::upstream::{Ask, BeforeSend, Error, Reply, What};
 use crate::validate::{Order, Paid};
 
 /// What is known of the money.
@@ -29,7 +28,11 @@ pub(super) enum Charge {
 impl Purchases {
     /// The gateway's reply, and one line in the log. What was paid for and cannot be read is left with
     /// the ledger for the operator.
-    pub(super) async fn send(&self, purchase: &Purchase, hold: &Arc<Hold>) -> Result<Reply, Error> {
+    pub(super) async fn send(
+        &self,
+        purchase: &Purchase,
+        before_send: Arc<dyn BeforeSend>,
+    ) -> Result<Reply, Error> {
         let order = purchase.order.get();
         let what = match order.paid {
             Paid::Chat => What::Chat(order.body.clone()),
@@ -42,7 +45,7 @@ impl Purchases {
         };
         let ask = Ask {
             what,
-            before_send: Some(Arc::clone(hold) as _),
+            before_send: Some(before_send),
             caller: purchase.caller.to_string().into(),
             prefer: None,
             is_patient: false,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{Own, Unavailable};
@@ -435,7 +436,7 @@ impl Default for Place {
 }
 
 /// The account's rate limit as the gateway told it (contract 2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountLimit {
     pub requests: u64,

@@ -1,17 +1,16 @@
 //! How a conversation with the gateway can fail, and what that says about the charge.
 
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use http::StatusCode;
 
+use super::Abort;
 use crate::problem::{
     Charged, DRAINING, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE, Kind, LEDGER_UNAVAILABLE,
     OUTCOME_UNKNOWN, OVERLOADED, Problem, WINDOW_EXHAUSTED,
 };
-
-use super::{Abort, Unread};
 
 /// What went wrong. [`Error::charged`] says what it means for the money.
 #[derive(Debug, thiserror::Error)]
@@ -125,5 +124,38 @@ impl Error {
             Some(wait) => problem.retry_after(wait),
             None => problem,
         }
+    }
+}
+
+/// How much of an unreadable reply is kept, in bytes.
+const MAX_UNREAD: usize = 1 << 20;
+/// Where a reply was cut, a key could have been cut in two, and half of one is not found.
+const MAX_LOOK: usize = 4_096;
+
+/// The beginning of a reply that was paid for and that nobody can read, without our keys. It is never
+/// printed: it may hold what a caller said.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Unread(Bytes);
+
+impl Unread {
+    /// A whole body, in which no key is left.
+    pub fn whole(body: &Bytes) -> Self {
+        Self(body.slice(..body.len().min(MAX_UNREAD)))
+    }
+
+    /// The beginning of one that is larger than tollgate takes.
+    pub(super) fn cut(beginning: &Bytes) -> Self {
+        Self(beginning.slice(..beginning.len().saturating_sub(MAX_LOOK).min(MAX_UNREAD)))
+    }
+
+    /// Returns what there is; nothing where it was empty, or never read.
+    pub fn body(&self) -> Option<&Bytes> {
+        Some(&self.0).filter(|body| !body.is_empty())
+    }
+}
+
+impl fmt::Debug for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unread({} bytes)", self.0.len())
     }
 }

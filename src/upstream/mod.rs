@@ -23,9 +23,9 @@ use http::Method;
 
 use crate::clock::Instant;
 
-pub use error::Error;
+pub use error::{Error, Unread};
 pub use gateway::{Gateway, Ring, Transport};
-pub use reply::{Reply, Unread};
+pub use reply::Reply;
 
 #[derive(Clone)]
 pub struct Ask {

@@ -1,6 +1,5 @@
 //! Reads what the gateway answered: which replies a caller may have, and what the others mean.
 
-use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +7,7 @@ use http::header::{CONTENT_ENCODING, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use serde::de::IgnoredAny;
 
-use super::{Error, What};
+use super::{Error, Unread, What};
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 
@@ -92,38 +91,6 @@ fn is_object(body: &[u8]) -> bool {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(MAX_WAIT))
-}
-
-/// How much of an unreadable reply is kept, in bytes.
-const MAX_UNREAD: usize = 1 << 20;
-/// Where a reply was cut, a key could have been cut in two, and half of one is not found.
-const MAX_LOOK: usize = 4_096;
-
-/// The beginning of a reply that was paid for and that nobody can read, without our keys. It is never printed: it may hold what a caller said.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Unread(Bytes);
-
-impl Unread {
-    /// A whole body, in which no key is left.
-    pub fn whole(body: &Bytes) -> Self {
-        Self(body.slice(..body.len().min(MAX_UNREAD)))
-    }
-
-    /// The beginning of one that is larger than tollgate takes.
-    pub(super) fn cut(beginning: &Bytes) -> Self {
-        Self(beginning.slice(..beginning.len().saturating_sub(MAX_LOOK).min(MAX_UNREAD)))
-    }
-
-    /// Returns what there is; nothing where it was empty, or never read.
-    pub fn body(&self) -> Option<&Bytes> {
-        Some(&self.0).filter(|body| !body.is_empty())
-    }
-}
-
-impl fmt::Debug for Unread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Unread({} bytes)", self.0.len())
-    }
 }
 
 #[cfg(test)]

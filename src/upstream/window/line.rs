@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((line.ahead_of("a"), line.ahead_of("b"), line.ahead_of("d")), (6, 6, 3));
         let order: Vec<_> = std::iter::from_fn(|| line.next()).collect();
         assert_eq!(order, [1, 4, 5, 2, 6, 3]);
-        assert!(line.is_empty() && line.len() == 0);
+        assert_eq!((line.is_empty(), line.len()), (true, 0));
     }
 
     #[test]
