@@ -28,7 +28,7 @@ kinds! {
         BAD_REQUEST, charged: No, code: "malformed_request",
         title: "The request's head cannot be read safely",
         when: "The request's head could be read in two ways: no `Host` header or several, a target that is not a \
-            path, a transfer coding other than `chunked`, or a `GET` with a body. The same if the body ends \
+            path, a transfer coding other than `chunked`, or a `GET` with a body. The same happens if the body ends \
             early.",
         advice: "Send one Host header, a path as the target, and no body with GET.",
     }
@@ -57,7 +57,7 @@ kinds! {
         UNAUTHORIZED, charged: No, code: "invalid_credentials",
         title: "The credentials are not valid",
         when: "`access.mode` is `members` or `jwt`, and the credentials are misspelt, expired, revoked, for another \
-            mode, repeated, or of another scheme than `Bearer`. The response does not say why. The same if the \
+            mode, repeated, or of another scheme than `Bearer`. The response does not say why. The same happens if the \
             credentials end while a purchase waits for the account's rate limit: nothing was sent. If a request \
             has a wrong token and a right cookie, it is refused.",
         advice: "Sign in again, or ask the operator for a new token.",
@@ -83,7 +83,7 @@ kinds! {
         FORBIDDEN, charged: No, code: "origin_not_allowed",
         title: "This web origin may not call here",
         when: "A web page of another origin sent a request that could spend money, or read something below `/api/`, \
-            `/bff/` or `/v1/` without a listed `Origin`. `Sec-Fetch-Site` and `Origin` decide. The same if a \
+            `/bff/` or `/v1/` without a listed `Origin`. `Sec-Fetch-Site` and `Origin` decide. The same happens if a \
             browser navigates to an endpoint of `gateway.passthrough`.",
         advice: "The operator can list the origin in access.allowed_origins.",
     }
@@ -116,8 +116,8 @@ kinds! {
     JOB_NOT_FOUND {
         NOT_FOUND, charged: No, code: "job_not_found",
         title: "There is no such job",
-        when: "The job was not created through this tollgate by this caller, or it was forgotten: `store.url = \
-            \"memory\"` forgets all jobs at a restart. The gateway is not asked.",
+        when: "The job was not ordered here, belongs to another caller, or was forgotten: `store.url = \"memory\"` \
+            forgets all jobs at a restart. The gateway is not asked.",
         advice: "Check the request_id: it is in the answer to the order.",
     }
     PURCHASE_NOT_FOUND {
@@ -145,7 +145,7 @@ kinds! {
         CONFLICT, charged: Unknown, code: "still_running",
         title: "The first request with this key is still running",
         when: "The same purchase was sent before and did not end within `gateway.max_wait` plus \
-            `gateway.chat_timeout` (or `gateway.video_timeout`, if that is longer). The same if its reply is \
+            `gateway.chat_timeout` (or `gateway.video_timeout`, if that is longer). The same happens if its reply is \
             kept, but too many kept replies were being read for that long. `Retry-After` says when to ask again.",
         advice: "Ask again with the same Idempotency-Key; it is not bought twice.",
     }
@@ -234,7 +234,7 @@ kinds! {
         BAD_GATEWAY, charged: No, code: "gateway_unreachable",
         title: "The gateway could not be reached",
         when: "A purchase: no connection was made (name, TCP, TLS, `gateway.connect_timeout`), or the connection \
-            failed before it took a byte. A status request: any failure.",
+            failed before it took a byte. A status request: any other failure.",
         advice: "Nothing was bought. Try again later.",
     }
     GATEWAY_KEY_REJECTED {
@@ -274,7 +274,7 @@ kinds! {
         title: "Spending cannot be recorded right now",
         when: "The ledger cannot be written: the disk is full or failed, or the file is damaged, foreign, or for \
             the other kind of money. What cannot be recorded is not sold; everything else works. The log has the \
-            cause.\n\nThe same if the gateway's key belongs to [another \
+            cause.\n\nThe same happens if the gateway's key belongs to [another \
             account](../operations.md#the-account-of-a-ledger) than the ledger; and with `access.mode = \
             \"members\"`, if the list of members could not be read at the start or for 30 seconds.",
         advice: "Nothing was bought. Try again later.",

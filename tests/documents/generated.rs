@@ -104,8 +104,15 @@ fn cli_md_has_the_help_of_every_command() {
 
 fn help(command: &mut clap::Command, path: &str, helps: &mut String) {
     let text = command.render_help().to_string();
-    let lines: Vec<_> = text.trim().lines().map(str::trim_end).collect();
-    *helps += &format!("\n### `{path}`\n\n```text\n{}\n```\n", lines.join("\n"));
+    // Every command has these; the first one shows them.
+    let is_shown = |line: &&str| {
+        let option = line.trim_start();
+        path == "tollgate" || !(option.starts_with("-h,") || option.starts_with("--config"))
+    };
+    let lines: Vec<_> = text.trim().lines().map(str::trim_end).filter(is_shown).collect();
+    let text = lines.join("\n");
+    let text = text.trim_end().trim_end_matches("Options:").trim_end();
+    *helps += &format!("\n### `{path}`\n\n```text\n{text}\n```\n");
     for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
         let path = format!("{path} {}", below.get_name());
         help(below, &path, helps);

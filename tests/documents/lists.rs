@@ -106,6 +106,18 @@ fn the_headers_of_pages_of_other_origins_are_those_of_the_code() {
 }
 
 #[test]
+fn log_lines_that_are_listed_are_in_the_code() {
+    let text = read("docs/operations.md");
+    let code: String = sources().map(|(_, code)| code).collect();
+    let code = code.split_whitespace().filter(|word| *word != "\\").collect::<Vec<_>>().join(" ");
+    let listed: Vec<_> =
+        rows(section(&text, "Logs")).into_iter().flat_map(|row| spans(row[0])).collect();
+    assert!(listed.len() > 20, "{listed:?}");
+    let silent: Vec<_> = listed.into_iter().filter(|line| !code.contains(*line)).collect();
+    assert!(silent.is_empty(), "in no file of src: {silent:?}");
+}
+
+#[test]
 fn short_documents_stay_short() {
     for (file, most) in [("README.md", 700), ("docs/explain/architecture.md", 900)] {
         let words = read(file).split_whitespace().count();
