@@ -1,6 +1,6 @@
 /** Starts the page: prices and who is there first, then the view that the address names, then whatever was left open. */
 
-import { announce, button, byId, element, notice } from './core/dom.js';
+import { announce, button, byId, element, hush, notice } from './core/dom.js';
 import { nameOfBudget, price } from './core/format.js';
 import { post, read, whenSignedOut } from './core/site.js';
 import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
@@ -140,6 +140,8 @@ function signIn(why = '') {
   signingIn ??= (async () => {
     for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
     for (const id of ['views', 'person', 'money']) byId(id).hidden = true;
+    hush();
+    announce('');
     document.title = `Sign in · ${service}`;
     const { askWho } = await import('./sign-in.js');
     await meet(await askWho(why));

@@ -32,6 +32,10 @@ pub async fn check(
         writeln!(err, "{fault}")?;
         return Ok(Exit::Mistake);
     }
+    if let Some(fault) = ledger_fault(&loaded.config) {
+        writeln!(err, "{fault}")?;
+        return Ok(Exit::Failed);
+    }
     let members = count(&loaded.config).await;
     let (server, capacity) = (&loaded.config.server, process::foreseen(&loaded.config.server));
     if capacity.is_lowered(server) {
@@ -59,6 +63,16 @@ async fn secret_fault(config: &Config) -> Option<String> {
     let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
     let noted = ledger.keyed_by().await.ok()??;
     (noted != found.print()).then(|| SecretFault::Another.to_string())
+}
+
+/// Whether `serve` could sell nothing from the ledger.
+fn ledger_fault(config: &Config) -> Option<String> {
+    let Store::Sqlite(path) = &config.store else { return None };
+    let error = path.exists().then(|| store::Store::examine(path).err())??;
+    Some(format!(
+        "store.url: {error}. A server would sell nothing from it. Put a backup in its place, as docs/operations.md \
+         (\"The ledger\") says, or name another file"
+    ))
 }
 
 /// The members in the ledger, where there is one that can be read.

@@ -52,7 +52,8 @@ pub(super) struct Beside {
 #[derive(Deserialize)]
 struct Refusal {
     code: String,
-    detail: String,
+    title: String,
+    detail: Option<String>,
 }
 
 /// Says which file was written: a wrong working folder, or a variable that is missing, is seen by it.
@@ -141,8 +142,9 @@ impl Beside {
         }?;
         if status != StatusCode::OK {
             return Err(match serde_json::from_slice(&body) {
-                Ok(Refusal { code, detail }) => {
-                    format!("{} was told: {} ({})", self.name(), plain(&detail), plain(&code))
+                Ok(Refusal { code, title, detail }) => {
+                    let why = plain(&detail.unwrap_or(title));
+                    format!("{} was told: {why} ({})", self.name(), plain(&code))
                 }
                 Err(_) => self.does_not_answer(&format!("it says {status}")),
             });

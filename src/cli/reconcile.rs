@@ -154,7 +154,10 @@ fn by_id(evidence: &[Evidence]) -> HashMap<PurchaseId, &Row> {
 }
 
 fn first(evidence: &[Evidence], out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "this is the first checkpoint: later outcomes can be told from here on")?;
+    writeln!(
+        out,
+        "nothing to compare with yet: outcomes can be told from the first checkpoint on"
+    )?;
     match evidence.len() {
         0 => Ok(()),
         unknown => writeln!(
@@ -189,9 +192,10 @@ fn report(
         writeln!(out, "unknown    none")?;
     }
     let Drift { posted, unknown, .. } = verdict.drift;
-    writeln!(out, "here       {} posted, {} unknown", posted.short(), unknown.short())?;
+    let (charged, open) = (posted.short(), unknown.short());
+    writeln!(out, "here       {charged} charged since then, {open} unknown or under way")?;
     match verdict.drift.spent {
-        Some(spent) => writeln!(out, "gateway    {} spent", spent.short())?,
+        Some(spent) => writeln!(out, "gateway    {} spent since then", spent.short())?,
         None => writeln!(out, "gateway    its counter went back")?,
     }
     writeln!(out, "drift      {}", drift(verdict.drift.difference()))
@@ -200,12 +204,12 @@ fn report(
 fn drift(difference: Option<Difference>) -> String {
     match difference {
         Some(Difference::None) => "none, to the cent".to_owned(),
-        Some(Difference::Unknown) => "none that the unknown outcomes cannot explain".to_owned(),
+        Some(Difference::Unknown) => "none beyond what is unknown or under way here".to_owned(),
         Some(Difference::More(amount)) => {
             format!("the gateway took {} more than is booked here", amount.short())
         }
         Some(Difference::Less(amount)) => {
-            format!("the gateway took {} less than is posted here", amount.short())
+            format!("the gateway took {} less than is charged here", amount.short())
         }
         None => "cannot be told".to_owned(),
     }

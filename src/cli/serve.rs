@@ -5,11 +5,11 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -21,11 +21,17 @@ use super::signals::{Signals, wait_for_the_end, watch_the_end};
 use super::{Exit, Loaded, process};
 use crate::access::SecretFault;
 use crate::app::{self, App, SharedState, Shutdown};
+use crate::clock;
 use crate::config::Config;
 use crate::downstream::host::Hosts;
+use crate::problem::{DRAINING, LEDGER_UNAVAILABLE, Problem};
 use crate::routes::ops::Ops;
 use crate::server;
-use crate::store::sqlite::Opening;
+use crate::store::{Binding, Opening, Store};
+
+/// How long the ledger's answer to a probe holds, and how long it may take.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What serves a listener.
 type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -75,7 +81,7 @@ pub fn serve(
     let config_path = config_path.or(loaded.file);
     let app = App::new(config, own, shared.clone())?;
     let cores = Core::start_all(&app, &listeners, &shutdown)?;
-    let server = Server { shared, shutdown, cores, config_path, is_open: Arc::default() };
+    let server = Server { shared, shutdown, cores, config_path };
     behind.block_on(server.live(app, opening, (listeners, admin), &mut signals, (out, err)))
 }
 
@@ -94,8 +100,6 @@ struct Server {
     shutdown: Shutdown,
     cores: Vec<Core>,
     config_path: Option<PathBuf>,
-    /// Whether purchases can be made.
-    is_open: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -124,7 +128,6 @@ impl Server {
         }
         let is_open = begun.is_some();
         if is_open {
-            self.is_open.store(true, Ordering::Release);
             self.announce(app.config(), &listeners, at, out)?;
         }
         // The cores have their own handles: with these open, too, the kernel would go on taking
@@ -150,10 +153,17 @@ impl Server {
         let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));
         let guard =
             move |headers: &_| own_hosts.check(headers).or_else(|_| hosts.load().check(headers));
-        let (shutdown, is_open) = (self.shutdown.begun.clone(), Arc::clone(&self.is_open));
-        let ready = move || !shutdown.is_cancelled();
+        let probe = Arc::new(Probe {
+            stopping: self.shutdown.begun.clone(),
+            binding: self.shared.binding.clone(),
+            ledger: self.shared.store.clone(),
+            latest: Mutex::default(),
+        });
+        let ready = move || {
+            let probe = Arc::clone(&probe);
+            async move { probe.ready().await }
+        };
         let service = Ops {
-            is_open: Arc::new(move || is_open.load(Ordering::Acquire)),
             access: Some(Arc::clone(&self.shared.access)),
             summary: Some(app.summary().clone()),
             guard: Arc::new(guard),
@@ -208,6 +218,42 @@ impl Server {
             );
         }
         Ok(())
+    }
+}
+
+/// Finds out for `/readyz` whether anything can be bought.
+struct Probe {
+    stopping: CancellationToken,
+    binding: Binding,
+    ledger: Store,
+    /// Whether the ledger could be used, and when it said so.
+    latest: Mutex<Option<(clock::Instant, bool)>>,
+}
+
+impl Probe {
+    async fn ready(&self) -> Result<(), Problem> {
+        let refusal = |kind| Problem::new(kind).retry_after(Duration::from_secs(5));
+        if self.stopping.is_cancelled() {
+            return Err(refusal(&DRAINING));
+        }
+        if self.ledger.is_starting() {
+            let why = "starting: the ledger is being opened";
+            return Err(refusal(&LEDGER_UNAVAILABLE).detail(why));
+        }
+        self.binding.must_not_be_other()?;
+        let mut latest = self.latest.lock().await;
+        let is_usable = match *latest {
+            Some((at, is_usable)) if at.elapsed() < PROBE_EVERY => is_usable,
+            _ => {
+                let answer = timeout(PROBE_PATIENCE, self.ledger.must_be_usable()).await;
+                let is_usable = matches!(answer, Ok(Ok(())));
+                *latest = Some((clock::now(), is_usable));
+                is_usable
+            }
+        };
+        // The store's own words name paths: they are for the log.
+        let why = "the ledger cannot be used, so nothing is sold; the server's log says why";
+        if is_usable { Ok(()) } else { Err(refusal(&LEDGER_UNAVAILABLE).detail(why)) }
     }
 }
 

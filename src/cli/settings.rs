@@ -274,7 +274,9 @@ fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<Fau
             // The library's own words repeat the line, which may hold a key.
             Some(Err(_)) => {
                 let place = Place::Line { file: name.clone(), line: first_entry(text, before) };
-                faults.push(Fault::new(place, "expected NAME=value"));
+                let expected =
+                    "expected NAME=value, or NAME='value' if the value has blanks or quotes";
+                faults.push(Fault::new(place, expected));
             }
         }
     }

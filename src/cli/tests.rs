@@ -136,7 +136,10 @@ fn a_broken_env_file_is_said_by_line_and_not_repeated() {
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert_eq!(
             faults[0].to_string(),
-            format!("{}:{line}: expected NAME=value", path.display())
+            format!(
+                "{}:{line}: expected NAME=value, or NAME='value' if the value has blanks or quotes",
+                path.display()
+            )
         );
     }
 }

@@ -238,9 +238,12 @@ impl Section<'_> {
             (Value::Number(number), _) => parse(*number),
             (Value::Text(text), Place::Variable(_)) => match text.trim().parse() {
                 Ok(number) => parse(number),
-                Err(_) => Err("expected a whole number".into()),
+                Err(_) => Err("expected a whole number, without quotes".into()),
             },
-            _ => Err(format!("expected a whole number, not {}", node.kind()).into()),
+            _ => {
+                let kind = node.kind().trim_end_matches(" (quote it)");
+                Err(format!("expected a whole number, not {kind}").into())
+            }
         };
         self.accept(name, &node.place, parsed)
     }
@@ -373,7 +376,9 @@ impl Section<'_> {
     fn structured(&mut self, name: &str) -> Option<Node> {
         let node = self.node(name)?;
         let parsed = node.structured().map_err(|error| {
-            format!("expected a list or table as TOML writes it, such as [\"…\"]: {error}").into()
+            let hint = "in .env, single quotes around the value keep its own quotes";
+            format!("expected a list or table as TOML writes it, such as [\"…\"] ({hint}): {error}")
+                .into()
         });
         self.accept(name, &node.place, parsed)
     }

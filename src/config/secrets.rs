@@ -123,6 +123,9 @@ fn is_of_a_key(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-')
 }
 
+const NO_QUOTES: &str =
+    "; leave out the quotes, and the comment after it: here they count as its part";
+
 fn list(text: &str, place: &Place, faults: &mut Vec<Fault>) -> Vec<Key> {
     let keys: Vec<_> = text.split(',').map(str::trim).collect();
     let mut fault = |text: String| faults.push(Fault::new(place.clone(), text));
@@ -131,14 +134,17 @@ fn list(text: &str, place: &Place, faults: &mut Vec<Fault>) -> Vec<Key> {
     }
     for (index, key) in keys.iter().enumerate() {
         let number = index + 1;
+        let hint = if key.contains(['"', '\'', '#']) { NO_QUOTES } else { "" };
         let rest = key.strip_prefix(KEY_PREFIX).unwrap_or_default();
         if key.is_empty() {
             fault(format!("key {number}: expected a key, nothing is there"));
         } else if rest.is_empty() {
-            fault(format!("key {number}: expected a key that begins with {KEY_PREFIX}"));
+            fault(format!("key {number}: expected a key that begins with {KEY_PREFIX}{hint}"));
         } else if let Some(place) = key.chars().position(|letter| !is_of_a_key(letter)) {
             let place = place + 1;
-            fault(format!("key {number}: character {place}: expected a letter, digit, _ or -"));
+            fault(format!(
+                "key {number}: character {place}: expected a letter, digit, _ or -{hint}"
+            ));
         } else if let Some(first) = keys[..index].iter().position(|other| other == key) {
             fault(format!("key {number}: expected another key than key {}", first + 1));
         }

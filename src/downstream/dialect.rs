@@ -52,7 +52,7 @@ impl Finish for Spoken {
         let document = match (self, answer.body().problem()) {
             (Self::Native, _) | (_, None) => return answer,
             (Self::Lost, Some(problem)) if is_nowhere(answer.status()) => {
-                problem.clone().detail(BASE).openai_document()
+                problem.clone().hint(BASE).openai_document()
             }
             (Self::OpenAi | Self::Lost, Some(problem)) => problem.openai_document(),
         };

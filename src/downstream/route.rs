@@ -171,7 +171,7 @@ impl Table {
         if allowed.is_none() && (is_reserved(path) || !path.starts_with('/')) {
             let problem = Problem::new(&UNKNOWN_ENDPOINT);
             return match hint.filter(|_| is_reserved(path)) {
-                Some(hint) => problem.detail(hint),
+                Some(hint) => problem.hint(hint),
                 None => problem,
             };
         }

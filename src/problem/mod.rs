@@ -43,7 +43,7 @@ pub struct Kind {
     pub code: &'static str,
     /// Whether money may have moved.
     pub charged: Charged,
-    /// One sentence for people; the detail of a refusal that has no detail of its own.
+    /// One sentence for people.
     pub title: &'static str,
     /// When it is answered, in Markdown, for the documents.
     pub when: &'static str,
@@ -64,7 +64,10 @@ pub struct Fault {
 #[derive(Clone, Debug)]
 pub struct Problem {
     kind: &'static Kind,
-    detail: Cow<'static, str>,
+    /// Nothing where the title says it all.
+    detail: Option<Cow<'static, str>>,
+    /// Whether the detail says what to do, in the place of the kind's advice.
+    is_hint: bool,
     charged: Charged,
     faults: Vec<Fault>,
     retry_after: Option<u64>,
@@ -80,7 +83,8 @@ struct Document<'a> {
     title: &'static str,
     status: u16,
     code: &'static str,
-    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'a str>,
     /// Absent where the request has no id.
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<String>,
@@ -97,7 +101,8 @@ impl Problem {
     pub fn new(kind: &'static Kind) -> Self {
         Self {
             kind,
-            detail: Cow::Borrowed(kind.title),
+            detail: None,
+            is_hint: false,
             charged: kind.charged,
             faults: Vec::new(),
             retry_after: None,
@@ -110,8 +115,14 @@ impl Problem {
     /// Says what is particular to this request. Never put internal error text or secrets here.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
-        self.detail = detail.into();
+        self.detail = Some(detail.into());
         self
+    }
+
+    /// Says what to do in this case, better than the kind's advice does.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
+        Self { is_hint: true, ..self.detail(hint) }
     }
 
     /// A payload that breaks the contract: all its faults; the detail has the first, and how many more there are.
@@ -125,7 +136,7 @@ impl Problem {
                 1 => "; and 1 more fault".to_owned(),
                 more => format!("; and {more} more faults"),
             };
-            problem.detail = format!("{place}{}{more}", first.detail).into();
+            problem.detail = Some(format!("{place}{}{more}", first.detail).into());
         }
         problem.faults = faults;
         problem
@@ -188,7 +199,7 @@ impl Problem {
             title: self.kind.title,
             status: self.kind.status.as_u16(),
             code: self.kind.code,
-            detail: &self.detail,
+            detail: self.detail.as_deref(),
             instance: (!request_id.is_empty()).then(|| format!("/requests/{request_id}")),
             charged: self.charged,
             request_id: self.about.as_deref(),
@@ -251,9 +262,10 @@ impl Problem {
     /// `{"error": {…}}` as OpenAI's SDKs read it, with `charged` and every fault beside their fields.
     pub fn openai_document(&self) -> Bytes {
         // SDKs show people the message alone: it says what to do, too.
-        let message = match self.faults.is_empty() {
-            true => format!("{}. {}", self.detail.trim_end_matches('.'), self.kind.advice),
-            false => self.detail.to_string(),
+        let said = self.detail.as_deref().unwrap_or(self.kind.title);
+        let message = match self.faults.is_empty() && !self.is_hint {
+            true => format!("{}. {}", said.trim_end_matches('.'), self.kind.advice),
+            false => said.to_owned(),
         };
         let document = OpenAiDocument {
             error: Told {

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::header::ORIGIN;
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -16,10 +15,7 @@ use crate::access::Access;
 use crate::answer::{self, Answer};
 use crate::billing::summary::{Statement, Summary};
 use crate::metrics::Metrics;
-use crate::problem::{
-    DRAINING, FORBIDDEN, LEDGER_UNAVAILABLE, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED,
-    Problem,
-};
+use crate::problem::{FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, ORIGIN_NOT_ALLOWED, Problem};
 use crate::upstream::billing::Listing;
 
 /// What the gateway says of the account.
@@ -30,10 +26,7 @@ const MEMBERS: &str = "/members";
 #[derive(Clone)]
 pub struct Ops {
     pub metrics: Arc<Metrics>,
-    /// Whether new calls are welcome.
-    pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Whether the ledger is open: until then, nothing can be bought.
-    pub is_open: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub ready: Arc<dyn Fn() -> Ready + Send + Sync>,
     /// Whose list of members `POST /members` has looked at anew, so that a command's change holds at once.
     pub access: Option<Arc<Access>>,
     /// What `GET /billing` asks the gateway.
@@ -45,15 +38,19 @@ pub struct Ops {
     pub own: Arc<[IpAddr]>,
 }
 
+/// Resolves to the reason why nothing can be bought here, if there is one.
+pub type Ready = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
 type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
 impl Ops {
-    /// What every listener for operators answers; `ready` says whether new calls are welcome.
-    pub fn new(metrics: Arc<Metrics>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    /// What every listener for operators answers; `ready` is asked whether anything can be bought here.
+    pub fn new<F>(metrics: Arc<Metrics>, ready: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), Problem>> + Send + 'static,
+    {
         Self {
             metrics,
-            ready: Arc::new(ready),
-            is_open: Arc::new(|| true),
+            ready: Arc::new(move || Box::pin(ready())),
             access: None,
             summary: None,
             guard: Arc::new(|_| Ok(())),
@@ -97,7 +94,12 @@ impl OpsOf {
         Ok(())
     }
 
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Answer, Problem> {
+    async fn answer(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Answer, Problem> {
         if !matches!(path, "/healthz" | "/readyz" | "/metrics") {
             return Err(Problem::new(&NOT_FOUND));
         }
@@ -107,19 +109,15 @@ impl OpsOf {
         if path != "/healthz" && self.is_loopback {
             (self.ops.guard)(headers)?;
         }
-        match path {
-            "/metrics" => {
-                let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                Ok(answer::bytes_of(StatusCode::OK, media_type, self.ops.metrics.text().into()))
-            }
-            "/readyz" if !(self.ops.ready)() => {
-                Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(5)))
-            }
-            "/readyz" if !(self.ops.is_open)() => Err(Problem::new(&LEDGER_UNAVAILABLE)
-                .detail("starting: the ledger is being opened")
-                .retry_after(Duration::from_secs(5))),
-            _ => Ok(alive()),
+        if path == "/metrics" {
+            let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            let text = self.ops.metrics.text().into();
+            return Ok(answer::bytes_of(StatusCode::OK, media_type, text));
         }
+        if path == "/readyz" {
+            (self.ops.ready)().await?;
+        }
+        Ok(alive())
     }
 }
 
@@ -165,7 +163,7 @@ impl<B> Service<Request<B>> for OpsOf {
                     Ok(()) => refresh(access, head.method).await,
                     Err(problem) => Err(problem),
                 },
-                (path, _, _) => this.answer(&head.method, path, &head.headers),
+                (path, _, _) => this.answer(&head.method, path, &head.headers).await,
             };
             Ok(answer::sealed(answer.unwrap_or_else(|problem| answer::refusal(problem, ""))))
         })
@@ -180,6 +178,7 @@ mod tests {
 
     use super::*;
     use crate::config::Window as Setting;
+    use crate::problem::LEDGER_UNAVAILABLE;
     use crate::purchase::credit::Credit;
     use crate::store::Store;
     use crate::upstream::window::Window;
@@ -205,7 +204,7 @@ mod tests {
         let admin = Ops {
             summary: Some(summary(gateway)),
             own: Arc::new(own),
-            ..Ops::new(Arc::default(), || true)
+            ..Ops::new(Arc::default(), async || Ok(()))
         };
         for (peer, is_near) in [
             ("127.0.0.1", true),
@@ -232,7 +231,7 @@ mod tests {
     async fn foreign_host_over_loopback_reads_nothing_but_healthz() {
         let admin = Ops {
             guard: Arc::new(|_| Err(Problem::new(&crate::problem::MISDIRECTED_REQUEST))),
-            ..Ops::new(Arc::default(), || true)
+            ..Ops::new(Arc::default(), async || Ok(()))
         };
         for (peer, path, status) in [
             ("127.0.0.1", "/metrics", StatusCode::MISDIRECTED_REQUEST),
@@ -258,7 +257,7 @@ mod tests {
         let admin = Ops {
             access: Some(access),
             summary: Some(summary(gateway)),
-            ..Ops::new(Arc::default(), || true)
+            ..Ops::new(Arc::default(), async || Ok(()))
         };
         for (peer, method, header, status) in [
             ("127.0.0.1", Method::POST, None, StatusCode::OK),
@@ -286,8 +285,11 @@ mod tests {
     async fn server_is_not_ready_until_its_ledger_is_open_and_alive_all_the_while() {
         let is_open = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let seen = Arc::clone(&is_open);
-        let load = move || seen.load(std::sync::atomic::Ordering::Relaxed);
-        let admin = Ops { is_open: Arc::new(load), ..Ops::new(Arc::default(), || true) };
+        let ready = move || {
+            let is_open = seen.load(std::sync::atomic::Ordering::Relaxed);
+            async move { is_open.then_some(()).ok_or(Problem::new(&LEDGER_UNAVAILABLE)) }
+        };
+        let admin = Ops::new(Arc::default(), ready);
         let status = async |path: &str| {
             let asked = admin
                 .asked_from([192, 0, 2, 8].into())

@@ -197,15 +197,21 @@ impl Binding {
         if timeout(PATIENCE, known).await.is_err() {
             self.is_not_told();
         }
-        match self.standing() {
-            Standing::Unasked | Standing::Untold | Standing::Ours => Ok(()),
-            Standing::Other => Err(Problem::new(&LEDGER_UNAVAILABLE)
-                .detail(
-                    "the gateway's key belongs to another account than the ledger of this server: \
-                     nothing is sold until its operator mends that",
-                )
-                .retry_after(COME_BACK)),
+        self.must_not_be_other()
+    }
+
+    /// # Errors
+    /// 503, if the account is known to be another one.
+    pub fn must_not_be_other(&self) -> Result<(), Problem> {
+        if !self.is_other() {
+            return Ok(());
         }
+        Err(Problem::new(&LEDGER_UNAVAILABLE)
+            .detail(
+                "the gateway's key belongs to another account than the ledger of this server: \
+                 nothing is sold until its operator mends that",
+            )
+            .retry_after(COME_BACK))
     }
 }
 

@@ -110,6 +110,7 @@ impl Ignored {
             'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-' => letter,
             _ => '?',
         };
+        let name = if name.is_empty() { "?" } else { name };
         let name: String = name.chars().take(MAX_QUOTE).map(plain).collect();
         if self.0.len() < MAX_IGNORED && !self.0.contains(&name) {
             self.0.push(name);

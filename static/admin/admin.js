@@ -30,7 +30,7 @@ async function load() {
     shownAs = null;
     byId('admin-body').replaceChildren(element('div', { class: 'problem', role: 'alert' },
       element('p', {}, element('strong', { text: 'This cannot be shown. ' }), sentence(problem)),
-      problem.detail && problem.detail !== problem.title ? element('p', { class: 'hint', text: problem.detail }) : null,
+      problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
       element('div', { class: 'actions' }, button('Try again', () => void load()))));
   }
 }

@@ -1,7 +1,7 @@
 /** One conversation: messages are bought, settled, edited, set aside, and asked again. */
 
 import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from '../core/buying.js';
-import { announce, byId, readOut } from '../core/dom.js';
+import { announce, byId, hush, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
 import { conversations, purchases, whenChangedElsewhere } from '../core/store.js';
@@ -52,6 +52,7 @@ export async function take(conversation) {
   current = conversation;
   editing = null;
   byId('editing').hidden = true;
+  hush();
   for (const turn of everyTurn(conversation)) await reconcile(turn);
   show();
 }

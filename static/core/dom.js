@@ -63,6 +63,9 @@ export function announce(text) {
   byId('status').textContent = text;
 }
 
+/** Takes the answer back that was read out: its conversation is out of sight. */
+export const hush = () => byId('heard').replaceChildren();
+
 /** Reads a finished answer out, once; only the latest is kept. */
 export function readOut(text) {
   byId('heard').replaceChildren(element('p', { text }));

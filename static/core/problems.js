@@ -119,14 +119,14 @@ function withLocalTimes(text) {
   return text.replace(/\d{4}-\d\d-\d\dT[\d:.]{5,18}Z/g, (time) => new Date(time).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }));
 }
 
-function faults({ errors, detail, title }) {
+function faults({ errors, detail }) {
   if (errors?.length) {
     return element('ul', {}, ...errors.map(({ pointer, detail: said, code }) => {
       const field = pointer?.split('/')[1];
       return element('li', { text: `${field ? `${FIELDS[field] ?? field}: ` : ''}${said ?? code}` });
     }));
   }
-  const said = detail && detail !== title ? withLocalTimes(detail[0].toUpperCase() + detail.slice(1)) : null;
+  const said = detail ? withLocalTimes(detail[0].toUpperCase() + detail.slice(1)) : null;
   return said && element('p', { class: 'hint', text: said });
 }
 

@@ -53,8 +53,8 @@ export function createClient({
   baseUrl = HOME, token = null, attempts = ATTEMPTS, patience = PATIENCE, fetch = globalThis.fetch.bind(globalThis),
 } = {}) {
   const wire = { base: new URL(baseUrl, HOME), token, attempts: attempts >= 1 ? attempts : 1, patience, fetch, met: null, sent: new SentKeys() };
-  const ask = async (path, { body, signal } = {}) => {
-    const request = body === undefined ? { signal } : { signal, method: 'POST', headers: JSON_BODY, body: JSON.stringify(body) };
+  const ask = async (path, { body, signal, onRetry } = {}) => {
+    const request = body === undefined ? { signal, onRetry } : { signal, method: 'POST', headers: JSON_BODY, body: JSON.stringify(body) };
     return (await call(wire, path, request, asReply)).body;
   };
   return Object.freeze({
@@ -332,7 +332,7 @@ function refusal(response, text, { method } = {}) {
     status: response.status,
     code: isProblem ? problem.code : 'refused',
     title: isProblem ? problem.title : `It was refused (${response.status})`,
-    detail: isProblem ? problem.detail : text.slice(0, 500),
+    detail: isProblem ? problem.detail ?? '' : text.slice(0, 500),
     charged: isProblem ? problem.charged : isFree ? 'no' : 'unknown',
     errors: isProblem && Array.isArray(problem.errors) ? problem.errors : [],
     retryAfter: /^\d{1,6}$/.test(after) ? Math.max(1, Number(after)) : null,

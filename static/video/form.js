@@ -51,6 +51,13 @@ export function fillIn(wishes) {
   keepDraft();
 }
 
+/** What it said was ordered. The rest stays: the next video is often like the last. */
+export function clearPrompt() {
+  byId('video-prompt').value = '';
+  showCount();
+  keepDraft();
+}
+
 /** Shows what is missing and leads there; whether nothing is. */
 export function isComplete() {
   const faults = ['prompt', 'image'].map((name) => [name, MISSING[name](byId(`video-${name}`).value.trim())]).filter(([, text]) => text);

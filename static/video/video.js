@@ -5,7 +5,7 @@ import { clock, price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
 import { alertOfEnd, startAlerts } from './alerts.js';
 import { card } from './card.js';
-import { fillIn, isComplete, payload, picked, startForm } from './form.js';
+import { clearPrompt, fillIn, isComplete, payload, picked, startForm } from './form.js';
 import { arrange, place, startGallery, unplace } from './gallery.js';
 import { all, standing, startJobs } from './jobs.js';
 import { lookElsewhere, openTwins, order, startOrders } from './orders.js';
@@ -94,7 +94,9 @@ async function buy() {
   const { toll_micros: toll } = picked();
   askedNothing();
   byId('video-generate').focus();
-  await order(wanted, toll);
+  const ordered = order(wanted, toll);
+  clearPrompt();
+  await ordered;
 }
 
 /** Puts an earlier order's wishes back into the form. */

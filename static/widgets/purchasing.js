@@ -37,6 +37,8 @@ video { width: 100%; border-radius: var(--radius); background: #000; }
 
 const MONEY = { no: 'Nothing was charged.', yes: 'It was charged.', unknown: 'It may have been charged.' };
 const UNTOLD = 'Something was sent before this page was loaded, and its answer is not here yet. Who is signed in now could not be told';
+/** A browser does not tell a page which of the two it is. */
+const UNREACHED = 'The service cannot be reached, or it does not let this site call it (access.allowed_origins).';
 const LEFT = 'It was sent, and its answer is not here yet.';
 const FORGOTTEN = 'The answer was lost, and the service may no longer know this purchase. Sent again, it may be bought a second time.';
 
@@ -172,15 +174,18 @@ export class Purchasing extends HTMLElement {
   /** It was taken out of the page, and is there again. */
   isBack() {}
 
-  /** Asks for the price list, and draws what it says. */
+  /** Asks for the price list, and draws what it says. Why it is not there is shown from the first attempt on. */
   async begin() {
+    // Reading costs nothing; what an earlier page has sent may have.
+    const charged = this.#store.all().length ? 'unknown' : 'no';
+    const say = ({ code, message }, ...ways) => {
+      this.shadowRoot.replaceChildren(this.card(code === 'connection_lost' ? UNREACHED : message, charged, ...ways));
+    };
     try {
-      this.catalog = await this.client.catalog();
+      this.catalog = await this.client.catalog({ onRetry: (error) => say(error) });
     } catch (error) {
       const again = () => { this.shadowRoot.replaceChildren(); void this.begin(); };
-      // Reading costs nothing; what an earlier page has sent may have.
-      const charged = this.#store.all().length ? 'unknown' : 'no';
-      this.shadowRoot.replaceChildren(this.card(error.message, charged, this.way('Try again', again)));
+      say(error, this.way('Try again', again));
       return;
     }
     this.#purchases.remember(this.catalog.replay);

@@ -161,6 +161,22 @@ fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
 }
 
 #[test]
+fn what_was_read_out_is_gone_with_the_login() {
+    let gate = Gate::start_for_members();
+    let ann = gate.member(&["add", "ann"]);
+    let page = signed_in(&gate, &ann);
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    let said = "['heard', 'status'].map((id) => document.getElementById(id).textContent).join('')";
+    page.wait_until(&format!("({said}).includes('Answer received')"));
+    page.wait_until("document.getElementById('heard').textContent !== ''");
+    gate.member(&["revoke", "ann"]);
+    page.find(("link", "Usage")).click();
+    page.wait_for_text("Your sign-in has ended.");
+    assert_eq!(page.evaluate(said), "");
+}
+
+#[test]
 fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);

@@ -101,6 +101,7 @@ fn what_is_left_is_shown_after_each_call_with_a_warning_when_it_covers_no_video(
     page.wait_until("document.getElementById('left').classList.contains('low')");
     page.screenshot("what is left");
     page.expect_errors(&["status of 402"]);
+    page.find(PROMPT).fill("A lighthouse at dawn");
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
     page.wait_for_text("Whoever runs this service has to add some");

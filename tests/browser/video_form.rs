@@ -157,6 +157,8 @@ fn a_double_click_or_enter_spends_nothing_and_escape_takes_it_back() {
     assert!(page.shows(CONFIRM), "the second of two fast clicks buys nothing");
     page.find(CONFIRM).click();
     page.find(("progressbar", "Progress…"));
+    assert_eq!(page.find(PROMPT).value(), "", "what was ordered is not in the way of the next");
+    page.find(PROMPT).fill("A lighthouse");
     page.find(GENERATE).click();
     page.wait_for_text("You ordered exactly this");
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 1);

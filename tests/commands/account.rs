@@ -8,6 +8,7 @@ use tollgate::store::State;
 
 use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, Server, gateway, line, post};
 use crate::commands::recorder::unlisted;
+use crate::support::server::exchange;
 use crate::support::until;
 
 /// Sells a chat, or says why not.
@@ -47,6 +48,8 @@ fn another_accounts_key_sells_nothing_until_the_ledger_is_given_to_it() {
     let mut server = desk.serve_with(&["serve"], &elsewhere);
     // From the first request on.
     assert!(!sells(&server) && !sells(&server));
+    let ready = exchange(server.admin, "GET", "/readyz", &[], "");
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("another account"), "{ready}");
     let is_retired = || desk.checked().is_none();
     until("the earlier checkpoint is retired", is_retired);
     let ended = desk.run(&["reconcile"], &elsewhere);

@@ -119,6 +119,26 @@ fn reconcile_tells_while_purchases_are_under_way() {
 }
 
 #[test]
+fn a_report_does_not_contradict_itself() {
+    let desk = Desk::with_ledger();
+    let out = desk.done(&["reconcile", "--dry-run"]);
+    assert!(!out.contains("this is the first checkpoint"), "a dry run notes none: {out}");
+    desk.checkpoint(60 * MINUTE);
+    for _ in 0..4 {
+        desk.enter(CHAT, "192.0.2.1", None, MINUTE);
+        desk.charge_chat();
+    }
+    let out = desk.done(&["reconcile"]);
+    for line in [
+        "unknown    none",
+        "here       $0.00 charged since then, $0.012 unknown or under way",
+        "drift      none beyond what is unknown or under way here",
+    ] {
+        assert!(out.lines().any(|found| found == line), "{line}: {out}");
+    }
+}
+
+#[test]
 fn refunded_video_hides_no_charge() {
     let desk = Desk::with_ledger();
     // The first was charged $3 before the checkpoint, or after it. Its job failed, and it was refunded.
@@ -304,6 +324,32 @@ fn a_start_holds_no_copy_of_the_ledger_however_much_was_sold() {
     let full = most_memory_at_start(&desk);
     assert!(full < empty + 16 * 1_024, "{empty} KiB without any, {full} KiB with {MANY}");
     assert!(desk.checked().expect("noted").snapshot.at > first.snapshot.at);
+}
+
+#[test]
+fn drift_of_a_restored_backup_is_shown_after_the_next_start() {
+    let desk = Desk::open();
+    let server = desk.serve();
+    until("it notes a checkpoint", || desk.checked().is_some());
+    let backup = desk.folder.path().join("backup.db");
+    let copied = format!("VACUUM INTO '{}'", backup.display());
+    Connection::open(desk.path()).unwrap().execute_batch(&copied).unwrap();
+    let body = r#"{"model":"video-a-2","prompt":"a lighthouse","duration":8}"#;
+    let answer = post(server.address, "/api/v1/video", "X-Of: test", body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(server);
+    for ending in ["", "-wal", "-shm"] {
+        fs::remove_file(desk.folder.path().join(format!("tollgate.db{ending}"))).unwrap();
+    }
+    fs::copy(&backup, desk.path()).unwrap();
+    let server = desk.serve();
+    until("it has heard from the gateway", || {
+        server.process.printed().contains("purchases may be missing since the last checkpoint")
+    });
+    let out = desk.done(&["reconcile"]);
+    assert!(out.contains("drift      the gateway took $3.00 more than is booked here"), "{out}");
+    let out = desk.done(&["reconcile"]);
+    assert!(out.contains("drift      none"), "it was said once: {out}");
 }
 
 #[test]

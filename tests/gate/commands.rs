@@ -4,13 +4,16 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal;
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use tollgate::clock;
+use tollgate::store::Store;
 
-use crate::support::process::{Ended, run};
+use crate::support::process::{Ended, Process, run};
 use crate::support::until;
 
 const SECRET: &str = "svc_sk_NOBODY_MAY_SEE_THIS";
@@ -148,6 +151,61 @@ fn a_live_gateway_whose_videos_nobody_could_fetch_here_is_warned_of() {
         let warned = ended.stderr.contains("warning: page.media_origins: ");
         assert_eq!(warned, is_warned, "{settings}: {}", ended.stderr);
     }
+}
+
+#[test]
+fn a_mistake_of_spelling_is_answered_with_the_spelling_that_is_right() {
+    let key = SECRET.to_owned();
+    for (file, variables, says) in [
+        ("limits.concurrent = 1.5\n", None, "a whole number, not a number with a point\n"),
+        ("budget.total = 1.5\n", None, "a number with a point"),
+        ("", Some(("GATEWAY_API_KEY", format!("\"{key}\""))), "leave out the quotes"),
+        ("", Some(("GATEWAY_API_KEY", format!("{key} # mine"))), "and the comment after it"),
+        ("", Some(("TOLLGATE_SERVER__HOSTS", "[a.example]".to_owned())), "in .env, single quotes"),
+    ] {
+        let folder = folder(file);
+        let variables: Vec<_> =
+            variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let ended = run(folder.path(), &["check"], &variables);
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.contains(says) && !ended.stderr.contains(SECRET), "{ended:?}");
+        assert!(!ended.stderr.contains("whole number, not a number with a point (quote it)"));
+    }
+    let folder = folder("");
+    fs::write(folder.path().join(".env"), "TOLLGATE_PAGE__TITLE=my title\n").unwrap();
+    let ended = run(folder.path(), &["check"], &[]);
+    assert!(ended.stderr.contains(".env:1: expected NAME=value, or NAME='value'"), "{ended:?}");
+}
+
+#[test]
+fn check_says_that_the_ledger_is_damaged_and_what_helps() {
+    let folder = folder("store.url = \"sqlite:ledger.db\"\n");
+    let path = folder.path().join("ledger.db");
+    let check = || run(folder.path(), &["check"], &[]);
+    assert_eq!(check().code, Some(0), "there is none yet");
+    drop(Store::serve(&path, Arc::new(clock::wall)).unwrap());
+    let whole = fs::read(&path).unwrap();
+    let found = check();
+    assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""), "{found:?}");
+    assert_eq!(fs::read(&path).unwrap(), whole, "nothing is written");
+    let mut torn = whole.clone();
+    torn[8_192..12_288].fill(b'x');
+    for damaged in [&torn[..], &whole[..whole.len() - 100], &[b'x'; 8_192], b""] {
+        fs::write(&path, damaged).unwrap();
+        let found = check();
+        assert_eq!(found.code, Some(1), "{found:?}");
+        for says in ["store.url", "ledger.db", "backup", "docs/operations.md"] {
+            assert!(found.stderr.contains(says), "{says}: {found:?}");
+        }
+        assert_eq!(fs::read(&path).unwrap(), damaged, "nothing is mended");
+    }
+    fs::write(&path, &whole).unwrap();
+    // A server that has it goes on, and so does one that starts.
+    let ports =
+        [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"), ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")];
+    let server = Process::start(folder.path(), &ports);
+    server.address("page");
+    assert_eq!(check().code, Some(0));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! sees.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::store::Store;
@@ -125,6 +126,36 @@ fn what_operators_see_is_not_where_callers_call_and_the_other_way_round() {
         assert_eq!(client.answer().status, status, "{method} {path}");
     }
     assert_eq!(upstream.requests(), 0);
+}
+
+/// The status and the detail of `/readyz`.
+fn readiness(gate: &Gate) -> (u16, String) {
+    let mut probe = gate.admin_client();
+    probe.send("GET", "/readyz", &[], "");
+    let answer = probe.answer();
+    (answer.status, answer.text())
+}
+
+#[test]
+fn readyz_is_503_while_the_ledger_is_damaged_or_gone() {
+    let upstream = Upstream::start(|_| Reply::chat("hello"));
+    let settings = "store.url = \"sqlite:ledger.db\"\n";
+    let damage = |folder: &Path| fs::write(folder.join("ledger.db"), [b'x'; 8_192]).unwrap();
+    let damaged = Gate::binary_in(&upstream, settings, damage);
+    let gone = Gate::binary_in(&Upstream::start(|_| Reply::chat("hello")), settings, |_| ());
+    assert_eq!((readiness(&gone).0, gone.chat().status), (200, 200));
+    fs::remove_file(gone.folder().join("ledger.db")).unwrap();
+    until("it is not ready", || readiness(&gone).0 == 503);
+    for gate in [damaged, gone] {
+        let (status, text) = readiness(&gate);
+        assert_eq!(status, 503, "{text}");
+        assert!(text.contains("ledger_unavailable") && text.contains("cannot be used"), "{text}");
+        assert!(!text.contains("ledger.db"), "{text}");
+        assert_eq!(gate.chat().status, 503);
+        let mut probe = gate.admin_client();
+        probe.send("GET", "/healthz", &[], "");
+        assert_eq!((probe.answer().status, gate.get("/healthz").status), (200, 200));
+    }
 }
 
 #[test]

@@ -111,7 +111,7 @@ async fn serve(
     let tasks = TaskTracker::new();
     let stack = app.core(tasks.clone()).expect("a core starts");
     let introduce = move |peer| Introduced { peer: Peer(peer), inner: stack.clone() };
-    let admin_service = Ops::new(metrics, || true);
+    let admin_service = Ops::new(metrics, async || Ok(()));
     let end = CancellationToken::new();
     let settings = server::Settings { crowd: Arc::default(), ..app.server() };
     tokio::spawn(server::run(

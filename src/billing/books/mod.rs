@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::reconcile::{REFUNDS_WITHIN, Verdict};
 use super::summary::{Known, Latest};
@@ -127,7 +127,7 @@ pub fn charged(cost: Usd, keep: Duration) -> Ending {
 
 /// Judges each listing of the gateway: whether it is the ledger's account, and whether a checkpoint is
 /// due. One is noted by each process, from the first listing that can be had. If outcomes are unknown since
-/// the last checkpoint, that one stays: they could never be told from a new one.
+/// the last checkpoint, or purchases may be missing since, that one stays: a new one would hide them.
 pub struct Keeper {
     ledger: Store,
     binding: Binding,
@@ -181,11 +181,17 @@ impl Keeper {
 }
 
 async fn note(ledger: &Store, snapshot: Snapshot) -> Result<(), Unavailable> {
-    if let Some(before) = ledger.last_check().await?
-        && ledger.unknown_after(before.settled).await? > 0
-    {
-        info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
-        return Ok(());
+    if let Some(before) = ledger.last_check().await? {
+        if ledger.may_lack_purchases() {
+            warn!(
+                "purchases may be missing since the last checkpoint: tollgate reconcile shows the drift"
+            );
+            return Ok(());
+        }
+        if ledger.unknown_after(before.settled).await? > 0 {
+            info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
+            return Ok(());
+        }
     }
     ledger.check(snapshot).await
 }

@@ -142,9 +142,9 @@ fn problem_document() -> RefOr<Schema> {
         ("title", string().into()),
         ("status", integer().into()),
         ("code", string().enum_values(Some(codes)).into()),
-        ("detail", string().into()),
         ("charged", string().enum_values(Some(["no", "yes", "unknown"])).into()),
     ])
+    .property("detail", string())
     .property("instance", string())
     .property("request_id", string())
     .property("errors", ArrayBuilder::new().items(fault))

@@ -243,6 +243,27 @@ impl Store {
         started(path, clock, books, Access::Write, Some(lock)).map(Self::over)
     }
 
+    /// Looks for damage, which takes no lock and writes nothing. Beside a server it reads only the head: the
+    /// server has looked.
+    ///
+    /// # Errors
+    /// Why a server could not sell from it.
+    pub fn examine(path: &Path) -> Result<(), OpenError> {
+        let path = &true_name(path);
+        file::must_not_be_cut(path)?;
+        if file::size_of(path) == 0 {
+            return Ok(());
+        }
+        file::must_have_one_path(path)?;
+        let (mut connection, _) = file::connect(path, Purpose::Peek)?;
+        if lock::served_by(path).is_some() {
+            return Ok(());
+        }
+        file::ends_with_a_page(&connection, path)
+            .and_then(|()| file::examine(&mut connection))
+            .map_err(|why| OpenError::unusable(path, why))
+    }
+
     /// Opens a ledger for reports; every verb that would write answers [`Unavailable`].
     pub fn open_read_only(path: &Path, clock: Clock) -> Result<Self, OpenError> {
         let path = &true_name(path);

@@ -131,7 +131,7 @@ fn allow(kind: Kind, purpose: Purpose) -> Result<(), String> {
 }
 
 /// SQLite reads a last page that was cut as if zeros followed. Where there is a log, it has that page.
-fn ends_with_a_page(connection: &Connection, path: &Path) -> Result<(), String> {
+pub(super) fn ends_with_a_page(connection: &Connection, path: &Path) -> Result<(), String> {
     let page: u64 = connection
         .pragma_query_value(None, "page_size", |row| row.get(0))
         .map_err(|error| error.to_string())?;
@@ -216,9 +216,8 @@ fn is_mount(mounts: &[u8], path: &Path) -> bool {
     points.any(|point| point == path)
 }
 
-/// Makes sure that there is a file, for its owner alone. It is never opened here: closing it would
-/// drop the locks that SQLite may hold on it in this process.
-pub(super) fn make(path: &Path) -> Result<(), OpenError> {
+/// Refuses a file that is too short to be the ledger that was there.
+pub(super) fn must_not_be_cut(path: &Path) -> Result<(), OpenError> {
     must_be_a_file(path)?;
     let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
     // SQLite takes a file that is shorter than its smallest page for a new one.
@@ -236,6 +235,13 @@ pub(super) fn make(path: &Path) -> Result<(), OpenError> {
             ));
         }
     }
+    Ok(())
+}
+
+/// Makes sure that there is a file, for its owner alone. It is never opened here: closing it would
+/// drop the locks that SQLite may hold on it in this process.
+pub(super) fn make(path: &Path) -> Result<(), OpenError> {
+    must_not_be_cut(path)?;
     let created = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     match created {
         Ok(_) => Ok(()),
@@ -247,7 +253,7 @@ pub(super) fn make(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn size_of(path: &Path) -> u64 {
+pub(super) fn size_of(path: &Path) -> u64 {
     fs::metadata(path).map(|file| file.len()).unwrap_or_default()
 }
 

@@ -78,6 +78,10 @@ impl Admission {
         self.state.get().cloned().unwrap_or_else(starting)
     }
 
+    pub(super) fn is_starting(&self) -> bool {
+        self.state.get().is_none()
+    }
+
     pub(super) fn admit(&self) {
         // Where it could not be opened, that stays so.
         let _ = self.state.set(Ok(()));
@@ -141,6 +145,11 @@ impl Store {
     /// The public name of what it remembers: another one once purchases may have been forgotten.
     pub fn name(&self) -> Arc<str> {
         Arc::clone(&self.shared.name)
+    }
+
+    /// Whether it may lack purchases, as a backup does: found when it was opened.
+    pub fn may_lack_purchases(&self) -> bool {
+        self.shared.identity.as_ref().is_some_and(|(identity, _)| identity.forgets)
     }
 
     /// Where the server that has this store now is asked by operators, whichever process it is.

@@ -67,6 +67,8 @@ pub(super) struct Identity {
     pub(super) mark: Mark,
     /// Why the whole file has to be checked, if it has to.
     pub(super) doubt: Option<&'static str>,
+    /// Whether purchases may be missing that an earlier server sold.
+    pub(super) forgets: bool,
     boot: String,
 }
 
@@ -84,20 +86,17 @@ impl Identity {
         let latest = stored.as_ref().map_or(0, |stored| stored.latest);
         let mark = Mark { nonce: random()?, latest, closed: None };
         let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
-        let (name, doubt) = match (stored, marked) {
-            (None, _) if kind == Kind::Empty => (new_name()?, None),
-            (None, _) => (new_name()?, Some("no server of this version has had it")),
+        let (name, doubt, forgets) = match (stored, marked) {
+            (None, _) if kind == Kind::Empty => (new_name()?, None, false),
+            (None, _) => (new_name()?, Some("no server of this version has had it"), false),
             (Some(stored), marked) => {
                 let doubt = doubt(&stored, marked, &boot, found);
-                let name = if doubt.is_some_and(|doubt| doubt.forgets) {
-                    new_name()?
-                } else {
-                    stored.name
-                };
-                (name, doubt.map(|doubt| doubt.why))
+                let forgets = doubt.is_some_and(|doubt| doubt.forgets);
+                let name = if forgets { new_name()? } else { stored.name };
+                (name, doubt.map(|doubt| doubt.why), forgets)
             }
         };
-        Ok(Self { name, mark, doubt, boot })
+        Ok(Self { name, mark, doubt, forgets, boot })
     }
 
     /// Notes in the file that this server has it.

@@ -104,12 +104,9 @@ impl Store {
     /// It cannot be recorded; then, too, if the file is no longer the one that was opened.
     pub async fn forget(&self) -> Result<(), Unavailable> {
         let (path, clock) = (self.shared.path.clone(), self.shared.clock.clone());
-        let identity = self.shared.identity.clone();
+        let must_be_ours = self.must_be_ours();
         let forget = move |books: &Books| {
-            if let Some((identity, id)) = &identity {
-                file::must_be_there(&path, *id)?;
-                identity::must_be(&books.connection, &identity.mark.nonce)?;
-            }
+            must_be_ours(books)?;
             if !path.as_os_str().is_empty()
                 && let Err(error) = unread::tidy(&path, clock())
             {
@@ -118,6 +115,28 @@ impl Store {
             books.replies.forget(&books.connection, clock())
         };
         self.ask(Verb::Other("forget"), Weight::Cheap, forget).await
+    }
+
+    /// Returns an error if no purchase can be recorded now. It writes nothing.
+    pub async fn must_be_usable(&self) -> Result<(), Unavailable> {
+        self.may_begin()?;
+        let look = self.must_be_ours();
+        self.ask(Verb::Other("must_be_usable"), Weight::Cheap, look).await
+    }
+
+    /// Whether the server is still to open the ledger.
+    pub fn is_starting(&self) -> bool {
+        self.shared.admission.is_starting()
+    }
+
+    /// Refuses a file that was removed or exchanged under the server that has it.
+    fn must_be_ours(&self) -> impl Fn(&Books) -> Result<(), Fault> + Send + use<> {
+        let (path, identity) = (self.shared.path.clone(), self.shared.identity.clone());
+        move |books| {
+            let Some((identity, id)) = &identity else { return Ok(()) };
+            file::must_be_there(&path, *id)?;
+            identity::must_be(&books.connection, &identity.mark.nonce)
+        }
     }
 
     /// What a scope has spent, held or lost track of, in the current day and month.

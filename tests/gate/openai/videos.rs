@@ -215,6 +215,7 @@ fn a_ratio_that_the_model_ignores_is_named_as_it_was_asked_for() {
         (VIDEOS, json!({ "aspect_ratio": "9:16" }), Some("aspect_ratio")),
         (VIDEOS, json!({ "size": null, "aspect_ratio": null }), None),
         (VIDEOS, json!({ "size": "720x1280", "model": "video-b" }), None),
+        (VIDEOS, json!({ "": 1, "model": "video-b" }), Some("?")),
         (NATIVE, json!({ "aspect_ratio": "9:16" }), Some("aspect_ratio")),
         (NATIVE, json!({ "aspect_ratio": "16:9", "model": "video-a-2" }), Some("aspect_ratio")),
         (NATIVE, json!({ "aspect_ratio": "9:16", "model": "video-b" }), None),
