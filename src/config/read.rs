@@ -238,7 +238,10 @@ impl Section<'_> {
             (Value::Number(number), _) => parse(*number),
             (Value::Text(text), Place::Variable(_)) => match text.trim().parse() {
                 Ok(number) => parse(number),
-                Err(_) => Err("expected a whole number, without quotes".into()),
+                Err(_) if text.contains(['"', '\'']) => {
+                    Err("expected a whole number, without quotes".into())
+                }
+                Err(_) => Err("expected a whole number".into()),
             },
             _ => {
                 let kind = node.kind().trim_end_matches(" (quote it)");
