@@ -61,33 +61,33 @@ impl Default for Metrics {
                 "Time from a request's head to its answer's head, summed",
             ),
             purchases: add(all, "purchases", "Purchases by outcome"),
-            tolls: add(all, "toll_microdollars", "Tolls of purchases by outcome, in micro-dollars"),
+            tolls: add(
+                all,
+                "toll_microdollars",
+                "Prices of purchases by outcome, in micro-dollars",
+            ),
             blotted: add(
                 all,
                 "keys_blotted",
-                "Replies of the gateway in which one of our keys was found and blotted out",
+                "Replies of the gateway in which a key was found and redacted",
             ),
             credentials_failed: add(
                 all,
                 "credentials_failed",
-                "Credentials that were shown and did not hold",
+                "Invalid credentials that were sent",
             ),
             connections: add(all, "connections", "Open client connections"),
             connections_refused: add(
                 all,
                 "connections_refused",
-                "Connections closed at once, as their address had too many",
+                "Connections closed because their address had too many",
             ),
             window_free: add(
                 all,
                 "window_free",
-                "Requests that the account's rate limit has room for now",
+                "Free slots in the account's rate limit; 0 while a 429 is waited out",
             ),
-            window_waiting: add(
-                all,
-                "window_waiting",
-                "Requests that wait for the account's rate limit",
-            ),
+            window_waiting: add(all, "window_waiting", "Requests that wait for a slot"),
             window: OnceLock::new(),
             registry,
         }

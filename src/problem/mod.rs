@@ -1,7 +1,7 @@
 //! What a refused caller reads: one row per kind of problem, one JSON shape (RFC 9457).
 //!
 //! Invariant: a row is the only place that knows a problem's status, its code and whether money may
-//! have moved. Logs, metrics, `docs/problems.md` and the page read it from here.
+//! have moved. Logs, metrics, `docs/reference/problems.md` and the page read it from here.
 
 mod kinds;
 

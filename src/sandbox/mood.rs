@@ -10,7 +10,7 @@ use super::Settings;
 use super::front::{self, Answer, Stop};
 use crate::sync::lock;
 
-/// Every word that changes the sandbox's mood, and what it does, in words: for the README and the
+/// Every word that changes the sandbox's mood, and what it does, in words: for `docs/guide/getting-started.md` and the
 /// page. A word counts in a video's prompt and in a chat's last user message.
 pub const MOODS: &[(&str, &str)] = &const {
     let mut listed = [("", ""); ROWS.len()];

@@ -4,7 +4,7 @@
 //! sent is the checked value written anew, never the caller's own bytes.
 //!
 //! Where the contract is silent, guesses hold: each is marked "Guess" where it is made, and listed in
-//! `docs/guesses.md`.
+//! `docs/explain/gateway.md`.
 //!
 //! A body is refused with 400 `malformed_json`, or with 422 `invalid_request` and every fault at its place.
 

@@ -178,7 +178,7 @@ fn a_page_whose_origin_is_not_listed_is_refused_and_buys_nothing() {
 #[test]
 fn what_the_document_shows_for_a_browser_works_as_it_is_written() {
     let (_shop, gate, page) = listed();
-    let text = markdown::read("docs/openai.md");
+    let text = markdown::read("docs/guide/openai.md");
     let shown = markdown::blocks(markdown::section(&text, "In a browser"), "js").concat();
     assert!(shown.contains(DOCUMENTED), "{shown}");
     let script = json!(shown.replace(DOCUMENTED, &gate.origin));

@@ -42,7 +42,7 @@ fn printed(page: &Page) -> String {
 #[test]
 fn what_the_readme_tells_to_paste_buys_a_chat() {
     let (shop, gate) = listed();
-    let block = shown("README.md", "In your web app", "html", &gate.origin).concat();
+    let block = shown("README.md", "Call it", "html", &gate.origin).concat();
     shop.show("/index.html", &format!("{LISTENING}{block}</html>"));
     let page = shop.visit("/index.html", &gate.origin);
     let printed = printed(&page);
@@ -56,7 +56,7 @@ fn what_the_readme_tells_to_paste_buys_a_chat() {
 #[test]
 fn what_the_readme_tells_to_paste_says_what_went_wrong_and_whether_it_was_charged() {
     let (shop, gate) = listed();
-    let block = shown("README.md", "In your web app", "html", &gate.origin).concat();
+    let block = shown("README.md", "Call it", "html", &gate.origin).concat();
     assert!(block.contains("'Hello'") && block.contains("console.error"), "{block}");
     let block = block.replace("'Hello'", "'sandbox:drop'").replace("console.error", "console.log");
     shop.show("/index.html", &format!("{LISTENING}{block}</html>"));
@@ -69,7 +69,7 @@ fn what_the_readme_tells_to_paste_says_what_went_wrong_and_whether_it_was_charge
 #[test]
 fn the_client_works_as_the_document_shows_it() {
     let (shop, gate) = listed();
-    let block = shown("docs/web.md", "The client", "js", &gate.origin).concat();
+    let block = shown("docs/guide/web.md", "The client", "js", &gate.origin).concat();
     shop.show("/index.html", &module(&block));
     let page = shop.visit("/index.html", &gate.origin);
     let printed = printed(&page);
@@ -83,7 +83,7 @@ fn the_client_works_as_the_document_shows_it() {
 #[test]
 fn a_video_is_made_and_played_as_the_document_shows_it() {
     let (shop, gate) = listed();
-    let block = shown("docs/web.md", "A video", "js", &gate.origin).concat();
+    let block = shown("docs/guide/web.md", "A video", "js", &gate.origin).concat();
     let script = format!("{block}\nconsole.log('done');");
     shop.show("/index.html", &module(&script));
     let page = shop.visit("/index.html", &gate.origin);
@@ -102,7 +102,7 @@ fn a_web_apps_own_tokens_are_sent_as_the_document_shows_it() {
     let origin = format!("http://{}", gate.address());
     let bearer = login.bearer(&gate, &login.claims("ann", 600));
     shop.show("/session/token", bearer.trim_start_matches("Bearer "));
-    let block = shown("docs/web.md", "With your app's own login", "js", &origin).concat();
+    let block = shown("docs/guide/web.md", "With your own login", "js", &origin).concat();
     shop.show("/index.html", &module(&block));
     let page = shop.visit("/index.html", &origin);
     assert_eq!(printed(&page), "subject");
@@ -119,7 +119,7 @@ fn the_elements_work_as_the_document_shows_them_and_take_a_token_that_was_set_be
     let origin = format!("http://{}", gate.address());
     let bearer = login.bearer(&gate, &login.claims("ann", 600));
     let token = bearer.trim_start_matches("Bearer ");
-    let block = shown("docs/web.md", "The elements", "html", &origin).concat();
+    let block = shown("docs/guide/web.md", "The elements", "html", &origin).concat();
     // Before the module of the elements has run: a classic script that stands after them.
     let early =
         format!("<script>document.querySelector('tollgate-chat').token = '{token}';</script>");

@@ -1,18 +1,22 @@
-//! Parts of the documents are written from the code: the reference of problems, the table of endpoints.
+//! Parts of the documents are written from the code: problems, endpoints, metrics, `--help`, the module graph.
 //!
-//! `UPDATE_DOCS=1 cargo test --test documents generated` writes them anew.
+//! `UPDATE_DOCS=1 cargo test --test documents generated` writes them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
+use tollgate::cli::Cli;
+use tollgate::metrics::Metrics;
 use tollgate::problem::{ALL, Charged, FAULTS, INVALID_REQUEST, Kind};
 use tollgate::routes::endpoints::{ENDPOINTS, Endpoint, PAGE};
 
-use crate::markdown::{read, section};
+use crate::markdown::{read, rows, section};
 
 #[test]
 fn problems_md_has_a_section_for_each_problem_as_the_code_has_it() {
-    let file = "docs/problems.md";
+    let file = "docs/reference/problems.md";
     let text = read(file);
     let intro = text.split("\n## ").next().unwrap_or_default().trim_end();
     let sections: String = ALL.iter().map(problem).collect();
@@ -27,8 +31,9 @@ fn problem(kind: &Kind) -> String {
         Charged::Unknown => "unknown",
     };
     let status = status.as_u16();
+    let when = if when.starts_with("- ") { format!("\n\n{when}") } else { format!(" {when}") };
     let mut section = format!(
-        "\n## `{code}`\n\n{title}. Status {status}, charged: {charged}.\n\nWhen: {when}\n\nWhat to do: {advice}\n"
+        "\n## `{code}`\n\n{title}. Status {status}, charged: {charged}.\n\nWhen:{when}\n\nWhat to do: {advice}\n"
     );
     if *kind == INVALID_REQUEST {
         section += "\n| Fault | Means |\n|---|---|\n";
@@ -38,22 +43,116 @@ fn problem(kind: &Kind) -> String {
 }
 
 #[test]
-fn readme_lists_every_endpoint_as_the_code_has_it() {
-    let file = "README.md";
-    let text = read(file);
-    let is_row = |line: &&str| line.starts_with('|');
-    let written: Vec<_> = section(&text, "Endpoints").lines().filter(is_row).collect();
-    let rows: Vec<_> = ENDPOINTS.iter().map(endpoint).collect();
-    let head = "| Endpoint | What it does | Counted as |\n|---|---|---|";
-    let table = format!("{head}\n{}\n| everything else | {} | free |", rows.join("\n"), PAGE.about);
-    compare(file, &text, &text.replace(&written.join("\n"), &table));
+fn http_md_lists_every_endpoint_as_the_code_has_it() {
+    let table: String = ENDPOINTS.iter().map(endpoint).collect();
+    let table = format!("{table}| everything else | {} | free |\n", PAGE.about);
+    let head = "| Endpoint | What it does | Counted as |\n|---|---|---|\n";
+    compare_table("docs/reference/http.md", "Endpoints", &format!("{head}{table}"));
 }
 
 fn endpoint(endpoint: &Endpoint) -> String {
     let Endpoint { route, about, .. } = endpoint;
     let path = endpoint.paths().next().expect("a path");
     let counted = format!("{:?}", route.class).to_lowercase();
-    format!("| `{} {path}` | {about} | {counted} |", route.method)
+    format!("| `{} {path}` | {about} | {counted} |\n", route.method)
+}
+
+#[test]
+fn metrics_md_lists_every_metric_as_it_is_scraped() {
+    // A family with labels has no sample before it is counted.
+    let metrics = Metrics::default();
+    metrics.request("/", 200, Duration::ZERO);
+    metrics.purchase("chat", "charged", 0);
+    let page = metrics.text();
+    let facts = |mark: &'static str| {
+        let lines = page.lines().filter_map(move |line| line.strip_prefix(mark)?.split_once(' '));
+        lines.collect::<Vec<_>>()
+    };
+    let (kinds, helps) = (facts("# TYPE "), facts("# HELP "));
+    let mut table = "| Name | Type | Labels | Counts |\n|---|---|---|---|\n".to_owned();
+    for (name, help) in &helps {
+        let kind = kinds.iter().find(|(known, _)| known == name).expect("a type").1;
+        let sample = page.lines().find(|line| line.starts_with(name)).expect("a sample");
+        let labels = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+        let labels: Vec<_> = labels
+            .into_iter()
+            .flat_map(|(labels, _)| labels.split(','))
+            .filter_map(|label| Some(format!("`{}`", label.split_once('=')?.0)))
+            .collect();
+        let help = help.trim_end_matches('.');
+        table += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
+    }
+    let code = read("src/metrics.rs");
+    let added = code.split("add(").skip(1).filter_map(|rest| rest.split('"').nth(1));
+    let added: BTreeSet<_> = added.map(|name| format!("tollgate_{name}")).collect();
+    let scraped: BTreeSet<_> = helps.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(scraped, added, "a metric that this test does not count once");
+    compare_table("docs/reference/metrics.md", "Metrics", &table);
+}
+
+#[test]
+fn cli_md_has_the_help_of_every_command() {
+    let file = "docs/reference/cli.md";
+    let text = read(file);
+    let (prose, _) = text.split_once("\n## Help\n").expect("a section `Help`");
+    let mut cli = <Cli as clap::CommandFactory>::command();
+    cli.build();
+    let mut helps = String::new();
+    help(&mut cli, "tollgate", &mut helps);
+    compare(file, &text, &format!("{prose}\n## Help\n{helps}"));
+}
+
+fn help(command: &mut clap::Command, path: &str, helps: &mut String) {
+    let text = command.render_help().to_string();
+    // Every command has these; the first one shows them.
+    let is_shown = |line: &&str| {
+        let option = line.trim_start();
+        path == "tollgate" || !(option.starts_with("-h,") || option.starts_with("--config"))
+    };
+    let lines: Vec<_> = text.trim().lines().map(str::trim_end).filter(is_shown).collect();
+    let text = lines.join("\n");
+    let text = text.trim_end().trim_end_matches("Options:").trim_end();
+    *helps += &format!("\n### `{path}`\n\n```text\n{text}\n```\n");
+    for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
+        let path = format!("{path} {}", below.get_name());
+        help(below, &path, helps);
+    }
+}
+
+#[test]
+fn architecture_md_has_the_module_graph_that_is_tested() {
+    let code = read("tests/architecture.rs");
+    let table = code.split("const MAY_USE").nth(1).and_then(|rest| rest.split("];").next());
+    let modules: Vec<_> = table
+        .expect("the table of tests/architecture.rs")
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("(\"")?.split_once('"'))
+        .map(|(name, rest)| match rest.contains("EVERYTHING") {
+            true => (name, "everything".to_owned()),
+            false => {
+                let used = rest.split('"').skip(1).step_by(2);
+                let used: Vec<_> = used.map(|name| format!("`{name}`")).collect();
+                (name, if used.is_empty() { "–".to_owned() } else { used.join(", ") })
+            }
+        })
+        .collect();
+    assert!(modules.len() > 15, "{modules:?}");
+    let (free, held): (Vec<_>, Vec<_>) = modules.iter().partition(|(_, used)| used == "everything");
+    let mut rows: String =
+        held.iter().map(|(name, used)| format!("| `{name}` | {used} |\n")).collect();
+    let free: Vec<_> = free.iter().map(|(name, _)| format!("`{name}`")).collect();
+    rows += &format!("| {} | everything |\n", free.join(", "));
+    let head = "| Module | May use |\n|---|---|\n";
+    compare_table("docs/explain/architecture.md", "Modules", &format!("{head}{rows}"));
+}
+
+/// Compares the first table of a section, as [`compare`] does.
+fn compare_table(file: &str, heading: &str, table: &str) {
+    let text = read(file);
+    let lines = section(&text, heading).lines().skip_while(|line| !line.starts_with('|'));
+    let is: Vec<_> = lines.take_while(|line| line.starts_with('|')).collect();
+    assert!(!rows(&is.join("\n")).is_empty(), "{file}: no table below `{heading}`");
+    compare(file, &text, &text.replace(&is.join("\n"), table.trim_end()));
 }
 
 /// Compares a document with what it should be, or writes it.

@@ -26,7 +26,7 @@ fn table(text: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn every_attack_has_its_row() {
-    let text = read("docs/security.md");
+    let text = read("docs/dev/security-cases.md");
     let listed: Vec<_> = table(&text).into_iter().map(|row| row[0].to_owned()).collect();
     let known: Vec<_> = GROUPS
         .iter()
@@ -37,7 +37,7 @@ fn every_attack_has_its_row() {
 
 #[test]
 fn every_row_names_tests_that_are_there_or_says_why_there_is_none() {
-    let text = read("docs/security.md");
+    let text = read("docs/dev/security-cases.md");
     let (mut faults, mut named) = (Vec::new(), 0);
     for row in table(&text) {
         let tests: Vec<_> = spans(row[3]).into_iter().filter(|span| span.contains("::")).collect();

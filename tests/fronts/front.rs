@@ -52,7 +52,7 @@ impl Kind {
             Self::HaProxy => ("haproxy", 0),
             Self::Caddy => ("caddyfile", 0),
         };
-        let mut found = blocks(&read("docs/recipes.md"), language);
+        let mut found = blocks(&read("docs/guide/deploy.md"), language);
         assert!(place < found.len(), "no such block of {language}");
         found.swap_remove(place)
     }

@@ -26,7 +26,7 @@ fn run(language: &str, program: &str, file: &str, after: &str) {
     let upstream = Upstream::start(|heard| Reply::chat("Good morning").charged(heard.number == 0));
     let limits = "limits = { requests = 1, seconds = 1, burst = 1, concurrent = 9 }";
     let gate = Gate::start(&upstream, limits);
-    let block = blocks(&read("docs/recipes.md"), language).pop().expect("a block");
+    let block = blocks(&read("docs/guide/getting-started.md"), language).pop().expect("a block");
     let here = format!("http://{}", gate.address());
     assert!(block.contains("http://127.0.0.1:8080"));
     let folder = TempDir::new().unwrap();

@@ -27,14 +27,14 @@ fn folder() -> TempDir {
 
 #[test]
 fn the_readmes_lines_for_python_buy_a_chat() {
-    let printed = printed(Sdk::Python, "README.md", "OpenAI's SDKs", &folder());
+    let printed = printed(Sdk::Python, "README.md", "Call it", &folder());
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
 }
 
 #[test]
 fn what_is_shown_for_python_streams_a_chat_and_saves_a_video() {
     let folder = folder();
-    let printed = printed(Sdk::Python, "docs/openai.md", "From Python", &folder);
+    let printed = printed(Sdk::Python, "docs/guide/openai.md", "From Python", &folder);
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
     let clip = fs::read(folder.path().join("lighthouse.mp4")).expect("a clip");
     assert_eq!(&clip[4..8], b"ftyp");
@@ -42,13 +42,13 @@ fn what_is_shown_for_python_streams_a_chat_and_saves_a_video() {
 
 #[test]
 fn what_is_shown_for_node_buys_a_chat_and_tells_its_toll() {
-    let printed = printed(Sdk::Node, "docs/openai.md", "From Node", &folder());
+    let printed = printed(Sdk::Node, "docs/guide/openai.md", "From Node", &folder());
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
     assert!(printed.trim_end().ends_with("0.003000"), "{printed}");
 }
 
 #[test]
 fn what_is_shown_for_vercels_sdk_buys_a_chat() {
-    let printed = printed(Sdk::Vercel, "docs/openai.md", "With Vercel's AI SDK", &folder());
+    let printed = printed(Sdk::Vercel, "docs/guide/openai.md", "With Vercel's AI SDK", &folder());
     assert!(printed.contains("Hello from the sandbox"), "{printed}");
 }

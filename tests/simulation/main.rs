@@ -1,5 +1,5 @@
 //! The purchase path under thousands of seeded courses of events: the real stacks, between clients, a
-//! gateway, a store and a clock that do whatever a seed says. See docs/simulation.md.
+//! gateway, a store and a clock that do whatever a seed says. See docs/dev/simulation.md.
 #![cfg(test)]
 
 mod books;

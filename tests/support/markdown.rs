@@ -5,10 +5,18 @@ use std::path::{Path, PathBuf};
 
 /// Everything that people read, but the change log, which tells of the past.
 pub(crate) fn documents() -> Vec<PathBuf> {
-    let folder = fs::read_dir("docs").expect("tests run in the package root");
-    let mut all: Vec<_> = folder.map(|entry| entry.expect("readable").path()).collect();
-    all.retain(|path| path.extension().is_some_and(|end| end == "md"));
-    all.extend(["README.md", "SECURITY.md"].map(PathBuf::from));
+    let (mut all, mut folders) = (Vec::new(), vec![PathBuf::from("docs")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("tests run in the package root") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                all.push(path);
+            }
+        }
+    }
+    all.extend(["README.md", "SECURITY.md", "CONTRIBUTING.md"].map(PathBuf::from));
     all.sort();
     all
 }
@@ -83,6 +91,15 @@ pub(crate) fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
+/// All headings, of whatever level.
+pub(crate) fn headings(text: &str) -> Vec<&str> {
+    let lines = outside_blocks(text).map(|(_, line)| line);
+    lines
+        .filter(|line| line.starts_with('#'))
+        .map(|line| line.trim_start_matches(['#', ' ']))
+        .collect()
+}
+
 /// The fragment by which a link names this heading, as code hosts make it.
 pub(crate) fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -104,8 +121,9 @@ fn outside_blocks(text: &str) -> impl Iterator<Item = (usize, &str)> {
 #[test]
 fn the_parts_of_a_document_are_found() {
     let text = "# T\n\n## A `b`\n\n| x | y |\n|---|---|\n| `1` | [2](a.md#c) |\n\n```sh\n## no\n| no |\n```\n\n## C\n1. x\n   ```toml\n   a = 1\n     b\n   ```\n";
-    let headings: Vec<_> = sections(text).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(headings, ["A `b`", "C"]);
+    let names: Vec<_> = sections(text).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["A `b`", "C"]);
+    assert_eq!(headings(text), ["T", "A `b`", "C"]);
     assert_eq!(rows(section(text, "A `b`")), [["`1`", "[2](a.md#c)"]]);
     assert_eq!(blocks(text, "sh"), ["## no\n| no |\n"]);
     assert_eq!(blocks(text, "toml"), ["a = 1\n  b\n"]);

@@ -5,7 +5,7 @@
 //! story that fits the counters has it charged, and charged only if every story does.
 //!
 //! A release frees the purchase's key, so it holds even if others spend on the account. It assumes
-//! (docs/guesses.md lists each):
+//! (docs/explain/gateway.md lists each):
 //! - a charge shows in the counters within [`SETTLES_WITHIN`] of the purchase's end here;
 //! - the count of chats never falls, and the total spent falls by refunds of our own failed videos only;
 //! - a reply that was read was charged, a finished video is not refunded;

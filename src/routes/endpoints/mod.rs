@@ -1,5 +1,5 @@
-//! Every endpoint, a row each in [`table`]. The layers, the dispatch, the OpenAPI document, the README's table
-//! and the tests read the rows.
+//! Every endpoint, a row each in [`table`]. The layers, the dispatch, the OpenAPI document, the table in
+//! `docs/reference/http.md` and the tests read the rows.
 
 pub(super) mod schemas;
 mod table;
@@ -51,7 +51,7 @@ pub static PAGE: Endpoint = Endpoint {
 
 pub struct Endpoint {
     pub route: Route,
-    /// What it does, in Markdown, for the README's table.
+    /// What it does, in Markdown, for the table in `docs/reference/http.md`.
     pub about: &'static str,
     /// What the OpenAPI document says of it; several where one row has several paths.
     pub(super) operations: &'static [Operation],

@@ -38,7 +38,7 @@ const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, ..ok("Done.", &[]) }
 pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: Path::Exact("/api/v1/chat"), takes: Takes::ChatJson, ..PAID },
-        about: "One chat: `model` and `messages`. The gateway's reply, unchanged.",
+        about: "Buys one chat reply: `model` and `messages`. Returns the gateway's reply, unchanged.",
         answer: |cx| Box::pin(api::chat(cx)),
         operations: &[op("chat", "purchases", "Buy one chat reply")
             .takes(&[(JSON, "ChatRequest")])
@@ -46,8 +46,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/api/v1/video"), takes: Takes::VideoJson, ..PAID },
-        about: "Orders one video: `prompt`, and if you like `model`, `duration`, `aspect_ratio`, `image_url`. A \
-            ratio that the model ignores is named in `Tollgate-Ignored`.",
+        about: "Orders one video: `prompt`, and optionally `model`, `duration`, `aspect_ratio`, `image_url`. If \
+            the model ignores the ratio, `Tollgate-Ignored` names it.",
         answer: |cx| Box::pin(api::video(cx)),
         operations: &[op("video", "purchases", "Order one video")
             .about("It is charged when it is accepted, and cannot be cancelled. Follow it by its request_id.")
@@ -56,8 +56,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/api/v1/video/status"), ..READ },
-        about: "How far a video is (`?request_id=`): the gateway's latest word, unchanged, at most 5 s old while \
-            somebody asks. Only of jobs that were ordered here.",
+        about: "Returns the gateway's latest status of a job (`?request_id=`), unchanged; while clients ask, at \
+            most 5 s old. Only for jobs that were ordered here.",
         answer: |cx| Box::pin(api::video_status(cx)),
         operations: &[op("videoStatus", "jobs", "How far a job is")
             .query(&[ONE_JOB])
@@ -66,8 +66,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/video/content"), ..READ },
-        about: "A finished video (`?request_id=`) from our own origin, with ranges, where its address is on \
-            `page.media_origins` or the sandbox.",
+        about: "Returns a finished video (`?request_id=`) from this origin, with ranges, if its address is in \
+            `page.media_origins` or the sandbox's.",
         answer: |cx| Box::pin(api::video_content(cx)),
         operations: &[op("videoContent", "jobs", "The finished video")
             .about("Ranges are answered. Only videos on page.media_origins, or the sandbox's, are fetched.")
@@ -83,8 +83,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/events"), ..READ },
-        about: "One stream of events for up to 50 jobs (`?request_id=`, repeatable), or for all open jobs of the \
-            caller: see [below](#events).",
+        about: "Streams [events](#events) of up to 50 jobs (`?request_id=`, repeatable), or of all open jobs of \
+            the caller.",
         answer: |cx| Box::pin(bff::events(cx)),
         operations: &[op("events", "jobs", "What becomes of jobs, as it happens")
             .about("Server-sent events: `job` for each change of a job, `problem` for what goes wrong. At least \
@@ -101,8 +101,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/jobs"), ..READ },
-        about: "The caller's latest jobs, or those that `?request_id=` names, each with its toll and the latest \
-            word.",
+        about: "Lists the caller's latest jobs, or those named by `?request_id=`, with price and latest status.",
         answer: |cx| Box::pin(bff::jobs(cx)),
         operations: &[op("jobs", "jobs", "The caller's jobs")
             .query(&[SOME_JOBS])
@@ -111,16 +110,16 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/catalog"), pages: Pages::Any, ..BASE },
-        about: "The price list: every model with its toll and rules, the limits, sandbox or live; how long an \
-            `Idempotency-Key` may be sent again, and by whose memory (`replay`).",
+        about: "The price list: models with prices and rules, limits, sandbox or live, and how long the server \
+            keeps an `Idempotency-Key` (`replay`).",
         answer: |cx| Box::pin(bff::catalog(cx)),
         operations: &[op("catalog", "facts", "The price list")
             .replies(&[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/me"), ..READ },
-        about: "What is left to you: of your limits and budgets, and of the account's balance where you may see \
-            it. Takes none of it.",
+        about: "The caller, and what is left of its limits and budgets; the account's balance, if the caller may \
+            see it. Uses up none of them.",
         answer: |cx| Box::pin(async move { cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await }),
         operations: &[op("me", "facts", "Who is calling, and what is left to it")
             .replies(&[ok(
@@ -131,8 +130,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/usage"), ..READ },
-        about: "What you spent, by UTC day and model: `?since=7d`, up to `31d`. Open mode beyond loopback: 403, \
-            as an address is no identity.",
+        about: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`. 403 in open mode on a \
+            public address.",
         answer: |cx| Box::pin(bff::usage(cx)),
         operations: &[op("usage", "facts", "What the caller has spent")
             .query(&[may(
@@ -145,7 +144,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/v1/models"), ..BASE },
-        about: "The models in OpenAI's dialect, chats and videos: see [below](#openais-sdks).",
+        about: "Lists chat and video models in [OpenAI's format](../guide/openai.md#models).",
         answer: |cx| Box::pin(ready(Ok(openai::models(&cx.handlers.rules.catalog)))),
         operations: &[op("openaiModels", "openai", "The models, chats and videos")
             .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
@@ -153,7 +152,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Below("/v1/models/"), ..BASE },
-        about: "One of them.",
+        about: "One model, in the same format.",
         answer: |cx| {
             let path = cx.call.head.uri.path();
             Box::pin(ready(openai::model(&cx.handlers.rules.catalog, path)))
@@ -165,7 +164,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/v1/chat/completions"), takes: Takes::ChatJson, ..PAID },
-        about: "A chat in OpenAI's dialect, whole or as a stream.",
+        about: "Buys one chat reply in OpenAI's format, whole or streamed.",
         answer: |cx| Box::pin(openai::chat::buy(cx)),
         operations: &[op("openaiChat", "openai", "Buy one chat reply")
             .about("Fields that mean nothing to the gateway are named in Tollgate-Ignored. An SDK's repeats need \
@@ -180,7 +179,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/v1/videos"), takes: Takes::VideoForm, ..PAID },
-        about: "Orders one video in OpenAI's dialect, in JSON or as a form.",
+        about: "Orders one video in OpenAI's format, as JSON or a form.",
         answer: |cx| Box::pin(openai::videos::buy(cx)),
         operations: &[op("openaiVideo", "openai", "Order one video")
             .about("As a form (multipart/form-data) only with an Authorization header.")
@@ -189,7 +188,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/v1/videos"), ..READ },
-        about: "The caller's latest jobs in OpenAI's dialect.",
+        about: "Lists the caller's latest jobs in OpenAI's format.",
         answer: |cx| Box::pin(openai::videos::list(cx)),
         operations: &[op("openaiVideos", "openai", "The caller's latest jobs")
             .query(&[
@@ -203,7 +202,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Below("/v1/videos/"), ..READ },
-        about: "How far a video is, and at `/content` below it the finished one.",
+        about: "One job; with `/content` below it, the finished video.",
         answer: |cx| Box::pin(openai::videos::named(cx)),
         operations: &[
             op("openaiVideoNamed", "openai", "How far a video is")
@@ -218,8 +217,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/login"), takes: Takes::LoginJson, ..LOGIN },
-        about: "With `access.mode = \"members\"`: `{\"token\": \"tg_…\"}` becomes [a \
-            cookie](docs/callers.md#logins).",
+        about: "With `access.mode = \"members\"`: turns `{\"token\": \"tg_…\"}` into a [session \
+            cookie](../guide/callers.md#sessions).",
         answer: |cx| Box::pin(bff::log_in(cx)),
         operations: &[op("login", "people", "Turn a member's token into a browser's cookie")
             .about("With access.mode = \"members\" alone. With the cookie, whatever changes something needs the \
@@ -230,7 +229,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/logout"), ..LOGIN },
-        about: "Ends it.",
+        about: "Ends the session.",
         answer: |cx| Box::pin(bff::log_out(cx)),
         operations: &[op("logout", "people", "End the login that the browser carries")
             .replies(&[DONE])
@@ -238,8 +237,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/admin/usage"), ..ADMIN },
-        about: "For admins: what everybody spent, by caller, UTC day and model: `?since=7d`, up to `366d`, \
-            `&format=csv`. See [docs/admin.md](docs/admin.md).",
+        about: "For [admins](#admin-reports): spending by caller, UTC day and model: `?since=7d`, up to `366d`, \
+            `&format=csv`.",
         answer: |cx| Box::pin(bff::admin_usage(cx)),
         operations: &[op("adminUsage", "admins", "What everybody spent")
             .query(&[
@@ -255,22 +254,21 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/admin/members"), ..ADMIN },
-        about: "For admins: who may call, with budgets and what was spent today and this month.",
+        about: "For admins: members with budgets and spending of today and this month.",
         answer: |cx| Box::pin(async move { cx.handlers.reports.members().await }),
         operations: &[op("adminMembers", "admins", "Who may call")
             .replies(&[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/admin/jobs"), ..ADMIN },
-        about: "For admins: everybody's latest jobs.",
+        about: "For admins: the latest jobs of all callers.",
         answer: |cx| Box::pin(async move { cx.handlers.reports.jobs_of_all().await }),
         operations: &[op("adminJobs", "admins", "Everybody's latest jobs")
             .replies(&[ok("The latest first.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/admin/billing"), ..ADMIN },
-        about: "For admins: the account as the gateway tells it, its keys by name, how its balance went, unknown \
-            outcomes.",
+        about: "For admins: the gateway account, its keys by name, its balance over time, unknown outcomes.",
         answer: |cx| Box::pin(async move { cx.report(cx.handlers.reports.account()).await }),
         operations: &[op("adminBilling", "admins", "The account, as the gateway tells it")
             .replies(&[ok(
@@ -280,21 +278,21 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/healthz"), ..BASE },
-        about: "`ok`, for any Host.",
+        about: "Returns `ok`, for any Host.",
         answer: |_| Box::pin(ready(Ok(bff::alive()))),
         operations: &[op("healthz", "facts", "Alive")
             .replies(&[ok("It is.", &[(TEXT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/client.js"), pages: Pages::Any, ..BASE },
-        about: "A client for web pages: one ES module without imports.",
+        about: "The [browser client](../guide/web.md#the-client): one ES module without imports.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("client", "embedding", "A client for web pages: one module without imports")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/client.d.ts"), pages: Pages::Any, ..BASE },
-        about: "Its types, for TypeScript.",
+        about: "The client's TypeScript types.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("clientTypes", "embedding", "The client's types, for TypeScript")
             .replies(&[ok("The types.", &[(TEXT, "Text")])])],
@@ -308,7 +306,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Below("/bff/widgets/"), pages: Pages::Any, ..BASE },
-        about: "The modules that the elements load.",
+        about: "Modules that the elements load.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("widgets", "embedding", "A module that the elements load")
             .below("{name}")
@@ -317,14 +315,14 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: Path::Exact("/bff/openapi.json"), pages: Pages::Any, ..BASE },
-        about: "The whole API as an OpenAPI 3.1 document, readable from any page; `tollgate openapi` prints it.",
+        about: "This API as an OpenAPI 3.1 document, readable from any page. `tollgate openapi` prints it, too.",
         answer: |cx| Box::pin(bff::openapi(cx)),
         operations: &[op("openapi", "facts", "This document")
             .replies(&[ok("OpenAPI 3.1.", &[(JSON, "Anything")])])],
     },
     Endpoint {
         route: Route { path: Path::Below("/problems/"), ..BASE },
-        about: "A kind of error, explained.",
+        about: "Explains a problem code.",
         answer: |cx| Box::pin(ready(bff::problem(cx.call.head.uri.path()))),
         operations: &[op("problem", "facts", "A kind of problem, explained")
             .below("{code}")

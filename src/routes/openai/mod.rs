@@ -1,4 +1,4 @@
-//! `/v1/…`: the same purchases in OpenAI's dialect, so that its SDKs work unchanged (`docs/openai.md`).
+//! `/v1/…`: the same purchases in OpenAI's dialect, so that its SDKs work unchanged (`docs/guide/openai.md`).
 
 pub(super) mod chat;
 mod reply;
