@@ -89,6 +89,7 @@ impl Watched {
                 return;
             }
             tokio::select! {
+                biased;
                 () = sleep_until(due) => {}
                 () = self.wake.notified() => {}
             }

@@ -67,6 +67,7 @@ impl Waiters {
     pub(super) async fn none(&self) {
         while let Some(one) = self.first() {
             tokio::select! {
+                biased;
                 () = one.gone.cancelled() => {}
                 () = one.standing.over() => {}
             }
