@@ -12,6 +12,7 @@ mod secrets;
 mod sections;
 mod value;
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -20,8 +21,8 @@ use std::time::Duration;
 use url::Url;
 
 pub use fault::{Fault, Place, blot};
-pub use read::{Environment, Source};
 pub use secrets::{Key, SecretText};
+pub use sections::{Environment, Source};
 
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
@@ -231,6 +232,9 @@ pub enum LogFormat {
     Auto,
     Json,
 }
+
+/// A setting as meant, or what was expected of it.
+type Parsed<T> = Result<T, Cow<'static, str>>;
 
 impl Config {
     pub fn warnings(&self) -> Vec<String> {

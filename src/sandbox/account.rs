@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use http::StatusCode;
 use serde_json::json;
 
-use super::front::{self, Reply, Stop};
+use super::reply::{self, Answer, Stop};
 use super::{Gateway, Sandbox, Settings};
 use crate::clock::{self, Instant, iso8601};
 use crate::contract::money::Usd;
@@ -80,9 +81,9 @@ impl Account {
         let State { keys, window, .. } = &mut *state;
         let is_good = |key: &&mut Key| key.secret == secret && key.revoked.is_none();
         let key = keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
-        let key = key.ok_or_else(|| front::refuse(front::BAD_KEY, "The API key is not valid"))?;
+        let key = key.ok_or_else(|| reply::refuse(reply::BAD_KEY, "The API key is not valid"))?;
         // Asked under the lock, so that the log stays in order.
-        window.admit(clock::now()).map_err(front::limited)?;
+        window.admit(clock::now()).map_err(reply::limited)?;
         key.uses += 1;
         key.last_used = Some(clock::wall());
         Ok(())
@@ -94,7 +95,7 @@ impl Account {
         let Some(left) = state.balance.checked_sub(toll) else {
             let (toll, balance) = (toll.short(), state.balance.short());
             let message = format!("This costs {toll}, and the balance is {balance}");
-            return Err(front::refuse(front::NO_CREDIT, &message));
+            return Err(reply::refuse(reply::NO_CREDIT, &message));
         };
         state.balance = left;
         let spent = match sale {
@@ -188,7 +189,7 @@ impl Key {
 
 /// What `GET /api/api-keys` shows (2.1 to 2.3); no key in full. Guesses: a date that is not there yet is
 /// `null`, cents are rounded down, and videos show in the total alone.
-pub(super) fn list(gateway: &Gateway) -> Reply {
+pub(super) fn list(gateway: &Gateway) -> Answer {
     let (requests, window) = gateway.settings.window;
     let state = gateway.account.books();
     let cents = |micros| micros / 10_000;
@@ -204,7 +205,7 @@ pub(super) fn list(gateway: &Gateway) -> Reply {
             "usageCount": key.uses,
         })
     };
-    Ok(front::json(&json!({
+    let shown = json!({
         "keys": state.keys.iter().map(row).collect::<Vec<_>>(),
         "stats": {
             "activeKeys": state.active().count(),
@@ -222,7 +223,8 @@ pub(super) fn list(gateway: &Gateway) -> Reply {
                 "totalSpentCents": cents(state.charged().as_micros()),
             },
         },
-    })))
+    });
+    reply::json(StatusCode::OK, &shown)
 }
 
 fn derived_key(seed: &Seed, nth: usize) -> String {

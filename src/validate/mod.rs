@@ -34,8 +34,8 @@ pub use video::{VideoOrder, video, video_order};
 
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use json::{Entry, Field, Members, Unknown};
-use rule::{Faults, Rule};
+use json::{Entry, Field, Members};
+use rule::{Faults, Rule, Unknown};
 
 /// A value that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 //! is listed as faults, or passed over and named in `Tollgate-Ignored`. Also how texts are judged and
 //! shown: what people see as blank, what a quoted name looks like, which known name is nearest.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::Display;
 
-use super::json::Unknown;
 use crate::problem::{Fault, Problem};
 
 /// The most faults that one problem lists: enough to mend a payload, too few to flood a reader.
@@ -80,6 +81,13 @@ impl Faults {
         }
         Problem::invalid(self.listed)
     }
+}
+
+/// The keys of an object that it does not take: all of them, and the first that are listed.
+#[derive(Default)]
+pub(super) struct Unknown<'de> {
+    pub(super) names: HashSet<Cow<'de, str>>,
+    pub(super) first: Vec<Cow<'de, str>>,
 }
 
 pub(super) const MAX_IGNORED: usize = 32;

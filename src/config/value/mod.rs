@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use url::{Host, Url};
 
-use super::Network;
-use super::read::Parsed;
+use super::{Network, Parsed};
 use crate::contract::money::Usd;
 use crate::contract::wire;
 

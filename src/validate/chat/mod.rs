@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde::de::{MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
-use super::json::{self, Entry, Field, Members, Shape, Unknown, Value};
-use super::rule::{Faults, Ignored, Rule, blank, not_among, nul, unknown_model};
+use super::json::{self, Entry, Field, Members, Shape, Value};
+use super::rule::{Faults, Ignored, Rule, Unknown, blank, not_among, nul, unknown_model};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::Catalog;
 use crate::contract::wire::{self, Message, ROLES};

@@ -14,7 +14,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-use super::rule::{MAX_FAULTS, shown};
+use super::rule::{MAX_FAULTS, Unknown, shown};
 use crate::problem::{MALFORMED_JSON, Problem};
 
 /// How many arrays and objects may lie within each other, the outermost object included.
@@ -112,12 +112,6 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         }
         Ok(())
     }
-}
-
-#[derive(Default)]
-pub(super) struct Unknown<'de> {
-    names: HashSet<Cow<'de, str>>,
-    pub(super) first: Vec<Cow<'de, str>>,
 }
 
 fn admit<'de, E: Error>(names: &mut HashSet<Cow<'de, str>>, name: Cow<'de, str>) -> Result<(), E> {

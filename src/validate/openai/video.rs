@@ -8,8 +8,8 @@ use serde::de::MapAccess;
 use crate::contract::catalog::Catalog;
 use crate::contract::video::ASPECT_RATIOS;
 use crate::problem::Problem;
-use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown};
-use crate::validate::rule::{Faults, Ignored, Rule, shown};
+use crate::validate::json::{self, Entry, Field, Members, Shape};
+use crate::validate::rule::{Faults, Ignored, Rule, Unknown, shown};
 use crate::validate::video::{self as native, Picture, VideoOrder};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde::de::MapAccess;
 
 use super::image_url::image_url;
-use super::json::{self, Entry, Field, Members, Shape, Unknown};
-use super::rule::{Faults, Ignored, Rule, blank, not_among, nul, unknown_model};
+use super::json::{self, Entry, Field, Members, Shape};
+use super::rule::{Faults, Ignored, Rule, Unknown, blank, not_among, nul, unknown_model};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::{
     Aspect, Catalog, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Durations, Image, VideoModel,
