@@ -56,7 +56,6 @@ pub struct Server {
     pub trusted_proxies: Vec<Network>,
     pub max_connections: usize,
     pub max_connections_per_address: usize,
-    /// In bytes, as the bodies are: at least as large as one body may be.
     pub max_body_memory: usize,
     pub header_timeout: Duration,
     pub idle_timeout: Duration,
@@ -233,7 +232,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// A setting as meant, or what was expected of it.
 type Parsed<T> = Result<T, Cow<'static, str>>;
 
 impl Config {

@@ -7,14 +7,11 @@ use super::raw::{Node, Raw, Table, Value};
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) faults: Vec<Fault>,
-    /// Every setting that was asked for, as `section.name`.
     known: Vec<String>,
-    /// Names that were written and not yet known to be settings.
     unknown: Vec<(Place, String)>,
 }
 
-/// A table of settings being read. It remembers which names it was asked for: what is left over is
-/// unknown.
+/// A table of settings being read; a name that it was not asked for is unknown.
 pub(super) struct Section<'a> {
     path: String,
     place: Place,
@@ -112,7 +109,6 @@ impl Section<'_> {
         self.accept(name, &node.place, parsed)
     }
 
-    /// A list of texts, each named once.
     pub(super) fn list<T: PartialEq>(
         &mut self,
         name: &str,
@@ -139,7 +135,6 @@ impl Section<'_> {
         list
     }
 
-    /// A table within this one; `None` if it is not written.
     pub(super) fn table<T>(
         &mut self,
         name: &str,
@@ -169,12 +164,10 @@ impl Section<'_> {
         self.table.contains_key(name)
     }
 
-    /// The value as written, for settings that take more than one shape.
     pub(super) fn peek(&self, name: &str) -> Option<&Node> {
         self.table.get(name).map(|(_, node)| node)
     }
 
-    /// Reports what was expected of a setting, where it is written.
     pub(super) fn fault(&mut self, name: &str, expected: &str) {
         let place = self.peek(name).map_or(Place::Nowhere, |node| node.place.clone());
         self.fault_at(name, &place, expected);
@@ -185,7 +178,6 @@ impl Section<'_> {
         self.report.faults.push(Fault::new(place.clone(), text));
     }
 
-    /// Reports a fault of the whole table.
     pub(super) fn own_fault(&mut self, expected: &str) {
         let text = format!("{}: {expected}", self.path);
         self.report.faults.push(Fault::new(self.place.clone(), text));
@@ -237,7 +229,6 @@ impl Section<'_> {
         self.peek(name).cloned()
     }
 
-    /// A list or table, which a variable writes as TOML writes a value.
     fn structured(&mut self, name: &str) -> Option<Node> {
         let node = self.node(name)?;
         let parsed = node.structured().map_err(|error| {

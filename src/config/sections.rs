@@ -32,7 +32,6 @@ pub struct Source<'a> {
     pub environment: &'a Environment,
     /// Whether the gateway is asked for anything: what never asks needs no key, and judges none.
     pub asks_gateway: bool,
-    /// Gives the text of the key file at this path, or why it cannot.
     pub key_file: &'a dyn Fn(&Path) -> Result<Zeroizing<String>, String>,
 }
 
@@ -91,7 +90,9 @@ fn meant(source: &Source<'_>, raw: &Raw, mut report: Report) -> (Config, Vec<Fau
     let folder = source.folder;
     let config = Config {
         server: report.section(raw, "server", server),
-        admin: report.section(raw, "admin", admin),
+        admin: report.section(raw, "admin", |section| Admin {
+            listen: section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into()),
+        }),
         gateway: report.section(raw, "gateway", |section| gateway(section, keys)),
         access: report.section(raw, "access", |section| access(section, folder)),
         secret: secrets::secret(source, &mut report.faults),
@@ -100,12 +101,19 @@ fn meant(source: &Source<'_>, raw: &Raw, mut report: Report) -> (Config, Vec<Fau
             total: section.table("total", spend).unwrap_or_default(),
             caller: section.table("caller", spend).unwrap_or_default(),
         }),
-        purchase: report.section(raw, "purchase", purchase),
+        purchase: report.section(raw, "purchase", |section| Purchase {
+            dedupe_window: section.text("dedupe_window", value::time_or_none, secs(30)),
+            keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
+        }),
         store: report.section(raw, "store", |section| store(section, folder, is_live)),
         jobs: report.section(raw, "jobs", jobs),
         page: report.section(raw, "page", |section| page(section, folder)),
         catalog: report.section(raw, "models", catalog),
-        sandbox: report.section(raw, "sandbox", sandbox),
+        sandbox: report.section(raw, "sandbox", |section| Sandbox {
+            job_time: section.text("job_time", value::time_or_none, secs(30)),
+            balance: section.text("balance", value::money, Usd::dollars(50)),
+            seed: section.number("seed", value::seed, 1),
+        }),
         log: report.section(raw, "log", log),
     };
     let listen = raw.place_of("server", "listen").unwrap_or(Place::Nowhere);
@@ -144,7 +152,6 @@ const FINISHED: &[&str] = &["completed", "succeeded", "success", "done", "finish
 const FAILED: &[&str] = &["failed", "error", "cancelled", "canceled", "expired", "rejected"];
 const RESULT: &[&str] =
     &["/video_url", "/url", "/output/url", "/output/0", "/result/url", "/data/0/url"];
-/// The most that `access.jwt.leeway` grants to clocks that are apart.
 const MAX_LEEWAY: Duration = secs(300);
 
 const fn secs(seconds: u64) -> Duration {
@@ -181,7 +188,6 @@ fn server(section: &mut Section<'_>) -> Server {
     server
 }
 
-/// One address as text, or several as a list.
 fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
     let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
     // In a variable, `[::1]:8080` is an address and `["…"]` a list.
@@ -199,10 +205,6 @@ fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
         section.fault("listen", "expected at least one address");
     }
     if several.is_empty() { default } else { several }
-}
-
-fn admin(section: &mut Section<'_>) -> Admin {
-    Admin { listen: section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into()) }
 }
 
 fn gateway(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Gateway {
@@ -286,7 +288,6 @@ fn passthrough(section: &mut Section<'_>) -> Vec<Passthrough> {
     all
 }
 
-/// The published models and those of `models.chat`.
 fn catalog(section: &mut Section<'_>) -> Catalog {
     let mut catalog = Catalog::published();
     section.rows("chat", |row| {
@@ -387,13 +388,6 @@ fn spend(section: &mut Section<'_>) -> Spend {
     }
 }
 
-fn purchase(section: &mut Section<'_>) -> Purchase {
-    Purchase {
-        dedupe_window: section.text("dedupe_window", value::time_or_none, secs(30)),
-        keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
-    }
-}
-
 fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> Store {
     let default = if is_live { Store::Sqlite("tollgate.db".into()) } else { Store::Memory };
     match section.text("url", store_url, default) {
@@ -447,14 +441,6 @@ fn file_name(text: &str) -> Parsed<String> {
         return Ok(text.to_owned());
     }
     Err("expected a file inside page.dir, such as \"index.html\"".into())
-}
-
-fn sandbox(section: &mut Section<'_>) -> Sandbox {
-    Sandbox {
-        job_time: section.text("job_time", value::time_or_none, secs(30)),
-        balance: section.text("balance", value::money, Usd::dollars(50)),
-        seed: section.number("seed", value::seed, 1),
-    }
 }
 
 fn log(section: &mut Section<'_>) -> Log {

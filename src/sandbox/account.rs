@@ -75,7 +75,6 @@ impl Account {
         }))
     }
 
-    /// Lets a call with this key in: the key is active, and the account's window has a place.
     pub(super) fn admit(&self, secret: &str) -> Result<(), Stop> {
         let mut state = self.books();
         let State { keys, window, .. } = &mut *state;
@@ -89,7 +88,6 @@ impl Account {
         Ok(())
     }
 
-    /// Takes `toll` from the credit, or takes nothing and refuses.
     pub(super) fn charge(&self, sale: Sale, toll: Usd) -> Result<Receipt, Stop> {
         let mut state = self.books();
         let Some(left) = state.balance.checked_sub(toll) else {
@@ -123,9 +121,7 @@ impl State {
     }
 }
 
-/// What whoever runs the sandbox sees and does beside its endpoints.
 impl Sandbox {
-    /// The active keys in full; no endpoint shows them.
     pub fn keys(&self) -> Vec<String> {
         self.0.account.books().active().map(|key| key.secret.clone()).collect()
     }
@@ -153,7 +149,6 @@ impl Sandbox {
         self.0.account.books().balance
     }
 
-    /// The sum of all charges, exact to the micro-dollar.
     pub fn charged(&self) -> Usd {
         self.0.account.books().charged()
     }
@@ -243,8 +238,7 @@ impl Window {
         Self { limit: limit as usize, length, taken: VecDeque::new() }
     }
 
-    /// Lets a request in, or says how long until the next place is free. Guess: a refused request
-    /// takes no place.
+    /// `Err` is how long until a place is free. Guess: a refused request takes no place.
     fn admit(&mut self, now: Instant) -> Result<(), Duration> {
         while self.taken.front().is_some_and(|taken| now.duration_since(*taken) >= self.length) {
             self.taken.pop_front();
@@ -258,7 +252,6 @@ impl Window {
     }
 }
 
-/// Where ids, keys and turns of phrase come from.
 pub(super) struct Seed([u8; 32]);
 
 impl Seed {
@@ -266,14 +259,12 @@ impl Seed {
         Self(blake3::derive_key("tollgate sandbox seed", &seed.to_le_bytes()))
     }
 
-    /// `length` hexadecimal digits (at most 64) that belong to this `purpose` and `text`.
     pub(super) fn hex(&self, purpose: &str, text: &str, length: usize) -> String {
         let mut hex = self.hash(purpose, text).to_hex().to_string();
         hex.truncate(length);
         hex
     }
 
-    /// One of `choices`, the same one for the same `purpose` and `text`.
     pub(super) fn pick<'a>(&self, purpose: &str, text: &str, choices: &[&'a str]) -> &'a str {
         let first = self.hash(purpose, text).as_bytes()[0];
         choices.get(usize::from(first) % choices.len().max(1)).copied().unwrap_or_default()

@@ -44,7 +44,6 @@ struct Message {
 }
 
 impl Order {
-    /// What is answered: the last message of the user, or the last at all.
     fn prompt(&self) -> Result<&str, Stop> {
         if self.messages.iter().any(|message| message.content.trim().is_empty()) {
             return Err(reply::refuse(reply::INVALID, "A message has no content"));
@@ -59,7 +58,6 @@ impl Order {
 
 const QUOTE: usize = 120;
 
-/// The same reply for the same seed, model and prompt.
 fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String {
     let words = prompt.to_lowercase();
     let is_asked = |triggers: &[&str]| triggers.iter().any(|trigger| words.contains(trigger));
@@ -80,7 +78,6 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
 
 type Section = fn(&Catalog) -> String;
 
-/// Words in a prompt, and what they bring into the reply. The first rows come first.
 const SECTIONS: &[(&[&str], Section)] = &[
     (&["table", "price", "cost"], table),
     (&["code", "function", "script"], |_| CODE.to_owned()),

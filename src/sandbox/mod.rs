@@ -97,11 +97,9 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Clones share their account.
 #[derive(Clone)]
 pub struct Sandbox(Arc<Gateway>);
 
-/// What every connection shares.
 struct Gateway {
     settings: Settings,
     catalog: Catalog,
@@ -126,27 +124,22 @@ impl Sandbox {
         }))
     }
 
-    /// Answers on `listener` until `shutdown` is ready, then closes every connection at once.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         serve(self.0, listener, shutdown).await;
     }
 
-    /// How many requests arrived whole, refused ones included; clips do not count, because a player
-    /// asks for one in as many pieces as it likes.
+    /// Requests that arrived whole, refused ones included; clips do not count.
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Ordering::Relaxed)
     }
 }
 
-/// How long to wait when no connection can be accepted, for example for want of descriptors.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// Tells hyper to close a connection without a reply.
 #[derive(Debug, thiserror::Error)]
 #[error("the sandbox dropped the connection")]
 struct Dropped;
 
-/// Serves until `shutdown`; open connections end with it, whatever they wait for.
 async fn serve(gateway: Arc<Gateway>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
     let mut shutdown = pin!(shutdown);
     let mut connections = JoinSet::new();
@@ -245,7 +238,6 @@ async fn route(gateway: &Gateway, local: SocketAddr, head: &Parts, body: Incomin
     }
 }
 
-/// Checks the key (5) and takes a place in the account's rate limit.
 fn admit(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Stop> {
     let bearer = headers
         .get(AUTHORIZATION)

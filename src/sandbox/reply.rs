@@ -18,14 +18,11 @@ use crate::contract::wire;
 use crate::sync::lock;
 
 pub(super) type Answer = Response<Full<Bytes>>;
-/// An answer, or why there is none of the usual kind.
 pub(super) type Reply = Result<Answer, Stop>;
 
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// It is refused, uncharged.
     Refused(Box<Answer>),
-    /// The connection is closed without a reply.
     Dropped,
 }
 
@@ -58,8 +55,7 @@ pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) 
     answer
 }
 
-/// A refusal, with what is particular to this request. "Shape of the error body: not shown" (7). Guess:
-/// these two fields.
+/// "Shape of the error body: not shown" (7). Guess: these two fields.
 pub(super) fn refuse(Refusal(status, error): Refusal, message: &str) -> Stop {
     let body = json!({ "error": error, "message": message });
     Stop::Refused(Box::new(json(status, &body)))
@@ -100,9 +96,7 @@ pub const MOODS: &[(&str, &str)] = &[
 ];
 
 const WORD_START: &str = "sandbox:";
-/// How long `sandbox:429` asks to wait.
 const LIMITED_WAIT: Duration = Duration::from_secs(2);
-/// Beyond this many, prompts that wait for their second try are forgotten.
 const MOST_REFUSED: usize = 10_000;
 
 const HTML_502: &str = "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n\
@@ -115,7 +109,6 @@ const GARBLED: &str =
 pub(super) struct Mood(pub(super) &'static str);
 
 impl Mood {
-    /// The mood that the first such word in `text` asks for, in any case of letters.
     pub(super) fn of(text: &str) -> Self {
         let text = text.to_ascii_lowercase();
         let mood = |(at, start): (usize, &str)| {
@@ -127,7 +120,6 @@ impl Mood {
         text.match_indices(WORD_START).find_map(mood).unwrap_or(Self(""))
     }
 
-    /// Refuses the call before anything is charged, where the mood does.
     pub(super) fn refuse(self, prompt: &str, refused: &RefusedOnce) -> Result<(), Stop> {
         match self.0 {
             "sandbox:broke" => Err(refuse(NO_CREDIT, "No credit is left")),
@@ -137,7 +129,6 @@ impl Mood {
         }
     }
 
-    /// Takes the time that the answer to a paid call takes, or drops its connection.
     pub(super) async fn dawdle(self, settings: &Settings) -> Result<(), Stop> {
         let wait = match self.0 {
             "sandbox:drop" => return Err(Stop::Dropped),
@@ -151,7 +142,6 @@ impl Mood {
         if self.0 == "sandbox:hang" { Err(Stop::Dropped) } else { Ok(()) }
     }
 
-    /// The answer to a paid call, spoiled where the mood does that.
     pub(super) fn spoil(self, body: &impl Serialize) -> Answer {
         match self.0 {
             "sandbox:502" => answer(StatusCode::BAD_GATEWAY, "text/html", HTML_502.into()),

@@ -37,7 +37,6 @@ const QUEUED: u128 = 15;
 /// When a job that fails does so, in percent of its time.
 const FAILS_AT: u128 = 60;
 
-/// Takes an order, charges for it and starts its job.
 pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
     let arrived = clock::now();
     let order: Order = serde_json::from_slice(body)
@@ -69,7 +68,6 @@ pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
     })))
 }
 
-/// How far the job is that the query names. `origin` is where clips are fetched from.
 pub(super) fn status(gateway: &Gateway, query: &str, origin: &str) -> Reply {
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, id)) = pairs.find(|(name, _)| name == "request_id") else {
@@ -119,7 +117,6 @@ struct Status<'a> {
 }
 
 impl Order {
-    /// The model that is to make it, if the order keeps to 2.5.
     fn check<'a>(&self, gateway: &'a Gateway) -> Result<&'a VideoModel, &'static str> {
         let id = self.model.as_deref().unwrap_or(DEFAULT_VIDEO_MODEL);
         let model = gateway.catalog.video_model(id).ok_or("The model is not known")?;
@@ -190,7 +187,6 @@ const CLIPS: &[(&str, &[u8])] = &[
     ("portrait.mp4", include_bytes!("clips/portrait.mp4")),
 ];
 
-/// The clip at `path`, or the part of it that `Range` asks for.
 pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
     let name = path.strip_prefix(CLIP_FOLDER).unwrap_or_default();
     let Some((_, clip)) = CLIPS.iter().find(|(known, _)| *known == name) else {
@@ -231,14 +227,12 @@ pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     Whole,
-    /// Not empty, and within the clip.
     Some(Range<usize>),
     Beyond,
 }
 
 impl Part {
-    /// Reads one range of bytes (RFC 9110, 14.1.2). What is malformed, and several ranges at once,
-    /// ask for the whole.
+    /// RFC 9110, 14.1.2. Malformed ranges and several at once ask for the whole.
     fn of(range: &str, length: usize) -> Self {
         let one = range.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-'));
         let (first, last) = match one {

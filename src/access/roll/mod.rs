@@ -20,7 +20,6 @@ use crate::store::{Caller, Identity, LOOK_EVERY, Member, Role, Session, Store, U
 
 /// For how long the last list holds when the store cannot be asked; after that, nobody is let in.
 const HOLDS_FOR: Duration = Duration::from_secs(30);
-/// When to come back, as long as it cannot.
 pub(super) const TRY_AGAIN: Duration = Duration::from_secs(5);
 const LOGIN_LASTS: Duration = Duration::from_secs(7 * 86_400);
 
@@ -56,7 +55,6 @@ struct Login {
 }
 
 pub struct Opened {
-    /// What the cookie carries; it is nowhere else.
     pub value: Zeroizing<String>,
     pub lasts: Duration,
 }
@@ -119,8 +117,6 @@ impl Roll {
         Ok((caller, Standing { ended, until, ..standing }))
     }
 
-    /// Opens a login for whoever has this token. Its value is always new, and the one that the browser
-    /// carried until now is over.
     pub(super) async fn log_in(
         &self,
         token: &str,
@@ -268,8 +264,7 @@ pub enum SecretFault {
     Lost,
 }
 
-/// Refuses another secret than the one that tokens were made with: nobody would be let in, and nobody would
-/// know why. Notes which one it is, the first time.
+/// Refuses a secret other than the one the tokens were made with, and notes it the first time.
 async fn recognise(members: &Store, secret: &Secret) -> Result<(), SecretFault> {
     match members.keyed_by().await {
         Ok(Some(print)) if print != secret.print() => Err(SecretFault::Another),

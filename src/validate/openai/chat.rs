@@ -87,7 +87,6 @@ struct Draft<'a> {
     chat: native::Draft<'a, Said<'a>>,
     stream: Field<bool>,
     options: Field<StreamOptions<'a>>,
-    /// The fields of [`BOUND`] that were there.
     bound: BTreeMap<&'a str, &'a RawValue>,
     passed: Unknown<'a>,
 }

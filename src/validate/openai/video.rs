@@ -15,7 +15,6 @@ use crate::validate::video::{self as native, Picture, VideoOrder};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     Text(String),
-    /// A file, which is not looked into.
     File,
 }
 
@@ -41,7 +40,6 @@ struct Draft<'a> {
     reference: Field<Reference<'a>>,
     passed: Unknown<'a>,
     ignored: Ignored,
-    /// What only a form can get wrong.
     faults: Faults,
 }
 
@@ -201,7 +199,6 @@ impl<'a> Members<'a> for Draft<'a> {
 struct Seconds(i128);
 
 impl Seconds {
-    /// Of a form, where all is text.
     fn read(text: &str) -> Field<Self> {
         Self::string(Cow::Borrowed(text)).map_or(Field::Wrong("a string"), Field::Is)
     }
