@@ -91,14 +91,10 @@ pub enum Denied {
     Invalid,
     /// Its signature does not match.
     Forged,
-    /// It was not checked: too many forged ones came from its address.
-    Unheard {
-        retry_after: Duration,
-    },
-    /// No keys or no member list to check it with.
-    Unavailable {
-        retry_after: Duration,
-    },
+    /// Not checked for this long, as too many forged ones came from its address.
+    Unheard(Duration),
+    /// When to come back: there are no keys or no member list to check it with.
+    Unavailable(Duration),
 }
 
 pub enum Door {
@@ -144,7 +140,7 @@ impl Access {
             (Door::Members(roll), Shown::Login(value)) => roll.by_login(value),
             (Door::Jwt(jwt), Shown::Token(token)) => {
                 let looked = || self.forgeries.look(&address, clock::now());
-                let is_let = || looked().map_err(|retry_after| Denied::Unheard { retry_after });
+                let is_let = || looked().map_err(Denied::Unheard);
                 jwt.verify(token, is_let).await
             }
         };
@@ -230,7 +226,7 @@ impl Access {
     /// Counts a failure against its address, so that guessing is slow.
     fn refusal(&self, denied: Denied, address: &Caller) -> Problem {
         let retry_after = match denied {
-            Denied::Unavailable { retry_after } => {
+            Denied::Unavailable(retry_after) => {
                 if self.has_logins() {
                     return no_list();
                 }
@@ -238,7 +234,7 @@ impl Access {
                     "tokens cannot be checked right now: the login service's keys are not there";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
-            Denied::Unheard { retry_after } => Some(retry_after),
+            Denied::Unheard(retry_after) => Some(retry_after),
             Denied::Invalid | Denied::Forged => {
                 let now = clock::now();
                 if denied == Denied::Forged {

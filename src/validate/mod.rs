@@ -26,8 +26,8 @@ use zeroize::Zeroizing;
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use query::{
-    EverybodyQuery, JobIds, MOST_JOBS, Shape, SinceQuery, StatusQuery, everybody, job_ids,
-    no_query, request_id, since, status, too_many_rows,
+    EverybodyQuery, MOST_JOBS, Shape, everybody, job_ids, no_query, request_id, since, status,
+    too_many_rows,
 };
 pub use rule::Ignored;
 pub use video::{VideoOrder, video, video_order};

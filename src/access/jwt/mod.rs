@@ -128,7 +128,7 @@ impl Jwt {
     /// The keys to check it with: newer ones where these have never heard of its own.
     async fn set_for(&self, token: &Token<'_>) -> Result<Arc<KeySet>, Denied> {
         let Some(set) = self.keys.current() else {
-            return self.keys.newer(None).await.ok_or(Denied::Unavailable { retry_after: PAUSE });
+            return self.keys.newer(None).await.ok_or(Denied::Unavailable(PAUSE));
         };
         match set.find(token.key.as_deref(), token.algorithm) {
             Found::Key(_) => Ok(set),

@@ -126,7 +126,7 @@ impl Roll {
         let entry = Arc::clone(known.entry(&token::hash(&self.secret, token))?);
         let value = token::random().map_err(|error| {
             error!(%error, "nobody can log in");
-            Denied::Unavailable { retry_after: TRY_AGAIN }
+            Denied::Unavailable(TRY_AGAIN)
         })?;
         let session = Session {
             id: token::hash_cookie(&self.secret, &value),
@@ -169,7 +169,7 @@ impl Roll {
         let holds =
             |latest: &&Arc<Latest>| clock::now().duration_since(latest.refreshed_at) <= HOLDS_FOR;
         let known = latest.as_ref().filter(holds).map(|latest| Arc::clone(&latest.known));
-        known.ok_or(Denied::Unavailable { retry_after: TRY_AGAIN })
+        known.ok_or(Denied::Unavailable(TRY_AGAIN))
     }
 
     pub(super) async fn look(&self) {
@@ -295,7 +295,7 @@ impl Entry {
 
 impl From<Unavailable> for Denied {
     fn from(_: Unavailable) -> Self {
-        Self::Unavailable { retry_after: TRY_AGAIN }
+        Self::Unavailable(TRY_AGAIN)
     }
 }
 

@@ -4,7 +4,6 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::Checked;
 use super::rule::{Faults, shown};
 use crate::problem::{Fault, Problem};
 
@@ -93,40 +92,28 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
 /// fetch a paid video.
 const MAX_REQUEST_ID: usize = 128;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatusQuery {
-    pub request_id: Box<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobIds {
-    pub request_ids: Vec<Box<str>>,
-}
-
 pub const MOST_JOBS: usize = 50;
 
 const NAME: &str = "request_id";
 
-pub fn status(query: Option<&str>) -> Result<Checked<StatusQuery>, Problem> {
+pub fn status(query: Option<&str>) -> Result<Box<str>, Problem> {
     let mut params = Params::read(query);
     if params.all(NAME).is_empty() {
         let detail = "required: the request_id that the video request was answered with".to_owned();
         params.accept(NAME, Err::<(), _>(("required", detail)));
     }
     let request_id = params.one(NAME, identifier).unwrap_or_default();
-    params.finish()?;
-    Ok(Checked(StatusQuery { request_id }))
+    params.finish().map(|()| request_id)
 }
 
-pub fn request_id(segment: &str) -> Result<Checked<StatusQuery>, Problem> {
+pub fn request_id(segment: &str) -> Result<Box<str>, Problem> {
     let mut params = Params::read(None);
     // In a path, a plus is a plus.
     let request_id = params.accept(NAME, identifier(&segment.replace('+', "%2B")));
-    params.finish()?;
-    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
+    params.finish().map(|()| request_id.unwrap_or_default())
 }
 
-pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
+pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
     let mut params = Params::read(query);
     let mut request_ids: Vec<Box<str>> = Vec::new();
     for value in params.all(NAME) {
@@ -140,8 +127,7 @@ pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
             break;
         }
     }
-    params.finish()?;
-    Ok(Checked(JobIds { request_ids }))
+    params.finish().map(|()| request_ids)
 }
 
 fn identifier(value: &str) -> Result<Box<str>, Wrong> {
@@ -169,12 +155,6 @@ const MONTH: u64 = 31;
 const YEAR: u64 = 366;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SinceQuery {
-    /// UTC days, today included: 1 to 31.
-    pub days: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EverybodyQuery {
     /// UTC days, today included: 1 to 366.
     pub days: u64,
@@ -188,14 +168,13 @@ pub enum Shape {
     Csv,
 }
 
-pub fn since(query: Option<&str>) -> Result<Checked<SinceQuery>, Problem> {
+pub fn since(query: Option<&str>) -> Result<u64, Problem> {
     let mut params = Params::read(query);
     let days = params.one("since", |value| days(value, MONTH));
-    params.finish()?;
-    Ok(Checked(SinceQuery { days: days.unwrap_or(DEFAULT_DAYS) }))
+    params.finish().map(|()| days.unwrap_or(DEFAULT_DAYS))
 }
 
-pub fn everybody(query: Option<&str>) -> Result<Checked<EverybodyQuery>, Problem> {
+pub fn everybody(query: Option<&str>) -> Result<EverybodyQuery, Problem> {
     let mut params = Params::read(query);
     let days = params.one("since", |value| days(value, YEAR));
     let shape = params.one("format", |value| match value {
@@ -205,7 +184,7 @@ pub fn everybody(query: Option<&str>) -> Result<Checked<EverybodyQuery>, Problem
     });
     params.finish()?;
     let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
-    Ok(Checked(EverybodyQuery { days, shape }))
+    Ok(EverybodyQuery { days, shape })
 }
 
 fn days(value: &str, most: u64) -> Result<u64, Wrong> {
@@ -238,7 +217,7 @@ pub struct Page {
 }
 
 /// The query of `GET /v1/videos`; unknown parameters are passed over, and the last of several counts.
-pub fn page(query: Option<&str>) -> Result<Checked<Page>, Problem> {
+pub fn page(query: Option<&str>) -> Result<Page, Problem> {
     let mut params = Params::read(query);
     let mut last = |name| params.all(name).last().map(|value| text(value));
     let (limit, after, order) = (last("limit"), last("after"), last("order"));
@@ -258,7 +237,7 @@ pub fn page(query: Option<&str>) -> Result<Checked<Page>, Problem> {
     let limit = params.accept("limit", limit).unwrap_or_default();
     let is_ascending = params.accept("order", is_ascending).unwrap_or_default();
     params.finish_leniently()?;
-    Ok(Checked(Page { limit, after, is_ascending }))
+    Ok(Page { limit, after, is_ascending })
 }
 
 fn text(value: &str) -> String {
