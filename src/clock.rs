@@ -24,13 +24,11 @@ pub fn wall() -> Duration {
     }
 }
 
-/// The wait in whole seconds, rounded up.
 pub fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
-/// Sets this thread's wall clock, which from then on goes as [`now`] does; `None` gives it back to the
-/// system. For simulations, in which one seed is one course of events.
+/// Sets this thread's wall clock, which then advances with [`now`]; `None` resets it. For simulations.
 pub fn set_wall(wall: Option<Duration>) {
     SET.set(wall.map(|wall| (now(), wall)));
 }
@@ -54,8 +52,7 @@ impl Date {
         Self::on(wall.as_secs() / DAY)
     }
 
-    /// The date so many days after 1970-01-01. Years are counted from March inside, so that the leap
-    /// day comes last.
+    /// Years are counted from March inside, so that the leap day comes last.
     pub fn on(days_since_epoch: u64) -> Self {
         let days = days_since_epoch + EPOCH;
         let day_of_era = days % ERA;
@@ -69,7 +66,6 @@ impl Date {
         Self { year, month, day }
     }
 
-    /// How many days it lies after 1970-01-01.
     pub fn days(self) -> u64 {
         let march_year = self.year.saturating_sub(u64::from(self.month <= 2));
         let year_of_era = march_year % 400;

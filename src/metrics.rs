@@ -94,7 +94,6 @@ impl Default for Metrics {
     }
 }
 
-/// A figure that the registry knows by this name.
 fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
     let metric = M::default();
     registry.register(name, help, metric.clone());
@@ -102,7 +101,6 @@ fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &
 }
 
 impl Metrics {
-    /// `route` is a row's template.
     pub fn request(&self, route: &'static str, status: u16, elapsed: Duration) {
         self.requests.get_or_create(&Request { route, status }).inc();
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
@@ -116,13 +114,11 @@ impl Metrics {
         self.tolls.get_or_create(&labels).inc_by(toll_micros);
     }
 
-    /// `look` gives how many places the account's rate limit has free, and how many wait for one, whenever
-    /// the page is read; the first one stays.
+    /// `look` returns the free slots and the waiting requests; the first one that is set stays.
     pub fn watch_window(&self, look: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
         let _ = self.window.set(Box::new(look));
     }
 
-    /// The page that a scraper reads, as OpenMetrics text.
     pub fn text(&self) -> String {
         if let Some(look) = self.window.get() {
             let (free, waiting) = look();

@@ -10,7 +10,6 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many of each key there are at the same time.
 #[derive(Debug)]
 pub(crate) struct Tally<K: Clone + Eq + Hash>(Mutex<HashMap<K, usize>>);
 
@@ -21,7 +20,6 @@ impl<K: Clone + Eq + Hash> Default for Tally<K> {
 }
 
 impl<K: Clone + Eq + Hash> Tally<K> {
-    /// One more of this key, or `None` if there are `most` already.
     pub(crate) fn enter(self: &Arc<Self>, key: K, most: usize) -> Option<Counted<K>> {
         let mut counts = lock(&self.0);
         let count = counts.entry(key.clone()).or_default();
@@ -33,7 +31,6 @@ impl<K: Clone + Eq + Hash> Tally<K> {
     }
 }
 
-/// Counted for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Counted<K: Clone + Eq + Hash> {
     tally: Arc<Tally<K>>,

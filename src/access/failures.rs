@@ -58,8 +58,7 @@ impl Failures {
         end.filter(|_| has_enough).map_or(Ok(()), |end| Err(end.saturating_duration_since(now)))
     }
 
-    /// Notes one of an address (of IPv6, a /64). `Err` where there were too many: how
-    /// long until the next is answered again.
+    /// `Err` is how long until the next failure of this address (of IPv6, its /64) is answered again.
     pub(super) fn note(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
         let mut minute = lock(&self.0);
         let began = minute.began.filter(|began| now.saturating_duration_since(*began) < PERIOD);

@@ -45,8 +45,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Resolves once the credentials are no longer valid: cancelled, or past their time. Never for a caller
-    /// without any.
+    /// Resolves once the credentials are revoked or expired; never for a caller without any.
     pub async fn over(&self) {
         let ended = self.ended.clone().unwrap_or_default();
         let expired = async {
@@ -89,31 +88,13 @@ impl fmt::Debug for Shown<'_> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// It is not one of ours, or not any more.
     Invalid,
-    /// Its signature was checked, and is nobody's whom we believe.
+    /// Its signature does not match.
     Forged,
-    /// It was not looked at: too many forged ones came from its address.
-    Unheard { retry_after: Duration },
-    /// Nobody can tell right now: nothing was checked.
-    Unavailable { retry_after: Duration },
-}
-
-impl Denied {
-    /// 401 `invalid_credentials`, 429 `rate_limited` or 503 `overloaded`.
-    pub fn problem(self) -> Problem {
-        match self {
-            Self::Invalid | Self::Forged => Problem::new(&INVALID_CREDENTIALS),
-            Self::Unheard { retry_after } => Problem::new(&RATE_LIMITED)
-                .detail("too many credentials from this address were wrong")
-                .retry_after(retry_after),
-            Self::Unavailable { retry_after } => Problem::new(&OVERLOADED)
-                .detail(
-                    "tokens cannot be checked right now: the login service's keys are not there",
-                )
-                .retry_after(retry_after),
-        }
-    }
+    /// Not checked for this long, as too many forged ones came from its address.
+    Unheard(Duration),
+    /// When to come back: there are no keys or no member list to check it with.
+    Unavailable(Duration),
 }
 
 pub enum Door {
@@ -159,7 +140,7 @@ impl Access {
             (Door::Members(roll), Shown::Login(value)) => roll.by_login(value),
             (Door::Jwt(jwt), Shown::Token(token)) => {
                 let looked = || self.forgeries.look(&address, clock::now());
-                let is_let = || looked().map_err(|retry_after| Denied::Unheard { retry_after });
+                let is_let = || looked().map_err(Denied::Unheard);
                 jwt.verify(token, is_let).await
             }
         };
@@ -200,7 +181,6 @@ impl Access {
         }
     }
 
-    /// Looks for changes among the members now, and returns when they hold.
     pub async fn refresh(&self) {
         if let Door::Members(roll) = &self.door {
             roll.look().await;
@@ -215,7 +195,6 @@ impl Access {
         }
     }
 
-    /// Looks for changes now: an operator has read the settings again.
     pub fn look_again(&self) {
         match &self.door {
             // The roll looks several times a second.
@@ -235,11 +214,8 @@ impl Access {
         matches!(self.door, Door::Members(_))
     }
 
-    pub fn logins(&self) -> Result<(), Problem> {
-        self.roll().map(|_| ())
-    }
-
-    fn roll(&self) -> Result<&Roll, Problem> {
+    /// 404 where there are no logins.
+    pub fn roll(&self) -> Result<&Roll, Problem> {
         match &self.door {
             Door::Members(roll) => Ok(roll),
             Door::Open | Door::Jwt(_) => Err(Problem::new(&NOT_FOUND)
@@ -247,11 +223,10 @@ impl Access {
         }
     }
 
-    /// One that failed counts against its address, so that guessing is slow. Who holds what is right does
-    /// not come here, but for a signature that is not looked at for the sake of the forged ones before it.
+    /// Counts a failure against its address, so that guessing is slow.
     fn refusal(&self, denied: Denied, address: &Caller) -> Problem {
         let retry_after = match denied {
-            Denied::Unavailable { retry_after } => {
+            Denied::Unavailable(retry_after) => {
                 if self.has_logins() {
                     return no_list();
                 }
@@ -259,7 +234,7 @@ impl Access {
                     "tokens cannot be checked right now: the login service's keys are not there";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
-            Denied::Unheard { retry_after } => Some(retry_after),
+            Denied::Unheard(retry_after) => Some(retry_after),
             Denied::Invalid | Denied::Forged => {
                 let now = clock::now();
                 if denied == Denied::Forged {

@@ -68,7 +68,6 @@ impl fmt::Debug for Token {
     }
 }
 
-/// A new token: `tg_` and 256 random bits.
 pub fn mint() -> io::Result<Token> {
     Ok(Token(Zeroizing::new(format!("{TOKEN_PREFIX}{}", &**random()?))))
 }

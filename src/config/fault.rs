@@ -32,7 +32,6 @@ pub enum Place {
 }
 
 impl Fault {
-    /// `text` names the setting and what was expected.
     pub fn new(place: Place, text: impl Into<String>) -> Self {
         Self { place, text: text.into() }
     }
@@ -43,7 +42,6 @@ impl Fault {
 }
 
 impl Place {
-    /// The spot at byte `offset` of a file's text.
     pub(super) fn at(file: &str, text: &str, offset: usize) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -109,9 +107,7 @@ impl fmt::Debug for Place {
 
 impl std::error::Error for Fault {}
 
-/// Names that people give a key where none may stand.
 const KEY_NAMES: &[&str] = &["key", "keys", "api_key", "api_keys", "secret", "token"];
-/// The longest name that is repeated to its writer.
 const MAX_NAME: usize = 60;
 
 /// The fault of a name that is no setting; `name` is a section's, or `section.setting`.

@@ -12,6 +12,7 @@ mod secrets;
 mod sections;
 mod value;
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -20,8 +21,8 @@ use std::time::Duration;
 use url::Url;
 
 pub use fault::{Fault, Place, blot};
-pub use read::{Environment, Source};
 pub use secrets::{Key, SecretText};
+pub use sections::{Environment, Source};
 
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
@@ -55,7 +56,6 @@ pub struct Server {
     pub trusted_proxies: Vec<Network>,
     pub max_connections: usize,
     pub max_connections_per_address: usize,
-    /// In bytes, as the bodies are: at least as large as one body may be.
     pub max_body_memory: usize,
     pub header_timeout: Duration,
     pub idle_timeout: Duration,
@@ -231,6 +231,8 @@ pub enum LogFormat {
     Auto,
     Json,
 }
+
+type Parsed<T> = Result<T, Cow<'static, str>>;
 
 impl Config {
     pub fn warnings(&self) -> Vec<String> {

@@ -34,7 +34,6 @@ pub(super) enum Value {
     Number(i64),
     List(Vec<Node>),
     Table(Table),
-    /// What no setting takes, by what it is.
     Other(&'static str),
 }
 
@@ -93,7 +92,6 @@ const KEY_HERE: &str = "a gateway key stands here, expected it in GATEWAY_API_KE
                         that GATEWAY_API_KEY_FILE names, nowhere else";
 
 impl Node {
-    /// A list or table of the environment, which is written as TOML writes a value.
     pub(super) fn structured(&self) -> Result<Self, String> {
         let (Value::Text(text), Place::Variable(_)) = (&self.value, &self.place) else {
             return Ok(self.clone());
@@ -102,7 +100,6 @@ impl Node {
         Ok(node(value, &|_| self.place.clone()))
     }
 
-    /// What the value is, for "expected …, not …".
     pub(super) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Text(_) => "text",
@@ -113,7 +110,6 @@ impl Node {
         }
     }
 
-    /// Where a key stands in the value, or in a name within it.
     fn key(&self) -> Option<&Place> {
         match &self.value {
             Value::Text(text) => text.contains(KEY_PREFIX).then_some(&self.place),

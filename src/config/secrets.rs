@@ -32,8 +32,7 @@ impl Key {
         &self.0
     }
 
-    /// Tells this key from others, and nothing of what it is: the start of a hash that is used for
-    /// nothing else.
+    /// The start of a hash that is used for nothing else: it tells keys apart and reveals nothing.
     pub fn id(&self) -> [u8; 8] {
         let hash = blake3::derive_key("tollgate 2025-11 id of a gateway key", self.0.as_bytes());
         hash.first_chunk().copied().unwrap_or_default()
@@ -51,7 +50,6 @@ impl fmt::Debug for Key {
 pub struct SecretText(Arc<Zeroizing<String>>);
 
 impl SecretText {
-    /// Takes what was written, without the blanks around it, or says what was expected.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         let text = text.trim();
         let different: HashSet<char> = text.chars().collect();
@@ -77,7 +75,6 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// The variable that gives a secret, and its text or why there is none; `None` if neither is set.
 fn given(
     source: &Source<'_>,
     what: &str,
@@ -96,7 +93,6 @@ fn given(
     Some((Place::Variable(name.to_owned()), text))
 }
 
-/// `None` if no secret is given, or if it is at fault.
 pub(super) fn secret(source: &Source<'_>, faults: &mut Vec<Fault>) -> Option<SecretText> {
     let names = ("TOLLGATE_SECRET", "TOLLGATE_SECRET_FILE");
     let (place, text) = given(source, "secret", names)?;

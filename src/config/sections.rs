@@ -1,36 +1,164 @@
-//! Reads the sections of the settings, each setting with its default.
+//! Reads the settings, section by section, each setting with its default.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use tracing::Level;
+use zeroize::Zeroizing;
 
-use super::fault::Place;
-use super::raw::Value;
-use super::read::{Parsed, Section};
+use super::fault::{Fault, Place};
+use super::raw::{Raw, Value};
+use super::read::{Report, Section};
 use super::{
-    Access, Admin, ClaimName, Gateway, Jobs, Jwks, Jwt, Key, Limits, Log, LogFormat, Mode, Page,
-    Passthrough, Purchase, Sandbox, Server, Spend, Store, Target, Window, value,
+    Access, Admin, Budget, ClaimName, Config, Gateway, Jobs, Jwks, Jwt, Key, Limits, Log,
+    LogFormat, Mode, Page, Parsed, Passthrough, Purchase, Sandbox, Server, Spend, Store, Target,
+    Window, secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
+
+/// What settings are read from: all of it text, so that reading is pure.
+pub struct Source<'a> {
+    /// The settings file: its name as faults cite it, and its text. `None` if there is none.
+    pub file: Option<(&'a str, &'a str)>,
+    /// The folder that relative paths count from; empty is the working directory.
+    pub folder: &'a Path,
+    /// The environment, a `.env` included. Only `TOLLGATE_…`, `GATEWAY_API_KEY` and
+    /// `GATEWAY_API_KEY_FILE` are looked at.
+    pub environment: &'a Environment,
+    /// Whether the gateway is asked for anything: what never asks needs no key, and judges none.
+    pub asks_gateway: bool,
+    pub key_file: &'a dyn Fn(&Path) -> Result<Zeroizing<String>, String>,
+}
+
+/// Environment variables by name; values are wiped when dropped, as some are secret.
+pub type Environment = BTreeMap<String, Zeroizing<String>>;
+
+impl Config {
+    /// Reads and checks every setting: the environment wins over the file, the file over the defaults.
+    /// Returns every fault at once, sorted by place. None of them repeats a value.
+    pub fn read(source: &Source<'_>) -> Result<Self, Vec<Fault>> {
+        let mut report = Report::default();
+        let raw = Raw::parse(source, &mut report.faults);
+        if raw.broken {
+            return Err(report.finish(&Raw::default()).0);
+        }
+        let (config, faults, _) = meant(source, &raw, report);
+        if faults.is_empty() { Ok(config) } else { Err(faults) }
+    }
+
+    /// The name of every setting, as `section.name`, in the order of the documentation.
+    pub fn names() -> Vec<String> {
+        nothing_set().1
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        nothing_set().0
+    }
+}
+
+fn nothing_set() -> (Config, Vec<String>) {
+    let source = Source {
+        file: None,
+        folder: Path::new(""),
+        environment: &Environment::new(),
+        asks_gateway: true,
+        key_file: &|_| Err("no file is read here".to_owned()),
+    };
+    let (config, _, names) = meant(&source, &Raw::default(), Report::default());
+    (config, names)
+}
+
+/// The settings, their faults, and the names of all of them. A setting at fault has its default.
+fn meant(source: &Source<'_>, raw: &Raw, mut report: Report) -> (Config, Vec<Fault>, Vec<String>) {
+    let mut of_keys = Vec::new();
+    let mut keys = secrets::keys(source, &mut of_keys);
+    let base_url = raw.place_of("gateway", "base_url");
+    match &base_url {
+        // The same gateway, and with it the same ledger, as a command has that asks it.
+        Some(place) if !source.asks_gateway => keys = Some((place.clone(), Vec::new())),
+        Some(_) | None => report.faults.extend(of_keys),
+    }
+    let is_sandbox = base_url.is_none() && keys.is_none();
+    let is_live = base_url.is_some() && keys.is_some();
+    let folder = source.folder;
+    let config = Config {
+        server: report.section(raw, "server", server),
+        admin: report.section(raw, "admin", |section| Admin {
+            listen: section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into()),
+        }),
+        gateway: report.section(raw, "gateway", |section| gateway(section, keys)),
+        access: report.section(raw, "access", |section| access(section, folder)),
+        secret: secrets::secret(source, &mut report.faults),
+        limits: report.section(raw, "limits", limits),
+        budget: report.section(raw, "budget", |section| Budget {
+            total: section.table("total", spend).unwrap_or_default(),
+            caller: section.table("caller", spend).unwrap_or_default(),
+        }),
+        purchase: report.section(raw, "purchase", |section| Purchase {
+            dedupe_window: section.text("dedupe_window", value::time_or_none, secs(30)),
+            keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
+        }),
+        store: report.section(raw, "store", |section| store(section, folder, is_live)),
+        jobs: report.section(raw, "jobs", jobs),
+        page: report.section(raw, "page", |section| page(section, folder)),
+        catalog: report.section(raw, "models", catalog),
+        sandbox: report.section(raw, "sandbox", |section| Sandbox {
+            job_time: section.text("job_time", value::time_or_none, secs(30)),
+            balance: section.text("balance", value::money, Usd::dollars(50)),
+            seed: section.number("seed", value::seed, 1),
+        }),
+        log: report.section(raw, "log", log),
+    };
+    let listen = raw.place_of("server", "listen").unwrap_or(Place::Nowhere);
+    if let Some(text) = exposed(&config, is_sandbox, is_live) {
+        report.faults.push(Fault::new(listen.clone(), text));
+    }
+    let admin = config.admin.listen;
+    if admin.port() != 0 && config.server.listen.contains(&admin) {
+        let place = raw.place_of("admin", "listen").unwrap_or(listen);
+        let text = "admin.listen: expected another address than those of server.listen";
+        report.faults.push(Fault::new(place, text));
+    }
+    let (faults, names) = report.finish(raw);
+    (config, faults, names)
+}
+
+/// What must hold before anyone beyond this machine can reach us.
+fn exposed(config: &Config, is_sandbox: bool, is_live: bool) -> Option<&'static str> {
+    let mut listen = config.server.listen.iter();
+    let is_beyond = listen.any(|at| !at.ip().to_canonical().is_loopback());
+    let is_open = config.access.mode == Mode::Open && config.budget.total == Spend::default();
+    if is_beyond && is_sandbox {
+        return Some(
+            "server.listen: expected loopback addresses only, as this is the sandbox; set \
+             gateway.base_url and GATEWAY_API_KEY to serve others",
+        );
+    }
+    (is_beyond && is_live && is_open).then_some(
+        "server.listen: expected a budget.total, as anyone who reaches an address beyond loopback can \
+         spend (access.mode is open)",
+    )
+}
 
 const CHAT_FIELDS: &[&str] = &["model", "messages"];
 const FINISHED: &[&str] = &["completed", "succeeded", "success", "done", "finished", "ready"];
 const FAILED: &[&str] = &["failed", "error", "cancelled", "canceled", "expired", "rejected"];
 const RESULT: &[&str] =
     &["/video_url", "/url", "/output/url", "/output/0", "/result/url", "/data/0/url"];
-/// The most that `access.jwt.leeway` grants to clocks that are apart.
 const MAX_LEEWAY: Duration = secs(300);
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-pub(super) fn server(section: &mut Section<'_>) -> Server {
+fn server(section: &mut Section<'_>) -> Server {
     let listen = listen(section);
     let max_connections = section.number("max_connections", value::connections, 10_000);
     let tenth = max_connections.div_ceil(10);
@@ -60,7 +188,6 @@ pub(super) fn server(section: &mut Section<'_>) -> Server {
     server
 }
 
-/// One address as text, or several as a list.
 fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
     let default = vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
     // In a variable, `[::1]:8080` is an address and `["…"]` a list.
@@ -80,11 +207,7 @@ fn listen(section: &mut Section<'_>) -> Vec<SocketAddr> {
     if several.is_empty() { default } else { several }
 }
 
-pub(super) fn admin(section: &mut Section<'_>) -> Admin {
-    Admin { listen: section.text("listen", value::listen, ([127, 0, 0, 1], 9464).into()) }
-}
-
-pub(super) fn gateway(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Gateway {
+fn gateway(section: &mut Section<'_>, keys: Option<(Place, Vec<Key>)>) -> Gateway {
     Gateway {
         target: target(section, keys),
         connect_timeout: section.text("connect_timeout", value::time, secs(5)),
@@ -165,8 +288,7 @@ fn passthrough(section: &mut Section<'_>) -> Vec<Passthrough> {
     all
 }
 
-/// The published models and those of `models.chat`.
-pub(super) fn catalog(section: &mut Section<'_>) -> Catalog {
+fn catalog(section: &mut Section<'_>) -> Catalog {
     let mut catalog = Catalog::published();
     section.rows("chat", |row| {
         let (id, toll) = (row.required("id", value::name), row.required("toll", value::money));
@@ -182,7 +304,7 @@ pub(super) fn catalog(section: &mut Section<'_>) -> Catalog {
     catalog
 }
 
-pub(super) fn access(section: &mut Section<'_>, folder: &Path) -> Access {
+fn access(section: &mut Section<'_>, folder: &Path) -> Access {
     const MODES: &[(&str, &str)] = &[("open", "open"), ("members", "members"), ("jwt", "jwt")];
     let expected = "expected \"open\", \"members\" or \"jwt\"";
     let mode = section.word("mode", MODES, expected, "open");
@@ -246,7 +368,7 @@ fn claim(text: &str) -> Parsed<Option<ClaimName>> {
     Ok(Some(ClaimName(pointer.split('/').skip(1).map(unescaped).collect())))
 }
 
-pub(super) fn limits(section: &mut Section<'_>) -> Limits {
+fn limits(section: &mut Section<'_>) -> Limits {
     let of = |number: u32| NonZeroU32::MIN.saturating_add(number - 1);
     Limits {
         requests: section.number("requests", value::count, of(30)),
@@ -256,7 +378,7 @@ pub(super) fn limits(section: &mut Section<'_>) -> Limits {
     }
 }
 
-pub(super) fn spend(section: &mut Section<'_>) -> Spend {
+fn spend(section: &mut Section<'_>) -> Spend {
     if !section.has("day") && !section.has("month") {
         section.own_fault("expected `day`, `month` or both");
     }
@@ -266,14 +388,7 @@ pub(super) fn spend(section: &mut Section<'_>) -> Spend {
     }
 }
 
-pub(super) fn purchase(section: &mut Section<'_>) -> Purchase {
-    Purchase {
-        dedupe_window: section.text("dedupe_window", value::time_or_none, secs(30)),
-        keep_replies: section.text("keep_replies", value::time, secs(24 * 3_600)),
-    }
-}
-
-pub(super) fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> Store {
+fn store(section: &mut Section<'_>, folder: &Path, is_live: bool) -> Store {
     let default = if is_live { Store::Sqlite("tollgate.db".into()) } else { Store::Memory };
     match section.text("url", store_url, default) {
         Store::Memory => Store::Memory,
@@ -291,7 +406,7 @@ fn store_url(text: &str) -> Parsed<Store> {
     path.map(|path| Store::Sqlite(path.into())).ok_or(expected.into())
 }
 
-pub(super) fn jobs(section: &mut Section<'_>) -> Jobs {
+fn jobs(section: &mut Section<'_>) -> Jobs {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let jobs = Jobs {
         finished: section.list("finished", value::line, words(FINISHED)),
@@ -305,7 +420,7 @@ pub(super) fn jobs(section: &mut Section<'_>) -> Jobs {
     jobs
 }
 
-pub(super) fn page(section: &mut Section<'_>, folder: &Path) -> Page {
+fn page(section: &mut Section<'_>, folder: &Path) -> Page {
     let dir = section.text("dir", |text| Ok(text.to_owned()), String::new());
     let fallback = section.text("fallback", file_name, String::new());
     if dir.is_empty() && !fallback.is_empty() {
@@ -328,15 +443,7 @@ fn file_name(text: &str) -> Parsed<String> {
     Err("expected a file inside page.dir, such as \"index.html\"".into())
 }
 
-pub(super) fn sandbox(section: &mut Section<'_>) -> Sandbox {
-    Sandbox {
-        job_time: section.text("job_time", value::time_or_none, secs(30)),
-        balance: section.text("balance", value::money, Usd::dollars(50)),
-        seed: section.number("seed", value::seed, 1),
-    }
-}
-
-pub(super) fn log(section: &mut Section<'_>) -> Log {
+fn log(section: &mut Section<'_>) -> Log {
     const FORMATS: &[(&str, LogFormat)] = &[("auto", LogFormat::Auto), ("json", LogFormat::Json)];
     const LEVELS: &[(&str, Level)] = &[
         ("error", Level::ERROR),

@@ -40,7 +40,6 @@ pub struct VideoModel {
     pub remarks: &'static str,
 }
 
-/// The clip lengths that a model makes, in seconds (2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durations {
     Between(u32, u32),
@@ -55,7 +54,6 @@ pub enum Image {
     Required,
 }
 
-/// What a model does with `aspect_ratio` (2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aspect {
     Ignored,

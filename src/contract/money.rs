@@ -27,12 +27,10 @@ impl Usd {
         Self(micros)
     }
 
-    /// An amount of thousandths of a dollar, the unit of chat tolls.
     pub const fn mills(mills: u64) -> Self {
         Self(mills * 1_000)
     }
 
-    /// An amount of whole dollars, the unit of video tolls.
     pub const fn dollars(dollars: u64) -> Self {
         Self(dollars * MICROS)
     }

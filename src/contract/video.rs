@@ -10,12 +10,9 @@ use super::money::Usd;
 
 /// The longest prompt, in characters (2.5). Guess: the unit is the code point, JSON Schema's unit.
 pub const PROMPT_LIMIT: usize = 4_000;
-/// What `aspect_ratio` may be (2.5).
 pub const ASPECT_RATIOS: &[&str] = &["16:9", "9:16"];
-/// `aspect_ratio` where a request names none (2.5).
 pub const DEFAULT_ASPECT_RATIO: &str = "16:9";
 
-/// A video request with its defaults filled in (2.5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VideoRequest<'a> {
     pub prompt: Cow<'a, str>,
@@ -33,11 +30,9 @@ pub struct VideoRequest<'a> {
 /// the job's identifier has to be there: a video is not thrown away for the type of a side field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoAccepted {
-    /// The job's identifier.
     pub request_id: Arc<str>,
     /// What was charged, where it says so as the contract does (`$<amount>`).
     pub charged: Option<Usd>,
-    /// The credit that is left, where it says so as the contract does.
     pub balance: Option<Usd>,
 }
 
@@ -56,7 +51,6 @@ struct Cost {
 }
 
 impl VideoAccepted {
-    /// Reads the answer; `None` if it names no job.
     pub fn read(body: &[u8]) -> Option<Self> {
         let Accepted { request_id, cost, balance } = serde_json::from_slice(body).ok()?;
         let cost = cost.and_then(|cost| serde_json::from_str::<Cost>(cost.get()).ok());

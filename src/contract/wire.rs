@@ -4,23 +4,17 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-/// What every key starts with (5.2).
 pub const KEY_PREFIX: &str = "svc_sk_";
 /// The most active keys that an account may hold (3.1).
 pub const MOST_KEYS: usize = 5;
 
-/// `POST`: one chat (4).
 pub const CHAT: &str = "/api/v1/chat";
-/// `POST`: one video job (4).
 pub const VIDEO: &str = "/api/v1/video";
-/// `GET ?request_id=`: how far a job is (4).
 pub const VIDEO_STATUS: &str = "/api/v1/video/status";
 /// `GET`: keys, statistics and billing (4). It has no version segment (9).
 pub const API_KEYS: &str = "/api/api-keys";
 
-/// Error name of a request without `Authorization: Bearer` (7).
 pub const MISSING_API_KEY: &str = "missing_api_key";
-/// Error name of a malformed or revoked key (7).
 pub const INVALID_API_KEY: &str = "invalid_api_key";
 
 /// The window that the billing summary of the reference payload reports (2.3): requests, seconds.

@@ -7,7 +7,6 @@
 //! be escaped themselves. Each decoded byte knows where it came from, so whole escapes are
 //! overwritten and JSON stays valid. Most texts have no such escape and are searched once.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,7 +21,6 @@ use crate::config::Key;
 use crate::contract::wire::KEY_PREFIX;
 use crate::metrics::Metrics;
 
-/// Knows every key that this process has used. Clones share what they know.
 #[derive(Clone)]
 pub struct Redactor {
     forms: Arc<ArcSwap<Forms>>,
@@ -30,7 +28,6 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// A redactor that knows no keys yet and counts what it finds in `metrics`.
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { forms: Arc::default(), metrics }
     }
@@ -41,12 +38,10 @@ impl Redactor {
         self.forms.rcu(|known| known.with(keys));
     }
 
-    /// Returns the text without any key. Text without one is not copied.
     pub fn bytes(&self, text: Bytes) -> Bytes {
         self.redacted(&text).map_or(text, Bytes::from)
     }
 
-    /// The same, for text that was decoded from a reply.
     pub fn text(&self, text: String) -> String {
         match self.redacted(text.as_bytes()) {
             None => text,
@@ -62,12 +57,6 @@ impl Redactor {
     }
 }
 
-impl fmt::Debug for Redactor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Redactor")
-    }
-}
-
 /// A rest of a key that is shorter than this could stand in any text.
 const MIN_SECRET: usize = 12;
 /// How often a text is decoded: `_` as `&#95;`, its `&` as `\u0026`, and the whole quoted in JSON.
@@ -75,7 +64,6 @@ const DEPTH: usize = 3;
 /// How many bytes of JSON's `\uXXXX` can stand before one of its own.
 const WITHIN_ESCAPE: usize = 5;
 
-/// The forms of all known keys.
 #[derive(Default)]
 struct Forms {
     keys: Vec<Key>,
@@ -98,7 +86,6 @@ impl Forms {
         Self { keys: all, search: search.ok() }
     }
 
-    /// The text with asterisks in place of each form; `None` if there is none.
     fn redacted(&self, text: &[u8]) -> Option<Vec<u8>> {
         let search = self.search.as_ref()?;
         let mut redacted = None;
@@ -150,7 +137,6 @@ fn forms(key: &str) -> Vec<Vec<u8>> {
     forms
 }
 
-/// What every escape begins with.
 const LEADS: [u8; 3] = [b'\\', b'%', b'&'];
 /// Named entities of characters that keys, base64 and escapes are made of. Of the five of XML only
 /// `&amp;` matters.
@@ -173,8 +159,7 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// Decodes once, all notations alike. `None` if there is nothing to decode that a key could be made
-    /// of, which is so for most texts.
+    /// `None` if there is nothing to decode that a key could be made of, which is so for most texts.
     fn of(source: &[u8]) -> Option<Self> {
         let mut found = next(source, 0)?;
         let mut decoded = Self {
@@ -211,7 +196,6 @@ struct Escape {
     length: usize,
 }
 
-/// The first escape from `from` on that stands for something that a key could be made of.
 fn next(source: &[u8], mut from: usize) -> Option<Escape> {
     loop {
         let at = from + source[from..].iter().position(|byte| LEADS.contains(byte))?;

@@ -10,7 +10,6 @@ use crate::clock::{self, iso8601};
 use crate::jobs::{Jobs, Status};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::store::Caller;
-use crate::validate::{Checked, JobIds};
 
 /// Jobs of everybody that are listed, the latest first.
 const MAX_OF_ALL: usize = 200;
@@ -46,8 +45,7 @@ struct OfAll<'a> {
 }
 
 /// Lists the named jobs that there are, in that order, or the caller's own where none is named.
-pub async fn list(jobs: &Jobs, caller: &Caller, named: Checked<JobIds>) -> Result<Answer, Problem> {
-    let named = named.into_inner().request_ids;
+pub async fn list(jobs: &Jobs, caller: &Caller, named: Vec<Box<str>>) -> Result<Answer, Problem> {
     let mut found = Vec::with_capacity(named.len());
     for request_id in &named {
         match jobs.look(request_id, caller).await {

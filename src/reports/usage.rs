@@ -14,7 +14,7 @@ use crate::clock::{self, Date};
 use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Caller, Spending};
-use crate::validate::{Checked, EverybodyQuery, Shape, SinceQuery, too_many_rows};
+use crate::validate::{EverybodyQuery, Shape, too_many_rows};
 
 /// More are no answer for a page, and memory that one caller can have us fill.
 pub(super) const MAX_ROWS: usize = 20_000;
@@ -118,19 +118,15 @@ struct Figures {
 }
 
 impl Reports {
-    /// What `caller` spent on the UTC days that `query` asks for, today included.
-    pub async fn usage(
-        &self,
-        caller: &Caller,
-        query: Checked<SinceQuery>,
-    ) -> Result<Answer, Problem> {
+    /// What `caller` spent on the last `days` UTC days, today included.
+    pub async fn usage(&self, caller: &Caller, days: u64) -> Result<Answer, Problem> {
         if !self.knows_callers {
             return Err(Problem::new(&FORBIDDEN).detail(
                 "callers are told apart by address here, and an address is no identity: what it \
                  spent is not shown",
             ));
         }
-        let since = beginning(query.get().days);
+        let since = beginning(days);
         let rows = self.store.spending(Some(caller.to_string()), since, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         let own = rows.iter().map(|of| OwnRow {
@@ -149,8 +145,8 @@ impl Reports {
     }
 
     /// What everybody spent, by caller, UTC day, service and model.
-    pub async fn usage_of_all(&self, query: Checked<EverybodyQuery>) -> Result<Answer, Problem> {
-        let EverybodyQuery { days, shape } = query.into_inner();
+    pub async fn usage_of_all(&self, query: EverybodyQuery) -> Result<Answer, Problem> {
+        let EverybodyQuery { days, shape } = query;
         let since = beginning(days);
         let rows = self.store.spending(None, since, MAX_ROWS + 1).await.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {

@@ -30,14 +30,14 @@ pub(super) async fn video(cx: Context) -> Result<Answer, Problem> {
 }
 
 pub(super) async fn video_status(cx: Context) -> Result<Answer, Problem> {
-    let query = validate::status(cx.query())?;
-    let word = cx.handlers.jobs.status(&query.get().request_id, &cx.call.caller).await?;
+    let request_id = validate::status(cx.query())?;
+    let word = cx.handlers.jobs.status(&request_id, &cx.call.caller).await?;
     Ok(purchases::passed_on(StatusCode::OK, true, word.body))
 }
 
 pub(super) async fn video_content(cx: Context) -> Result<Answer, Problem> {
-    let query = validate::status(cx.query())?;
-    let word = cx.handlers.jobs.status(&query.get().request_id, &cx.call.caller).await?;
+    let request_id = validate::status(cx.query())?;
+    let word = cx.handlers.jobs.status(&request_id, &cx.call.caller).await?;
     content(&cx, &word.body).await
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn admin_usage(cx: Context) -> Result<Answer, Problem> {
 /// `POST /bff/login`: a member's token becomes a browser's cookie.
 pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
     let (access, call) = (&cx.handlers.access, &cx.call);
-    access.logins()?;
+    access.roll()?;
     if !call.way.is_safe() {
         return Err(Problem::new(&FORBIDDEN).detail(
             "nobody signs in over plain http, where others can read along: open the page by https. \
@@ -82,7 +82,7 @@ pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
 }
 
 pub(super) async fn log_out(cx: Context) -> Result<Answer, Problem> {
-    cx.handlers.access.logins()?;
+    cx.handlers.access.roll()?;
     if let Some(value) = carried(&cx)? {
         cx.handlers.access.log_out(value).await?;
     }

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use http::StatusCode;
 use serde_json::json;
 
-use super::front::{self, Reply, Stop};
+use super::reply::{self, Answer, Stop};
 use super::{Gateway, Sandbox, Settings};
 use crate::clock::{self, Instant, iso8601};
 use crate::contract::money::Usd;
@@ -74,27 +75,25 @@ impl Account {
         }))
     }
 
-    /// Lets a call with this key in: the key is active, and the account's window has a place.
     pub(super) fn admit(&self, secret: &str) -> Result<(), Stop> {
         let mut state = self.books();
         let State { keys, window, .. } = &mut *state;
         let is_good = |key: &&mut Key| key.secret == secret && key.revoked.is_none();
         let key = keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
-        let key = key.ok_or_else(|| front::refuse(front::BAD_KEY, "The API key is not valid"))?;
+        let key = key.ok_or_else(|| reply::refuse(reply::BAD_KEY, "The API key is not valid"))?;
         // Asked under the lock, so that the log stays in order.
-        window.admit(clock::now()).map_err(front::limited)?;
+        window.admit(clock::now()).map_err(reply::limited)?;
         key.uses += 1;
         key.last_used = Some(clock::wall());
         Ok(())
     }
 
-    /// Takes `toll` from the credit, or takes nothing and refuses.
     pub(super) fn charge(&self, sale: Sale, toll: Usd) -> Result<Receipt, Stop> {
         let mut state = self.books();
         let Some(left) = state.balance.checked_sub(toll) else {
             let (toll, balance) = (toll.short(), state.balance.short());
             let message = format!("This costs {toll}, and the balance is {balance}");
-            return Err(front::refuse(front::NO_CREDIT, &message));
+            return Err(reply::refuse(reply::NO_CREDIT, &message));
         };
         state.balance = left;
         let spent = match sale {
@@ -122,9 +121,7 @@ impl State {
     }
 }
 
-/// What whoever runs the sandbox sees and does beside its endpoints.
 impl Sandbox {
-    /// The active keys in full; no endpoint shows them.
     pub fn keys(&self) -> Vec<String> {
         self.0.account.books().active().map(|key| key.secret.clone()).collect()
     }
@@ -152,7 +149,6 @@ impl Sandbox {
         self.0.account.books().balance
     }
 
-    /// The sum of all charges, exact to the micro-dollar.
     pub fn charged(&self) -> Usd {
         self.0.account.books().charged()
     }
@@ -188,7 +184,7 @@ impl Key {
 
 /// What `GET /api/api-keys` shows (2.1 to 2.3); no key in full. Guesses: a date that is not there yet is
 /// `null`, cents are rounded down, and videos show in the total alone.
-pub(super) fn list(gateway: &Gateway) -> Reply {
+pub(super) fn list(gateway: &Gateway) -> Answer {
     let (requests, window) = gateway.settings.window;
     let state = gateway.account.books();
     let cents = |micros| micros / 10_000;
@@ -204,7 +200,7 @@ pub(super) fn list(gateway: &Gateway) -> Reply {
             "usageCount": key.uses,
         })
     };
-    Ok(front::json(&json!({
+    let shown = json!({
         "keys": state.keys.iter().map(row).collect::<Vec<_>>(),
         "stats": {
             "activeKeys": state.active().count(),
@@ -222,7 +218,8 @@ pub(super) fn list(gateway: &Gateway) -> Reply {
                 "totalSpentCents": cents(state.charged().as_micros()),
             },
         },
-    })))
+    });
+    reply::json(StatusCode::OK, &shown)
 }
 
 fn derived_key(seed: &Seed, nth: usize) -> String {
@@ -241,8 +238,7 @@ impl Window {
         Self { limit: limit as usize, length, taken: VecDeque::new() }
     }
 
-    /// Lets a request in, or says how long until the next place is free. Guess: a refused request
-    /// takes no place.
+    /// `Err` is how long until a place is free. Guess: a refused request takes no place.
     fn admit(&mut self, now: Instant) -> Result<(), Duration> {
         while self.taken.front().is_some_and(|taken| now.duration_since(*taken) >= self.length) {
             self.taken.pop_front();
@@ -256,7 +252,6 @@ impl Window {
     }
 }
 
-/// Where ids, keys and turns of phrase come from.
 pub(super) struct Seed([u8; 32]);
 
 impl Seed {
@@ -264,14 +259,12 @@ impl Seed {
         Self(blake3::derive_key("tollgate sandbox seed", &seed.to_le_bytes()))
     }
 
-    /// `length` hexadecimal digits (at most 64) that belong to this `purpose` and `text`.
     pub(super) fn hex(&self, purpose: &str, text: &str, length: usize) -> String {
         let mut hex = self.hash(purpose, text).to_hex().to_string();
         hex.truncate(length);
         hex
     }
 
-    /// One of `choices`, the same one for the same `purpose` and `text`.
     pub(super) fn pick<'a>(&self, purpose: &str, text: &str, choices: &[&'a str]) -> &'a str {
         let first = self.hash(purpose, text).as_bytes()[0];
         choices.get(usize::from(first) % choices.len().max(1)).copied().unwrap_or_default()

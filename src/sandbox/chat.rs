@@ -1,20 +1,20 @@
 //! `POST /api/v1/chat` (2.4): a made-up reply, charged like a real one. It is Markdown that gives a chat
 //! window something to show.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::Gateway;
 use super::account::{Sale, Seed};
-use super::front::{self, Reply, Stop};
-use super::mood::{MOODS, Mood};
+use super::reply::{self, MOODS, Mood, Reply, Stop};
 use crate::clock;
 use crate::contract::catalog::{Catalog, ChatModel};
 
 pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
     let order: Order = serde_json::from_slice(body)
-        .map_err(|error| front::refuse(front::INVALID, &format!("Not a chat request: {error}")))?;
+        .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a chat request: {error}")))?;
     let Some(model) = gateway.catalog.chat_model(&order.model) else {
-        return Err(front::refuse(front::INVALID, "The model is not known"));
+        return Err(reply::refuse(reply::INVALID, "The model is not known"));
     };
     let prompt = order.prompt()?;
     let mood = Mood::of(prompt);
@@ -22,11 +22,12 @@ pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
     let receipt = gateway.account.charge(Sale::Chat, model.toll())?;
     mood.dawdle(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
-    Ok(mood.spoil(front::json(&Chat {
-        id: format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
-        model: &model.id,
-        created: clock::wall().as_secs(),
-        message: Said { role: "assistant", content: &content },
+    // The contract shows `message.content` alone; the other fields are guesses.
+    Ok(mood.spoil(&json!({
+        "id": format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
+        "model": model.id,
+        "created": clock::wall().as_secs(),
+        "message": { "role": "assistant", "content": content },
     })))
 }
 
@@ -42,38 +43,21 @@ struct Message {
     content: String,
 }
 
-/// The contract shows `message.content` alone; the other fields are guesses.
-#[derive(Serialize)]
-struct Chat<'a> {
-    id: String,
-    model: &'a str,
-    created: u64,
-    message: Said<'a>,
-}
-
-#[derive(Serialize)]
-struct Said<'a> {
-    role: &'a str,
-    content: &'a str,
-}
-
 impl Order {
-    /// What is answered: the last message of the user, or the last at all.
     fn prompt(&self) -> Result<&str, Stop> {
         if self.messages.iter().any(|message| message.content.trim().is_empty()) {
-            return Err(front::refuse(front::INVALID, "A message has no content"));
+            return Err(reply::refuse(reply::INVALID, "A message has no content"));
         }
         let last_of_user = self.messages.iter().rev().find(|message| message.role == "user");
         last_of_user
             .or(self.messages.last())
             .map(|message| message.content.as_str())
-            .ok_or_else(|| front::refuse(front::INVALID, "There are no messages"))
+            .ok_or_else(|| reply::refuse(reply::INVALID, "There are no messages"))
     }
 }
 
 const QUOTE: usize = 120;
 
-/// The same reply for the same seed, model and prompt.
 fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String {
     let words = prompt.to_lowercase();
     let is_asked = |triggers: &[&str]| triggers.iter().any(|trigger| words.contains(trigger));
@@ -94,7 +78,6 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
 
 type Section = fn(&Catalog) -> String;
 
-/// Words in a prompt, and what they bring into the reply. The first rows come first.
 const SECTIONS: &[(&[&str], Section)] = &[
     (&["table", "price", "cost"], table),
     (&["code", "function", "script"], |_| CODE.to_owned()),

@@ -1,31 +1,48 @@
 //! A make-believe gateway on a real socket: the contract's endpoints, play money, and moods to try
-//! an app's error handling with.
+//! an app's error handling with. A request is judged by its path, then its method, then its key and the rate
+//! limit, then its order.
 //!
 //! Invariant: it checks payloads with code of its own. A stand-in that shared the proxy's validator
 //! would prove nothing about it.
 
 mod account;
 mod chat;
-mod front;
-mod mood;
+mod reply;
 mod video;
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use bytes::Bytes;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap,
+};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::clock;
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
-use crate::contract::wire::REPORTED_WINDOW;
+use crate::contract::wire::{self, REPORTED_WINDOW};
 
 pub use account::Charges;
-pub use mood::MOODS;
+pub use reply::MOODS;
 
 use account::{Account, Seed};
+use reply::{Answer, NO_KEY, NOT_FOUND, NOT_JSON, Reply, Stop, TOO_LARGE, refuse, refuse_method};
 
 /// How a sandbox behaves. The default is what `tollgate` without an account runs.
 #[derive(Clone)]
@@ -80,18 +97,16 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Clones share their account.
 #[derive(Clone)]
 pub struct Sandbox(Arc<Gateway>);
 
-/// What every connection shares.
 struct Gateway {
     settings: Settings,
     catalog: Catalog,
     seed: Seed,
     account: Account,
     jobs: video::Jobs,
-    refused_once: mood::RefusedOnce,
+    refused_once: reply::RefusedOnce,
     requests: AtomicU64,
 }
 
@@ -103,22 +118,171 @@ impl Sandbox {
             catalog: Catalog::published(),
             seed,
             jobs: video::Jobs::default(),
-            refused_once: mood::RefusedOnce::default(),
+            refused_once: reply::RefusedOnce::default(),
             requests: AtomicU64::new(0),
             settings,
         }))
     }
 
-    /// Answers on `listener` until `shutdown` is ready, then closes every connection at once.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        front::serve(self.0, listener, shutdown).await;
+        serve(self.0, listener, shutdown).await;
     }
 
-    /// How many requests arrived whole, refused ones included; clips do not count, because a player
-    /// asks for one in as many pieces as it likes.
+    /// Requests that arrived whole, refused ones included; clips do not count.
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Ordering::Relaxed)
     }
+}
+
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the sandbox dropped the connection")]
+struct Dropped;
+
+async fn serve(gateway: Arc<Gateway>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+    let mut shutdown = pin!(shutdown);
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(converse(gateway.clone(), stream));
+                }
+                Err(_) => tokio::time::sleep(BACK_OFF).await,
+            },
+        }
+    }
+    connections.shutdown().await;
+}
+
+async fn converse(gateway: Arc<Gateway>, stream: TcpStream) {
+    let Ok(local) = stream.local_addr() else { return };
+    // Replies are small and awaited; a refused option costs some milliseconds, no more.
+    let _ = stream.set_nodelay(true);
+    let idle = gateway.settings.idle;
+    let service = service_fn(move |request| {
+        let gateway = gateway.clone();
+        async move { serve_one(&gateway, local, request).await }
+    });
+    // hyper's header timeout also runs while a connection waits for its next request. A connection
+    // that ends in an error has told its client all that there is to tell.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(idle)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+/// Paths under which any web origin may call (4, note 6).
+const CROSS_ORIGIN: &str = "/api/v1/";
+/// The largest body that is read. The contract shows none; a guess.
+const LARGEST_BODY: usize = 4 * 1024 * 1024;
+
+async fn serve_one(
+    gateway: &Gateway,
+    local: SocketAddr,
+    request: Request<Incoming>,
+) -> Result<Answer, Dropped> {
+    let (head, body) = request.into_parts();
+    let is_cross_origin = head.uri.path().starts_with(CROSS_ORIGIN);
+    let mut answer = match route(gateway, local, &head, body).await {
+        Ok(answer) => answer,
+        Err(Stop::Refused(answer)) => *answer,
+        Err(Stop::Dropped) => return Err(Dropped),
+    };
+    if is_cross_origin {
+        let any = HeaderValue::from_static("*");
+        answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, any);
+    }
+    Ok(answer)
+}
+
+async fn route(gateway: &Gateway, local: SocketAddr, head: &Parts, body: Incoming) -> Reply {
+    // Read before any refusal: an early close with an unread body would lose the refusal.
+    let body = read(gateway, body).await?;
+    let path = head.uri.path();
+    if path.starts_with(video::CLIP_FOLDER) {
+        return match head.method {
+            Method::GET | Method::HEAD => video::clip(path, &head.headers),
+            _ => Err(refuse_method("GET, HEAD")),
+        };
+    }
+    gateway.requests.fetch_add(1, Ordering::Relaxed);
+    let method = match path {
+        wire::CHAT | wire::VIDEO => Method::POST,
+        wire::VIDEO_STATUS | wire::API_KEYS => Method::GET,
+        _ => return Err(refuse(NOT_FOUND, "There is no such endpoint")),
+    };
+    if head.method == Method::OPTIONS && path.starts_with(CROSS_ORIGIN) {
+        return Ok(preflight(&method));
+    }
+    if head.method != method {
+        return Err(refuse_method(method.as_str()));
+    }
+    admit(gateway, &head.headers)?;
+    if method == Method::POST && !is_json(&head.headers) {
+        return Err(refuse(NOT_JSON, "Send Content-Type: application/json"));
+    }
+    match path {
+        wire::CHAT => chat::answer(gateway, &body).await,
+        wire::VIDEO => video::order(gateway, &body).await,
+        wire::API_KEYS => Ok(account::list(gateway)),
+        _ => {
+            let origin = origin(&head.headers, local);
+            video::status(gateway, head.uri.query().unwrap_or_default(), &origin)
+        }
+    }
+}
+
+fn admit(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Stop> {
+    let bearer = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let Some((_, key)) = bearer else {
+        return Err(refuse(NO_KEY, "Send Authorization: Bearer with an API key"));
+    };
+    gateway.account.admit(key.trim())
+}
+
+async fn read(gateway: &Gateway, body: Incoming) -> Result<Bytes, Stop> {
+    let whole = Limited::new(body, LARGEST_BODY).collect();
+    match tokio::time::timeout(gateway.settings.idle, whole).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(refuse(TOO_LARGE, "The body is too large"))
+        }
+        Ok(Err(_)) | Err(_) => Err(Stop::Dropped),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    media_type
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Where the caller reached us: by the name it used, else by the socket's own address.
+fn origin(headers: &HeaderMap, local: SocketAddr) -> String {
+    let host = headers.get(HOST).and_then(|value| Authority::try_from(value.as_bytes()).ok());
+    host.map_or_else(|| format!("http://{local}"), |host| format!("http://{host}"))
+}
+
+fn preflight(method: &Method) -> Answer {
+    let mut answer = reply::answer(StatusCode::NO_CONTENT, "text/plain", Bytes::new());
+    answer.headers_mut().remove(CONTENT_TYPE);
+    let allowed = HeaderValue::from_static("authorization, content-type");
+    answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+    if let Ok(method) = HeaderValue::from_str(method.as_str()) {
+        answer.headers_mut().insert(ACCESS_CONTROL_ALLOW_METHODS, method);
+    }
+    answer
 }
 
 #[cfg(test)]

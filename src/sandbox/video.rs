@@ -13,11 +13,11 @@ use http::header::{
 };
 use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::Gateway;
 use super::account::Sale;
-use super::front::{self, Reply};
-use super::mood::Mood;
+use super::reply::{self, Mood, Reply};
 use crate::clock::{self, Instant};
 use crate::contract::catalog::{Aspect, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Image, VideoModel};
 use crate::contract::video::{ASPECT_RATIOS, DEFAULT_ASPECT_RATIO, PROMPT_LIMIT};
@@ -37,12 +37,11 @@ const QUEUED: u128 = 15;
 /// When a job that fails does so, in percent of its time.
 const FAILS_AT: u128 = 60;
 
-/// Takes an order, charges for it and starts its job.
 pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
     let arrived = clock::now();
     let order: Order = serde_json::from_slice(body)
-        .map_err(|error| front::refuse(front::INVALID, &format!("Not a video request: {error}")))?;
-    let model = order.check(gateway).map_err(|why| front::refuse(front::INVALID, why))?;
+        .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a video request: {error}")))?;
+    let model = order.check(gateway).map_err(|why| reply::refuse(reply::INVALID, why))?;
     let mood = Mood::of(&order.prompt);
     mood.refuse(&order.prompt, &gateway.refused_once)?;
     let receipt = gateway.account.charge(Sale::Video, model.toll)?;
@@ -52,34 +51,33 @@ pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
         model: model.id.to_string(),
         is_portrait: order.is_portrait(model),
         takes: pace(&model.id, gateway.settings.job_time),
-        fails: mood == Mood::Fail,
+        fails: mood == Mood("sandbox:fail"),
         started: clock::now(),
         created: clock::wall(),
     };
     lock(&gateway.jobs).insert(request_id.clone(), job);
     mood.dawdle(&gateway.settings).await?;
     let cost = model.toll.short();
-    Ok(mood.spoil(front::json(&Accepted {
-        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
-        request_id,
-        model: &model.id,
-        cost: Cost { this_request: &cost, per_video: &cost },
-        balance: receipt.left.short(),
-        metadata: Metadata { latency_ms: clock::now().duration_since(arrived).as_millis() },
+    Ok(mood.spoil(&json!({
+        "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        "request_id": request_id,
+        "model": model.id,
+        "cost": { "this_request": cost, "per_video": cost },
+        "balance": receipt.left.short(),
+        "metadata": { "latency_ms": clock::now().duration_since(arrived).as_millis() },
     })))
 }
 
-/// How far the job is that the query names. `origin` is where clips are fetched from.
 pub(super) fn status(gateway: &Gateway, query: &str, origin: &str) -> Reply {
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, id)) = pairs.find(|(name, _)| name == "request_id") else {
-        return Err(front::refuse(front::INVALID, "The query has no request_id"));
+        return Err(reply::refuse(reply::INVALID, "The query has no request_id"));
     };
     let jobs = lock(&gateway.jobs);
     let Some(job) = jobs.get(id.as_ref()) else {
-        return Err(front::refuse(front::NOT_FOUND, "There is no such job"));
+        return Err(reply::refuse(reply::NOT_FOUND, "There is no such job"));
     };
-    Ok(front::json(&job.status(clock::now(), origin)))
+    Ok(reply::json(StatusCode::OK, &job.status(clock::now(), origin)))
 }
 
 /// The account's jobs. Each was paid for, so the balance bounds how many there are.
@@ -104,27 +102,6 @@ struct Order {
     image_url: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Accepted<'a> {
-    request_id: String,
-    model: &'a str,
-    message: String,
-    cost: Cost<'a>,
-    balance: String,
-    metadata: Metadata,
-}
-
-#[derive(Serialize)]
-struct Cost<'a> {
-    this_request: &'a str,
-    per_video: &'a str,
-}
-
-#[derive(Serialize)]
-struct Metadata {
-    latency_ms: u128,
-}
-
 /// "Fields of the video status response: not shown" (2.5). Guess: all of them.
 #[derive(Debug, PartialEq, Serialize)]
 struct Status<'a> {
@@ -140,7 +117,6 @@ struct Status<'a> {
 }
 
 impl Order {
-    /// The model that is to make it, if the order keeps to 2.5.
     fn check<'a>(&self, gateway: &'a Gateway) -> Result<&'a VideoModel, &'static str> {
         let id = self.model.as_deref().unwrap_or(DEFAULT_VIDEO_MODEL);
         let model = gateway.catalog.video_model(id).ok_or("The model is not known")?;
@@ -211,11 +187,10 @@ const CLIPS: &[(&str, &[u8])] = &[
     ("portrait.mp4", include_bytes!("clips/portrait.mp4")),
 ];
 
-/// The clip at `path`, or the part of it that `Range` asks for.
 pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
     let name = path.strip_prefix(CLIP_FOLDER).unwrap_or_default();
     let Some((_, clip)) = CLIPS.iter().find(|(known, _)| *known == name) else {
-        return Err(front::refuse(front::NOT_FOUND, "There is no such clip"));
+        return Err(reply::refuse(reply::NOT_FOUND, "There is no such clip"));
     };
     // We give no validator, so whatever If-Range holds does not match: the whole clip, then.
     let range = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE));
@@ -232,7 +207,7 @@ pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
             (StatusCode::RANGE_NOT_SATISFIABLE, &[][..], Some(format!("bytes */{}", clip.len())))
         }
     };
-    let mut answer = front::answer(status, "video/mp4", Bytes::from_static(bytes));
+    let mut answer = reply::answer(status, "video/mp4", Bytes::from_static(bytes));
     let headers = answer.headers_mut();
     if let Some(Ok(range)) = shown.map(HeaderValue::try_from) {
         headers.insert(CONTENT_RANGE, range);
@@ -252,14 +227,12 @@ pub(super) fn clip(path: &str, headers: &HeaderMap) -> Reply {
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     Whole,
-    /// Not empty, and within the clip.
     Some(Range<usize>),
     Beyond,
 }
 
 impl Part {
-    /// Reads one range of bytes (RFC 9110, 14.1.2). What is malformed, and several ranges at once,
-    /// ask for the whole.
+    /// RFC 9110, 14.1.2. Malformed ranges and several at once ask for the whole.
     fn of(range: &str, length: usize) -> Self {
         let one = range.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-'));
         let (first, last) = match one {

@@ -26,18 +26,17 @@ use zeroize::Zeroizing;
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use query::{
-    EverybodyQuery, JobIds, MOST_JOBS, Shape, SinceQuery, StatusQuery, everybody, job_ids,
-    no_query, request_id, since, status, too_many_rows,
+    EverybodyQuery, MOST_JOBS, Shape, everybody, job_ids, no_query, request_id, since, status,
+    too_many_rows,
 };
 pub use rule::Ignored;
 pub use video::{VideoOrder, video, video_order};
 
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use json::{Entry, Field, Members, Unknown};
-use rule::{Faults, Rule};
+use json::{Entry, Field, Members};
+use rule::{Faults, Rule, Unknown};
 
-/// A value that passed every rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked<T>(T);
 
@@ -63,8 +62,7 @@ pub struct Order {
     pub paid: Paid,
     /// The model that `body` names; the path, where it is of an endpoint of `gateway.passthrough`.
     pub model: Box<str>,
-    /// The price of `model`, from the same row of the catalog (or of the settings) that `model` was
-    /// found in.
+    /// From the row that `model` was found in.
     pub toll: Usd,
     /// The JSON that is sent: the same fields in the same order for the same request, without
     /// blanks between them.
@@ -83,7 +81,7 @@ impl fmt::Debug for Order {
     }
 }
 
-/// Reads the body of `POST /bff/login`: the token that is shown. No fault repeats any of it.
+/// Reads the body of `POST /bff/login`. No fault repeats any of the token.
 pub fn log_in(payload: &[u8]) -> Result<Checked<Zeroizing<String>>, Problem> {
     let mut draft = LogIn::default();
     json::object(payload, &mut draft)?;
@@ -119,8 +117,7 @@ impl<'de> Members<'de> for LogIn<'de> {
     }
 }
 
-/// Reads the body of a call to the endpoint at `path`, which costs `toll`. It is sent as it is written,
-/// but for blanks around it: nobody here knows which of its fields mean what.
+/// The body is sent as written, without blanks around it: the meaning of its fields is unknown here.
 pub fn passthrough(
     payload: &[u8],
     query: Option<&str>,
@@ -128,7 +125,7 @@ pub fn passthrough(
     toll: Usd,
 ) -> Result<Checked<Order>, Problem> {
     no_query(query)?;
-    json::object(payload, &mut Whatever::default())?;
+    json::object(payload, &mut Unknown::default())?;
     Ok(Checked(Order {
         paid: Paid::Other,
         model: path.into(),
@@ -137,12 +134,9 @@ pub fn passthrough(
     }))
 }
 
-#[derive(Default)]
-struct Whatever<'de>(Unknown<'de>);
-
-impl<'de> Members<'de> for Whatever<'de> {
+impl<'de> Members<'de> for Unknown<'de> {
     fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
-        entry.refuse(&mut self.0)
+        entry.refuse(self)
     }
 }
 

@@ -2,9 +2,10 @@
 //! is listed as faults, or passed over and named in `Tollgate-Ignored`. Also how texts are judged and
 //! shown: what people see as blank, what a quoted name looks like, which known name is nearest.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::Display;
 
-use super::json::Unknown;
 use crate::problem::{Fault, Problem};
 
 /// The most faults that one problem lists: enough to mend a payload, too few to flood a reader.
@@ -23,7 +24,6 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Runs every rule on `value`, which lies at the JSON pointer `at`.
     pub(super) fn judge<T>(&mut self, rules: &[Rule<T>], value: &T, at: &impl Display) {
         for rule in rules {
             if let Some(detail) = (rule.broken)(value) {
@@ -32,8 +32,6 @@ impl Faults {
         }
     }
 
-    /// A fault for each field that the object at `at` does not take.
-    ///
     /// Guess: the gateway has no fields but those that the contract shows (4, note 1).
     pub(super) fn unknown(&mut self, unknown: &Unknown<'_>, known: &[&str], at: &impl Display) {
         for name in &unknown.first {
@@ -80,6 +78,13 @@ impl Faults {
         }
         Problem::invalid(self.listed)
     }
+}
+
+/// The keys of an object that it does not take: all of them, and the first that are listed.
+#[derive(Default)]
+pub(super) struct Unknown<'de> {
+    pub(super) names: HashSet<Cow<'de, str>>,
+    pub(super) first: Vec<Cow<'de, str>>,
 }
 
 pub(super) const MAX_IGNORED: usize = 32;
@@ -147,7 +152,6 @@ const NO_INK: &[(char, char)] = &[
     ('\u{E0000}', '\u{E0FFF}'), // tags and more variation selectors
 ];
 
-/// Whether people see nothing in `text`; true of the empty text.
 pub(super) fn is_blank(text: &str) -> bool {
     let is_within = |letter| NO_INK.iter().any(|(first, last)| (*first..=*last).contains(&letter));
     text.chars().all(|letter| letter.is_whitespace() || is_within(letter))
@@ -157,9 +161,7 @@ pub(super) fn blank(text: &str) -> Option<String> {
     (!text.is_empty() && is_blank(text)).then(|| "expected text; it holds only blanks".to_owned())
 }
 
-/// C strings end at U+0000: another reader may see a shorter text.
-///
-/// Guess: no prompt or message needs it, so that refusing it costs nobody anything.
+/// C strings end at U+0000: another reader may see a shorter text. Guess: no prompt or message needs it.
 pub(super) fn nul(text: &str) -> Option<String> {
     text.as_bytes().contains(&0).then(|| "expected text without U+0000".to_owned())
 }
@@ -185,7 +187,6 @@ pub(super) fn shown(text: &str) -> String {
     shown
 }
 
-/// The name among `known` that `given` is most likely a slip of, or `None` when none is near.
 fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     if given.len() > MAX_QUOTE {
         return None; // the distance costs the product of both lengths

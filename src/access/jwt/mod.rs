@@ -39,14 +39,12 @@ pub struct Jwt {
 struct Checked {
     caller: Caller,
     standing: Standing,
-    until: Duration,
     /// The keys that it was checked with: with others, it is checked again.
     print: blake3::Hash,
 }
 
 impl Jwt {
-    /// A file is read at once, and must hold a key that can be used; an address is asked when
-    /// [`Jwt::keep`] runs.
+    /// A file is read at once and must hold a usable key; an address is fetched when [`Jwt::keep`] runs.
     pub fn new(settings: &config::Jwt) -> io::Result<Self> {
         let jwt = Self::with(settings, fresh::source(&settings.jwks));
         if let Jwks::File(path) = &settings.jwks {
@@ -80,8 +78,7 @@ impl Jwt {
         self.keys.look_again();
     }
 
-    /// Whose token it is, and what it may do. `is_let` has a say before its signature is checked, the one
-    /// costly step.
+    /// `is_let` has a say before the signature is checked, the one costly step.
     pub async fn verify(
         &self,
         token: &str,
@@ -94,7 +91,7 @@ impl Jwt {
         let current = self.keys.current();
         let holds = |known: &Checked| {
             let print = current.as_ref().map(|set| set.print);
-            print == Some(known.print) && clock::wall() < known.until
+            print == Some(known.print) && !known.standing.is_over()
         };
         let checked = match self.checked.get(&hash).await.filter(holds) {
             Some(checked) => checked,
@@ -125,13 +122,13 @@ impl Jwt {
             return Err(Denied::Forged);
         }
         let standing = Standing { role, own, until: Some(until), ..Standing::default() };
-        Ok(Checked { caller: Caller::Subject(subject), standing, until, print: set.print })
+        Ok(Checked { caller: Caller::Subject(subject), standing, print: set.print })
     }
 
     /// The keys to check it with: newer ones where these have never heard of its own.
     async fn set_for(&self, token: &Token<'_>) -> Result<Arc<KeySet>, Denied> {
         let Some(set) = self.keys.current() else {
-            return self.keys.newer(None).await.ok_or(Denied::Unavailable { retry_after: PAUSE });
+            return self.keys.newer(None).await.ok_or(Denied::Unavailable(PAUSE));
         };
         match set.find(token.key.as_deref(), token.algorithm) {
             Found::Key(_) => Ok(set),

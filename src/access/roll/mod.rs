@@ -20,7 +20,6 @@ use crate::store::{Caller, Identity, LOOK_EVERY, Member, Role, Session, Store, U
 
 /// For how long the last list holds when the store cannot be asked; after that, nobody is let in.
 const HOLDS_FOR: Duration = Duration::from_secs(30);
-/// When to come back, as long as it cannot.
 pub(super) const TRY_AGAIN: Duration = Duration::from_secs(5);
 const LOGIN_LASTS: Duration = Duration::from_secs(7 * 86_400);
 
@@ -56,7 +55,6 @@ struct Login {
 }
 
 pub struct Opened {
-    /// What the cookie carries; it is nowhere else.
     pub value: Zeroizing<String>,
     pub lasts: Duration,
 }
@@ -119,8 +117,6 @@ impl Roll {
         Ok((caller, Standing { ended, until, ..standing }))
     }
 
-    /// Opens a login for whoever has this token. Its value is always new, and the one that the browser
-    /// carried until now is over.
     pub(super) async fn log_in(
         &self,
         token: &str,
@@ -130,7 +126,7 @@ impl Roll {
         let entry = Arc::clone(known.entry(&token::hash(&self.secret, token))?);
         let value = token::random().map_err(|error| {
             error!(%error, "nobody can log in");
-            Denied::Unavailable { retry_after: TRY_AGAIN }
+            Denied::Unavailable(TRY_AGAIN)
         })?;
         let session = Session {
             id: token::hash_cookie(&self.secret, &value),
@@ -173,7 +169,7 @@ impl Roll {
         let holds =
             |latest: &&Arc<Latest>| clock::now().duration_since(latest.refreshed_at) <= HOLDS_FOR;
         let known = latest.as_ref().filter(holds).map(|latest| Arc::clone(&latest.known));
-        known.ok_or(Denied::Unavailable { retry_after: TRY_AGAIN })
+        known.ok_or(Denied::Unavailable(TRY_AGAIN))
     }
 
     pub(super) async fn look(&self) {
@@ -268,8 +264,7 @@ pub enum SecretFault {
     Lost,
 }
 
-/// Refuses another secret than the one that tokens were made with: nobody would be let in, and nobody would
-/// know why. Notes which one it is, the first time.
+/// Refuses a secret other than the one the tokens were made with, and notes it the first time.
 async fn recognise(members: &Store, secret: &Secret) -> Result<(), SecretFault> {
     match members.keyed_by().await {
         Ok(Some(print)) if print != secret.print() => Err(SecretFault::Another),
@@ -300,7 +295,7 @@ impl Entry {
 
 impl From<Unavailable> for Denied {
     fn from(_: Unavailable) -> Self {
-        Self::Unavailable { retry_after: TRY_AGAIN }
+        Self::Unavailable(TRY_AGAIN)
     }
 }
 

@@ -79,7 +79,7 @@ fn ended(standing: &Standing) -> bool {
     standing.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
 }
 
-const AWAY: Denied = Denied::Unavailable { retry_after: TRY_AGAIN };
+const AWAY: Denied = Denied::Unavailable(TRY_AGAIN);
 
 #[tokio::test(start_paused = true)]
 async fn what_another_process_changes_holds_at_the_next_look() {

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use url::{Host, Url};
 
-use super::Network;
-use super::read::Parsed;
+use super::{Network, Parsed};
 use crate::contract::money::Usd;
 use crate::contract::wire;
 
@@ -20,7 +19,6 @@ const SIZE_UNITS: &[(&str, u64)] =
 const MAX_TIME: u64 = 400 * 86_400_000;
 const MAX_SIZE: u64 = 16 << 30;
 
-/// A time that may not be nothing: `500ms`, `10s`, `5m`, `24h`, `7d`.
 pub(super) fn time(text: &str) -> Parsed<Duration> {
     match time_or_none(text)? {
         Duration::ZERO => Err("expected a time longer than nothing".into()),
@@ -28,7 +26,6 @@ pub(super) fn time(text: &str) -> Parsed<Duration> {
     }
 }
 
-/// A time, `0s` included.
 pub(super) fn time_or_none(text: &str) -> Parsed<Duration> {
     let expected =
         "expected a whole number and a unit, such as \"500ms\", \"10s\", \"5m\" or \"24h\"";
@@ -123,7 +120,6 @@ fn has_bits_beyond(address: IpAddr, prefix: u8) -> bool {
     left_aligned.checked_shl(u32::from(prefix)).is_some_and(|rest| rest != 0)
 }
 
-/// Text that is not blank and holds no control characters.
 pub(super) fn line(text: &str) -> Parsed<String> {
     if text.trim().is_empty() || text.chars().any(char::is_control) {
         return Err("expected text of one line that is not blank".into());
@@ -138,7 +134,6 @@ pub(super) fn name(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
-/// A JSON pointer (RFC 6901) to something inside the document.
 pub(super) fn pointer(text: &str) -> Parsed<String> {
     let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
     if !text.starts_with('/') || !escapes || text.chars().any(char::is_control) {
@@ -180,7 +175,6 @@ fn is_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label) && canonical
 }
 
-/// A web origin, exactly as browsers write it.
 pub(super) fn origin(text: &str) -> Parsed<String> {
     let expected = "expected an exact origin such as \"https://app.example.com\" or \
                     \"http://localhost:5173\": lower case, no path, no pattern, no default port";
@@ -222,7 +216,7 @@ fn is_authority(text: &str) -> bool {
     port && host(name).is_ok_and(|host| host == name)
 }
 
-/// The gateway's address: https, or http where the host is loopback.
+/// https, or http where the host is loopback.
 pub(super) fn base_url(text: &str) -> Parsed<Url> {
     let in_the_open =
         "expected https: the key would travel in the open (http is for loopback hosts)";
@@ -237,7 +231,7 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
     Ok(url)
 }
 
-/// Where a login service shows its public keys: https, or http where the host is loopback.
+/// Of a login service's public keys: https, or http where the host is loopback.
 pub(super) fn key_set(text: &str) -> Parsed<Url> {
     let in_the_open =
         "expected https: others could put in keys of their own (http is for loopback hosts)";
@@ -248,7 +242,6 @@ pub(super) fn key_set(text: &str) -> Parsed<Url> {
     Ok(url)
 }
 
-/// An address that says what it means, without credentials.
 fn address(text: &str, in_the_open: &'static str) -> Parsed<Url> {
     let expected = "expected an address such as \"https://gateway.example.com\"";
     // The parser drops tabs and newlines, and turns backslashes: what is written must be what is meant.
@@ -278,7 +271,6 @@ fn is_loopback(host: &Host<&str>) -> bool {
     }
 }
 
-/// An exact path of an endpoint of the gateway that tollgate does not know itself.
 pub(super) fn endpoint(text: &str) -> Parsed<String> {
     let segment = |segment: &str| {
         !segment.is_empty()

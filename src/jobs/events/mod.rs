@@ -19,7 +19,7 @@ use crate::answer::{self, Answer, Body, BoxError};
 use crate::jobs::{Jobs, Watching};
 use crate::problem::{JOB_NOT_FOUND, Problem};
 use crate::store::Caller;
-use crate::validate::{self, Checked, JobIds};
+use crate::validate;
 use flow::Flow;
 
 /// How soon a browser is to connect again.
@@ -45,10 +45,9 @@ pub struct Listener<'a> {
 pub async fn stream(
     jobs: &Jobs,
     listener: Listener<'_>,
-    named: Checked<JobIds>,
+    named: Vec<Box<str>>,
 ) -> Result<Answer, Problem> {
     let Listener { caller, standing, last_event_id, id } = listener;
-    let named = named.into_inner().request_ids;
     let (mut watched, mut missing) = match watch(jobs, caller, named).await {
         Ok(found) => found,
         Err(problem) => return once(id, problem),

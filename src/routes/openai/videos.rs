@@ -111,7 +111,7 @@ struct List<'a> {
 }
 
 pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
-    let page = validate::openai::page(cx.query())?.into_inner();
+    let page = validate::openai::page(cx.query())?;
     let mut jobs = cx.handlers.jobs.own(&cx.call.caller).await.map_err(|problem| {
         match problem.kind() == &INVALID_REQUEST {
             true => Problem::new(&FORBIDDEN).detail(
@@ -153,8 +153,7 @@ pub(crate) async fn named(cx: Context) -> Result<Answer, Problem> {
         return Err(Problem::new(&UNKNOWN_ENDPOINT)
             .detail("of a video there are GET /v1/videos/{id} and GET /v1/videos/{id}/content"));
     }
-    let query = validate::request_id(id)?;
-    let request_id = &query.get().request_id;
+    let request_id = &validate::request_id(id)?;
     // Waits for the gateway's first word; whatever it brings is in the job then.
     let word = cx.handlers.jobs.status(request_id, &cx.call.caller).await?;
     if is_content {

@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde::de::{MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
-use super::json::{self, Entry, Field, Members, Shape, Unknown, Value};
-use super::rule::{Faults, Ignored, Rule, blank, not_among, nul, unknown_model};
+use super::json::{self, Entry, Field, Members, Shape, Value};
+use super::rule::{Faults, Ignored, Rule, Unknown, blank, not_among, nul, unknown_model};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::Catalog;
 use crate::contract::wire::{self, Message, ROLES};
@@ -25,8 +25,6 @@ pub struct ChatRules {
     pub fields: Vec<String>,
 }
 
-/// Reads and judges the body of a chat.
-///
 /// The order's body is `model`, `messages`, then the fields let through, by name. A field let through
 /// keeps its bytes (a number is not rounded, `null` stays), once it is known to be sound JSON.
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem> {
@@ -38,7 +36,6 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem
     draft.judged(payload.len(), Faults::default())
 }
 
-/// A chat whose messages are read as `M`.
 pub(super) struct Draft<'a, M> {
     pub(super) rules: &'a ChatRules,
     pub(super) model: Field<Cow<'a, str>>,
@@ -136,7 +133,6 @@ pub(super) struct Messages<'a, M> {
     read_as: PhantomData<M>,
 }
 
-/// A message as a dialect writes it.
 pub(super) trait Spoken<'a>: Members<'a> + Default {
     /// The message in the gateway's words. Pointers of its faults count from the message.
     fn translated(self, faults: &mut Faults, ignored: &mut Ignored) -> Saying<'a>;
@@ -179,8 +175,6 @@ impl<'a, M: Spoken<'a>> Messages<'a, M> {
     }
 }
 
-/// One message as it was read.
-///
 /// Guess: a message has no further fields (2.4), and the gateway refuses a blank one.
 #[derive(Default)]
 pub(super) struct Saying<'a> {

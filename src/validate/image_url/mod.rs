@@ -8,8 +8,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
-/// The longest address, in bytes, as given and in its canonical form.
-///
 /// Guess: the contract names no limit; this is what common servers and browsers agree on.
 const MAX_LENGTH: usize = 2_048;
 

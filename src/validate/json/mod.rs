@@ -14,7 +14,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-use super::rule::{MAX_FAULTS, shown};
+use super::rule::{MAX_FAULTS, Unknown, shown};
 use crate::problem::{MALFORMED_JSON, Problem};
 
 /// How many arrays and objects may lie within each other, the outermost object included.
@@ -49,7 +49,6 @@ pub(super) fn look_into(payload: &[u8], kept: &RawValue) -> Result<(), Problem> 
     read.map(drop).map_err(|error| malformed(payload, text, &error))
 }
 
-/// Reads all members of an object that is the `depth`th one from outside.
 fn members<'de, A: MapAccess<'de>>(
     mut map: A,
     object: &mut impl Members<'de>,
@@ -112,12 +111,6 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         }
         Ok(())
     }
-}
-
-#[derive(Default)]
-pub(super) struct Unknown<'de> {
-    names: HashSet<Cow<'de, str>>,
-    pub(super) first: Vec<Cow<'de, str>>,
 }
 
 fn admit<'de, E: Error>(names: &mut HashSet<Cow<'de, str>>, name: Cow<'de, str>) -> Result<(), E> {
@@ -184,7 +177,6 @@ pub(super) trait Shape<'de>: Sized {
         None
     }
 
-    /// From an array that is the `depth`th container from outside.
     fn elements<A: SeqAccess<'de>>(mut seq: A, depth: u8) -> Result<Option<Self>, A::Error> {
         while seq.next_element_seed(Value::<Skipped>::within(depth))?.is_some() {}
         Ok(None)
@@ -253,7 +245,6 @@ impl<T> Field<T> {
         matches!(self, Self::Wrong(NULL))
     }
 
-    /// Takes `null` for absence.
     pub(super) fn or_absent(self) -> Self {
         if self.is_null() { Self::Absent } else { self }
     }
@@ -285,7 +276,6 @@ pub(super) struct Value<T> {
 }
 
 impl<T> Value<T> {
-    /// A value that lies in `depth` arrays and objects.
     pub(super) fn within(depth: u8) -> Self {
         Self { within: depth, shape: PhantomData }
     }
@@ -358,7 +348,7 @@ fn read<T>(value: Option<T>, found: &'static str) -> Field<T> {
     value.map_or(Field::Wrong(found), Field::Is)
 }
 
-/// The reader's own words for a fault of syntax, and ours, which say what was expected.
+/// serde_json's words for a syntax error, and ours, which say what was expected.
 #[rustfmt::skip]
 const WORDS: &[(&str, &str)] = &[
     ("EOF while parsing a list",          "the body ends within an array"),

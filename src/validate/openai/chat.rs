@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use crate::problem::Problem;
 use crate::validate::chat as native;
 use crate::validate::chat::{Saying, Spoken};
-use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown, Value};
-use crate::validate::rule::{Faults, Ignored, Rule, shown};
+use crate::validate::json::{self, Entry, Field, Members, Shape, Value};
+use crate::validate::rule::{Faults, Ignored, Rule, Unknown, shown};
 use crate::validate::{ChatRules, Checked, Order};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,6 @@ struct Draft<'a> {
     chat: native::Draft<'a, Said<'a>>,
     stream: Field<bool>,
     options: Field<StreamOptions<'a>>,
-    /// The fields of [`BOUND`] that were there.
     bound: BTreeMap<&'a str, &'a RawValue>,
     passed: Unknown<'a>,
 }

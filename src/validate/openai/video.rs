@@ -8,14 +8,13 @@ use serde::de::MapAccess;
 use crate::contract::catalog::Catalog;
 use crate::contract::video::ASPECT_RATIOS;
 use crate::problem::Problem;
-use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown};
-use crate::validate::rule::{Faults, Ignored, Rule, shown};
+use crate::validate::json::{self, Entry, Field, Members, Shape};
+use crate::validate::rule::{Faults, Ignored, Rule, Unknown, shown};
 use crate::validate::video::{self as native, Picture, VideoOrder};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     Text(String),
-    /// A file, which is not looked into.
     File,
 }
 
@@ -41,7 +40,6 @@ struct Draft<'a> {
     reference: Field<Reference<'a>>,
     passed: Unknown<'a>,
     ignored: Ignored,
-    /// What only a form can get wrong.
     faults: Faults,
 }
 
@@ -201,7 +199,6 @@ impl<'a> Members<'a> for Draft<'a> {
 struct Seconds(i128);
 
 impl Seconds {
-    /// Of a form, where all is text.
     fn read(text: &str) -> Field<Self> {
         Self::string(Cow::Borrowed(text)).map_or(Field::Wrong("a string"), Field::Is)
     }

@@ -4,15 +4,11 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::Checked;
 use super::rule::{Faults, shown};
 use crate::problem::{Fault, Problem};
 
 /// A value at fault: the fault's stable name, and what was expected.
-struct Wrong {
-    code: &'static str,
-    detail: String,
-}
+type Wrong = (&'static str, String);
 
 struct Params<'q> {
     pairs: Vec<(&'q str, &'q str)>,
@@ -45,14 +41,13 @@ impl<'q> Params<'q> {
             [value] => self.accept(name, judge(value)),
             ref several => {
                 let detail = format!("expected one {name}, not {}", several.len());
-                self.accept(name, Err(Wrong { code: "duplicate", detail }))
+                self.accept(name, Err(("duplicate", detail)))
             }
         }
     }
 
     fn accept<T>(&mut self, name: &str, read: Result<T, Wrong>) -> Option<T> {
-        let fault =
-            |Wrong { code, detail }| self.faults.push(format_args!("/{name}"), code, detail);
+        let fault = |(code, detail)| self.faults.push(format_args!("/{name}"), code, detail);
         read.map_err(fault).ok()
     }
 
@@ -74,7 +69,6 @@ impl<'q> Params<'q> {
         self.finish_leniently()
     }
 
-    /// Ends the reading; parameters that were not asked for are passed over.
     fn finish_leniently(self) -> Result<(), Problem> {
         if self.faults.is_empty() { Ok(()) } else { Err(self.faults.into_problem()) }
     }
@@ -94,48 +88,32 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     is_sound.then(|| percent_decode_str(&text.replace('+', " ")).collect())
 }
 
-/// The longest identifier, in bytes.
-///
-/// Guess: the contract does not show the identifiers' form (2.5). Whatever is visible ASCII and not
-/// longer than this is taken, as an identifier that we refuse is a paid video that nobody can fetch.
+/// Guess: the contract does not show the identifiers' form (2.5). If a real one were refused, nobody could
+/// fetch a paid video.
 const MAX_REQUEST_ID: usize = 128;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatusQuery {
-    /// Percent-decoded: 1 to 128 characters of visible ASCII.
-    pub request_id: Box<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobIds {
-    pub request_ids: Vec<Box<str>>,
-}
 
 pub const MOST_JOBS: usize = 50;
 
 const NAME: &str = "request_id";
 
-pub fn status(query: Option<&str>) -> Result<Checked<StatusQuery>, Problem> {
+pub fn status(query: Option<&str>) -> Result<Box<str>, Problem> {
     let mut params = Params::read(query);
     if params.all(NAME).is_empty() {
         let detail = "required: the request_id that the video request was answered with".to_owned();
-        params.accept(NAME, Err::<(), _>(Wrong { code: "required", detail }));
+        params.accept(NAME, Err::<(), _>(("required", detail)));
     }
-    let request_id = params.one(NAME, identifier);
-    params.finish()?;
-    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
+    let request_id = params.one(NAME, identifier).unwrap_or_default();
+    params.finish().map(|()| request_id)
 }
 
-/// An identifier that is one segment of a path.
-pub fn request_id(segment: &str) -> Result<Checked<StatusQuery>, Problem> {
+pub fn request_id(segment: &str) -> Result<Box<str>, Problem> {
     let mut params = Params::read(None);
     // In a path, a plus is a plus.
     let request_id = params.accept(NAME, identifier(&segment.replace('+', "%2B")));
-    params.finish()?;
-    Ok(Checked(StatusQuery { request_id: request_id.unwrap_or_default() }))
+    params.finish().map(|()| request_id.unwrap_or_default())
 }
 
-pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
+pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
     let mut params = Params::read(query);
     let mut request_ids: Vec<Box<str>> = Vec::new();
     for value in params.all(NAME) {
@@ -145,35 +123,28 @@ pub fn job_ids(query: Option<&str>) -> Result<Checked<JobIds>, Problem> {
         }
         if request_ids.len() > MOST_JOBS {
             let detail = format!("expected at most {MOST_JOBS} jobs");
-            params.accept(NAME, Err::<(), _>(Wrong { code: "too_many", detail }));
+            params.accept(NAME, Err::<(), _>(("too_many", detail)));
             break;
         }
     }
-    params.finish()?;
-    Ok(Checked(JobIds { request_ids }))
+    params.finish().map(|()| request_ids)
 }
 
 fn identifier(value: &str) -> Result<Box<str>, Wrong> {
-    let id = decoded(value).ok_or_else(|| Wrong {
-        code: "bad_encoding",
-        detail: "expected two hexadecimal digits after each %".to_owned(),
-    })?;
+    let Some(id) = decoded(value) else {
+        let detail = "expected two hexadecimal digits after each %".to_owned();
+        return Err(("bad_encoding", detail));
+    };
     match id.len() {
-        0 => Err(Wrong {
-            code: "empty",
-            detail: format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty"),
-        }),
+        0 => Err(("empty", format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty"))),
         1..=MAX_REQUEST_ID => {
             let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
-            let id = visible.flatten().map(String::into_boxed_str);
-            id.ok_or_else(|| Wrong {
-                code: "bad_character",
-                detail: "expected visible ASCII characters only".to_owned(),
-            })
+            let detail = || ("bad_character", "expected visible ASCII characters only".to_owned());
+            visible.flatten().map(String::into_boxed_str).ok_or_else(detail)
         }
         length => {
             let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {length}");
-            Err(Wrong { code: "too_long", detail })
+            Err(("too_long", detail))
         }
     }
 }
@@ -182,12 +153,6 @@ const DEFAULT_DAYS: u64 = 7;
 /// A caller sees no more days than a month has, an admin no more than a year has.
 const MONTH: u64 = 31;
 const YEAR: u64 = 366;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SinceQuery {
-    /// UTC days, today included: 1 to 31.
-    pub days: u64,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EverybodyQuery {
@@ -200,43 +165,36 @@ pub struct EverybodyQuery {
 pub enum Shape {
     #[default]
     Json,
-    /// Comma-separated values with a header, to be kept as a file.
     Csv,
 }
 
-/// The query of `GET /bff/usage`: `since=7d`.
-pub fn since(query: Option<&str>) -> Result<Checked<SinceQuery>, Problem> {
+pub fn since(query: Option<&str>) -> Result<u64, Problem> {
     let mut params = Params::read(query);
     let days = params.one("since", |value| days(value, MONTH));
-    params.finish()?;
-    Ok(Checked(SinceQuery { days: days.unwrap_or(DEFAULT_DAYS) }))
+    params.finish().map(|()| days.unwrap_or(DEFAULT_DAYS))
 }
 
-/// The query of `GET /bff/admin/usage`: `since=30d&format=csv`.
-pub fn everybody(query: Option<&str>) -> Result<Checked<EverybodyQuery>, Problem> {
+pub fn everybody(query: Option<&str>) -> Result<EverybodyQuery, Problem> {
     let mut params = Params::read(query);
     let days = params.one("since", |value| days(value, YEAR));
     let shape = params.one("format", |value| match value {
         "json" => Ok(Shape::Json),
         "csv" => Ok(Shape::Csv),
-        _ => Err(Wrong { code: "bad_format", detail: "expected json or csv".to_owned() }),
+        _ => Err(("bad_format", "expected json or csv".to_owned())),
     });
     params.finish()?;
     let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
-    Ok(Checked(EverybodyQuery { days, shape }))
+    Ok(EverybodyQuery { days, shape })
 }
 
 fn days(value: &str, most: u64) -> Result<u64, Wrong> {
     let digits = value.strip_suffix('d').unwrap_or_default();
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let days = digits.parse().ok().filter(|days| plain && (1..=most).contains(days));
-    days.ok_or_else(|| Wrong {
-        code: "bad_period",
-        detail: format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d"),
-    })
+    let detail = || format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d");
+    days.ok_or_else(|| ("bad_period", detail()))
 }
 
-/// 422 for a query that more rows answer than are told at once.
 pub fn too_many_rows(most: usize) -> Problem {
     Problem::invalid(vec![Fault {
         pointer: "/since".to_owned(),
@@ -259,30 +217,29 @@ pub struct Page {
 }
 
 /// The query of `GET /v1/videos`; unknown parameters are passed over, and the last of several counts.
-pub fn page(query: Option<&str>) -> Result<Checked<Page>, Problem> {
+pub fn page(query: Option<&str>) -> Result<Page, Problem> {
     let mut params = Params::read(query);
     let mut last = |name| params.all(name).last().map(|value| text(value));
     let (limit, after, order) = (last("limit"), last("after"), last("order"));
     let limit = limit.map_or(Ok(DEFAULT_PAGE), |limit| {
         let limit = limit.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
         let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
-        limit.ok_or(Wrong { code: "bad_parameter", detail })
+        limit.ok_or(("bad_parameter", detail))
     });
     let is_ascending = match order.as_deref() {
         None | Some("desc") => Ok(false),
         Some("asc") => Ok(true),
         Some(order) => {
             let detail = format!("expected asc or desc, not `{}`", shown(order));
-            Err(Wrong { code: "bad_parameter", detail })
+            Err(("bad_parameter", detail))
         }
     };
     let limit = params.accept("limit", limit).unwrap_or_default();
     let is_ascending = params.accept("order", is_ascending).unwrap_or_default();
     params.finish_leniently()?;
-    Ok(Checked(Page { limit, after, is_ascending }))
+    Ok(Page { limit, after, is_ascending })
 }
 
-/// The value as readers that are not strict decode it.
 fn text(value: &str) -> String {
     let decoded = decoded(value).unwrap_or_else(|| value.as_bytes().to_vec());
     String::from_utf8_lossy(&decoded).into_owned()

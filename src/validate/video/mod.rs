@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde::de::MapAccess;
 
 use super::image_url::image_url;
-use super::json::{self, Entry, Field, Members, Shape, Unknown};
-use super::rule::{Faults, Ignored, Rule, blank, not_among, nul, unknown_model};
+use super::json::{self, Entry, Field, Members, Shape};
+use super::rule::{Faults, Ignored, Rule, Unknown, blank, not_among, nul, unknown_model};
 use super::{Checked, Order, Paid};
 use crate::contract::catalog::{
     Aspect, Catalog, DEFAULT_DURATION, DEFAULT_VIDEO_MODEL, Durations, Image, VideoModel,
@@ -18,7 +18,6 @@ use crate::problem::{INTERNAL, Problem};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VideoOrder {
     pub order: Checked<Order>,
-    /// As an OpenAI SDK asked for it.
     pub size: Option<String>,
     pub ignored: Ignored,
 }
@@ -27,11 +26,8 @@ pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Proble
     video_order(payload, catalog).map(|video| video.order)
 }
 
-/// Reads and judges the body of a video job.
-///
-/// The order's body names the model and the duration even where the caller left them out, so that no
-/// default of the gateway can drift from what was set aside; `image_url` is sent in its canonical
-/// form. Guess: an `aspect_ratio` may be sent to every model, also to the one that ignores it.
+/// The body names the model and the duration even if the caller left them out: no default of the gateway can
+/// drift from what was set aside. Guess: an `aspect_ratio` may be sent to every model.
 pub fn video_order(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     let mut draft = Draft::new(catalog);
     json::object(payload, &mut draft)?;
@@ -194,7 +190,6 @@ impl<'a> Members<'a> for Draft<'a> {
     }
 }
 
-/// A picture's address: its canonical form, or why it is none.
 pub(super) struct Picture(Result<String, String>);
 
 impl Picture {

@@ -138,7 +138,6 @@ fn set(own: &mut Own, period: &str, amount: &str) -> Result<(), Malformed> {
 
 /// The last second of the year 9999: a time beyond it is a mistake.
 const LATEST: u64 = 253_402_300_799;
-/// The digits of its seconds and nanoseconds; digits behind those are cut off.
 const SECONDS: usize = 12;
 const NANOS: usize = 9;
 const MAX_LENGTH: usize = 64;
@@ -173,8 +172,7 @@ fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     Ok(Duration::new(seconds, nanos.parse().map_err(|_| Malformed)?))
 }
 
-/// A JSON object that somebody else wrote: each name once, each value of the type that is asked for, or
-/// not at all.
+/// A JSON object that somebody else wrote: each name once, each value of the expected type.
 pub(super) struct Object<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
 /// It is not what was expected. What it is instead is not said.
@@ -182,7 +180,6 @@ pub(super) struct Object<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 pub(super) struct Malformed;
 
 impl<'a> Object<'a> {
-    /// `text` has to be one object, and nothing after it.
     pub(super) fn read(text: &'a str) -> Result<Self, Malformed> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let object = reader.deserialize_map(Members).map_err(|_| Malformed)?;

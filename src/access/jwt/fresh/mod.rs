@@ -35,7 +35,6 @@ const FILE_AGAIN: Duration = Duration::from_secs(10);
 pub(super) const MAX_STALE: Duration = Duration::from_secs(24 * 3_600);
 /// Whoever names unknown keys makes us ask at most once in this time; after a failure we ask as often.
 pub(super) const PAUSE: Duration = Duration::from_secs(30);
-/// After a failure while no keys are known at all.
 pub(super) const PAUSE_WITHOUT: Duration = Duration::from_secs(5);
 /// How long a token waits for keys; a bit longer than asking may take.
 const WAIT: Duration = Duration::from_secs(DEADLINE.as_secs() + 1);
@@ -79,8 +78,7 @@ impl Keys {
         is_fresh.then(|| Arc::clone(&held.set))
     }
 
-    /// Keys that are newer than these, if need be by asking for them and waiting; `None` where that was
-    /// done a short while ago, or gave nothing in time.
+    /// `None` if keys were fetched a short while ago, or if nothing came in time.
     pub(super) async fn newer(&self, than: Option<&Arc<KeySet>>) -> Option<Arc<KeySet>> {
         let mut asked = self.asked.subscribe();
         if !self.ask(clock::now()) {
@@ -121,7 +119,6 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether somebody is asking from now on.
     fn ask(&self, now: Instant) -> bool {
         let mut asking = lock(&self.asking);
         if !asking.is_on && asking.last.is_some_and(|last| now.duration_since(last) < PAUSE) {
@@ -209,7 +206,6 @@ pub(super) fn source(jwks: &Jwks) -> Source {
     Box::new(move || Box::pin(fetched(jwks.clone())))
 }
 
-/// From an address, or from a file that somebody replaces when keys change.
 async fn fetched(jwks: Jwks) -> Result<Fetched, Fault> {
     match jwks {
         Jwks::Address(address) => {

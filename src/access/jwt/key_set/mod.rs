@@ -52,7 +52,6 @@ struct PublicKey {
     key: DecodingKey,
 }
 
-/// Why a document is no set of keys. None of its words are of the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("it is no JSON Web Key Set, {{\"keys\": [ … ]}}")]
@@ -63,9 +62,7 @@ pub(super) enum Unreadable {
     TooMany,
 }
 
-/// What a set knows about the key that a token names.
 pub(super) enum Found<'a> {
-    /// The one that it can only be.
     Key(&'a DecodingKey),
     /// None, and no newer set could change that by the name alone.
     Unfit,
@@ -74,8 +71,7 @@ pub(super) enum Found<'a> {
 }
 
 impl KeySet {
-    /// Reads a document. Keys of no use here (shared secrets, private keys, for encryption, of
-    /// algorithms that do not count, broken ones) are left out.
+    /// Keys of no use here (secret, private, for encryption, broken, unknown algorithm) are left out.
     pub(super) fn read(document: &[u8]) -> Result<Self, Unreadable> {
         if document.len() > MAX_DOCUMENT {
             return Err(Unreadable::TooLarge);
@@ -97,7 +93,6 @@ impl KeySet {
         self.keys.len()
     }
 
-    /// The one key of this name that takes this algorithm; without a name, the one key that does.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Found<'_> {
         let named = |key: &&PublicKey| id.is_none_or(|id| key.id.as_deref() == Some(id));
         if id.is_some() && !self.keys.iter().any(|key| named(&key)) {

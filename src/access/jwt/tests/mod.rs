@@ -17,7 +17,7 @@ use issuer::{
     settings,
 };
 
-const UNAVAILABLE: Denied = Denied::Unavailable { retry_after: Duration::from_secs(30) };
+const UNAVAILABLE: Denied = Denied::Unavailable(Duration::from_secs(30));
 
 fn every_key() -> Told {
     Told::new(&[RSA.jwk(), P256.jwk(), P384.jwk(), ED.jwk()])
