@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderValue, Method};
 
 use super::{Polls, SharedState, terms};
@@ -16,7 +17,7 @@ use crate::reports::Reports;
 use crate::reports::me::Me;
 use crate::reports::turns::Turns;
 use crate::routes::api::Passthrough;
-use crate::routes::catalog::{self, Facts, Replay, Words};
+use crate::routes::catalog::{self, Facts};
 use crate::routes::page::Page;
 use crate::routes::{Handlers, endpoints, openapi};
 use crate::sandbox;
@@ -35,7 +36,7 @@ pub(super) fn handlers(
     let are_shared = !config.access.allowed_origins.is_empty();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
-        catalog: catalog::render(&config.catalog, &facts(config, origins, shared)),
+        catalog: price_list(config, &origins, shared),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         openapi: openapi::document(&config.catalog),
         rules: ChatRules {
@@ -58,18 +59,21 @@ pub(super) fn handlers(
     })
 }
 
-/// Every endpoint, those of `gateway.passthrough` included.
 pub(super) fn routes(config: &Config) -> Arc<Table> {
     let added = config.gateway.passthrough.iter().cloned();
     Arc::new(endpoints::routes(added.map(|one| (one.method, one.path))))
 }
 
+fn mode(config: &Config) -> &'static str {
+    match config.gateway.target {
+        Target::Sandbox => "sandbox",
+        Target::Live { .. } => "live",
+    }
+}
+
 fn me(config: &Config, shared: &SharedState, limiter: &Arc<Limiter>, summary: &Summary) -> Me {
     Me {
-        mode: match config.gateway.target {
-            Target::Sandbox => "sandbox",
-            Target::Live { .. } => "live",
-        },
+        mode: mode(config),
         access: config.access.mode.name(),
         shows_balance: config.access.mode == Mode::Open && config.is_private(),
         budgets: terms(config).limits,
@@ -86,24 +90,24 @@ fn passthrough(config: &Config, gateway: Polls) -> Passthrough {
     Passthrough::new(gateway, tolls)
 }
 
-/// What the price list says besides prices.
-fn facts(config: &Config, media_origins: Vec<String>, shared: &SharedState) -> Facts {
-    let sandbox = matches!(config.gateway.target, Target::Sandbox);
-    let config::Jobs { finished, failed, result } = config.jobs.clone();
+fn price_list(config: &Config, media_origins: &[String], shared: &SharedState) -> Bytes {
+    let config::Jobs { finished, failed, result } = &config.jobs;
     let terms = terms(config);
-    Facts {
-        sandbox,
+    let facts = Facts {
+        mode: mode(config),
         access: config.access.mode.name(),
         chat_body: config.server.chat_body,
         video_body: config.server.video_body,
-        jobs: Words { finished, failed, result, media_origins },
-        moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
-        replay: Replay {
-            chat_seconds: terms.keep_chats.as_secs(),
-            video_seconds: terms.keep_videos.as_secs(),
-            ledger: String::from(&*shared.store.name()),
-        },
-    }
+        finished,
+        failed,
+        result,
+        media_origins,
+        moods: if mode(config) == "live" { &[] } else { sandbox::MOODS },
+        chat_seconds: terms.keep_chats.as_secs(),
+        video_seconds: terms.keep_videos.as_secs(),
+        ledger: &shared.store.name(),
+    };
+    catalog::render(&config.catalog, &facts)
 }
 
 fn page(config: &Config) -> Page {

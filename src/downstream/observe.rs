@@ -40,7 +40,7 @@ impl Arrival {
     }
 
     fn label(&self) -> &'static str {
-        self.route.as_ref().map_or("none", |route| route.path.template())
+        self.route.as_ref().map_or("none", |route| route.path)
     }
 
     pub fn span(&self) -> Span {

@@ -193,7 +193,7 @@ fn refusal(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
     let words: Vec<_> =
         kinds.iter().map(|kind| format!("`{}`: {}.", kind.code, kind.title)).collect();
     let mut builder = ResponseBuilder::new().description(words.join(" "));
-    let (media_type, schema) = match endpoint.route.path.template().starts_with("/v1/") {
+    let (media_type, schema) = match endpoint.route.path.starts_with("/v1/") {
         true => ("application/json", "OpenAiError"),
         false => ("application/problem+json", "Problem"),
     };

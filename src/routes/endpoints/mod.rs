@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use self::schemas::Shape;
 use super::{Context, api};
 use crate::answer::Answer;
-use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Table, Takes};
+use crate::downstream::route::{BASE, Class, Needs, Pages, Route, Table, Takes};
 use crate::problem::{
     BUDGET_EXHAUSTED, DRAINING, FORBIDDEN, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE,
     IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, INTERNAL, INVALID_CREDENTIALS,
@@ -28,13 +28,13 @@ use table::{PAID, READ};
 /// What `gateway.passthrough` lets through: what is bought, and what is asked.
 pub static PASSTHROUGH: &[Endpoint] = &[
     Endpoint {
-        route: Route { path: Path::Below("/api/v1/"), takes: Takes::ChatJson, ..PAID },
+        route: Route { path: "/api/v1/", takes: Takes::ChatJson, ..PAID },
         about: "An endpoint of `gateway.passthrough` that costs.",
         answer: |cx| Box::pin(api::passthrough_buy(cx)),
         operations: &[],
     },
     Endpoint {
-        route: Route { path: Path::Below("/api/v1/"), pages: Pages::Scripts, ..READ },
+        route: Route { path: "/api/v1/", pages: Pages::Scripts, ..READ },
         about: "An endpoint of `gateway.passthrough` that costs nothing.",
         answer: |cx| Box::pin(api::passthrough_ask(cx)),
         operations: &[],
@@ -69,7 +69,7 @@ impl Endpoint {
 
     /// Returns the paths below the route's, with variables in braces; one that is empty, for most rows.
     pub fn paths(&self) -> impl Iterator<Item = String> {
-        let template = self.route.path.template();
+        let template = self.route.path;
         self.operations.iter().map(move |operation| format!("{template}{}", operation.below))
     }
 }
@@ -242,7 +242,7 @@ mod tests {
     fn every_row_is_found_by_its_own_path_and_no_other() {
         let table = routes([]);
         for Endpoint { route, .. } in ENDPOINTS {
-            assert_eq!(table.find(&route.method, route.path.template()).unwrap(), route);
+            assert_eq!(table.find(&route.method, route.path).unwrap(), route);
             assert_eq!(of(route).route, *route);
         }
         for path in [

@@ -5,7 +5,7 @@ use std::future::ready;
 use http::{Method, StatusCode};
 
 use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op, schemas};
-use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Takes};
+use crate::downstream::route::{BASE, Class, Needs, Pages, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
 };
@@ -37,7 +37,7 @@ const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, ..ok("Done.", &[]) }
 /// Every endpoint. What is in none of these rows is the page's, or nobody's.
 pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
-        route: Route { path: Path::Exact("/api/v1/chat"), takes: Takes::ChatJson, ..PAID },
+        route: Route { path: "/api/v1/chat", takes: Takes::ChatJson, ..PAID },
         about: "One chat: `model` and `messages`. The gateway's reply, unchanged.",
         answer: |cx| Box::pin(api::chat(cx)),
         operations: &[op("chat", "purchases", "Buy one chat reply")
@@ -45,7 +45,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("The gateway's reply, unchanged.", &[(JSON, "ChatReply")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/api/v1/video"), takes: Takes::VideoJson, ..PAID },
+        route: Route { path: "/api/v1/video", takes: Takes::VideoJson, ..PAID },
         about: "Orders one video: `prompt`, and if you like `model`, `duration`, `aspect_ratio`, `image_url`. A \
             ratio that the model ignores is named in `Tollgate-Ignored`.",
         answer: |cx| Box::pin(api::video(cx)),
@@ -55,7 +55,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("The gateway's acceptance, unchanged.", &[(JSON, "VideoAccepted")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/api/v1/video/status"), ..READ },
+        route: Route { path: "/api/v1/video/status", ..READ },
         about: "How far a video is (`?request_id=`): the gateway's latest word, unchanged, at most 5 s old while \
             somebody asks. Only of jobs that were ordered here.",
         answer: |cx| Box::pin(api::video_status(cx)),
@@ -65,7 +65,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(OF_JOBS)],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/video/content"), ..READ },
+        route: Route { path: "/bff/video/content", ..READ },
         about: "A finished video (`?request_id=`) from our own origin, with ranges, where its address is on \
             `page.media_origins` or the sandbox.",
         answer: |cx| Box::pin(api::video_content(cx)),
@@ -82,7 +82,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(OF_VIDEOS)],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/events"), ..READ },
+        route: Route { path: "/bff/events", ..READ },
         about: "One stream of events for up to 50 jobs (`?request_id=`, repeatable), or for all open jobs of the \
             caller: see [below](#events).",
         answer: |cx| Box::pin(bff::events(cx)),
@@ -100,7 +100,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(OF_JOBS)],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/jobs"), ..READ },
+        route: Route { path: "/bff/jobs", ..READ },
         about: "The caller's latest jobs, or those that `?request_id=` names, each with its toll and the latest \
             word.",
         answer: |cx| Box::pin(bff::jobs(cx)),
@@ -110,7 +110,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(OF_JOBS)],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/catalog"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/catalog", pages: Pages::Any, ..BASE },
         about: "The price list: every model with its toll and rules, the limits, sandbox or live; how long an \
             `Idempotency-Key` may be sent again, and by whose memory (`replay`).",
         answer: |cx| Box::pin(bff::catalog(cx)),
@@ -118,7 +118,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/me"), ..READ },
+        route: Route { path: "/bff/me", ..READ },
         about: "What is left to you: of your limits and budgets, and of the account's balance where you may see \
             it. Takes none of it.",
         answer: |cx| Box::pin(async move { cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await }),
@@ -130,7 +130,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(&[&LEDGER_UNAVAILABLE])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/usage"), ..READ },
+        route: Route { path: "/bff/usage", ..READ },
         about: "What you spent, by UTC day and model: `?since=7d`, up to `31d`. Open mode beyond loopback: 403, \
             as an address is no identity.",
         answer: |cx| Box::pin(bff::usage(cx)),
@@ -144,7 +144,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/v1/models"), ..BASE },
+        route: Route { path: "/v1/models", ..BASE },
         about: "The models in OpenAI's dialect, chats and videos: see [below](#openais-sdks).",
         answer: |cx| Box::pin(ready(Ok(openai::models(&cx.handlers.rules.catalog)))),
         operations: &[op("openaiModels", "openai", "The models, chats and videos")
@@ -152,7 +152,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(&[&ORIGIN_NOT_ALLOWED])],
     },
     Endpoint {
-        route: Route { path: Path::Below("/v1/models/"), ..BASE },
+        route: Route { path: "/v1/models/", ..BASE },
         about: "One of them.",
         answer: |cx| {
             let path = cx.call.head.uri.path();
@@ -164,7 +164,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/v1/chat/completions"), takes: Takes::ChatJson, ..PAID },
+        route: Route { path: "/v1/chat/completions", takes: Takes::ChatJson, ..PAID },
         about: "A chat in OpenAI's dialect, whole or as a stream.",
         answer: |cx| Box::pin(openai::chat::buy(cx)),
         operations: &[op("openaiChat", "openai", "Buy one chat reply")
@@ -179,7 +179,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             )])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/v1/videos"), takes: Takes::VideoForm, ..PAID },
+        route: Route { path: "/v1/videos", takes: Takes::VideoForm, ..PAID },
         about: "Orders one video in OpenAI's dialect, in JSON or as a form.",
         answer: |cx| Box::pin(openai::videos::buy(cx)),
         operations: &[op("openaiVideo", "openai", "Order one video")
@@ -188,7 +188,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("The job.", &[(JSON, "OpenAiObject")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/v1/videos"), ..READ },
+        route: Route { path: "/v1/videos", ..READ },
         about: "The caller's latest jobs in OpenAI's dialect.",
         answer: |cx| Box::pin(openai::videos::list(cx)),
         operations: &[op("openaiVideos", "openai", "The caller's latest jobs")
@@ -202,7 +202,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(&[&INVALID_REQUEST, &FORBIDDEN])],
     },
     Endpoint {
-        route: Route { path: Path::Below("/v1/videos/"), ..READ },
+        route: Route { path: "/v1/videos/", ..READ },
         about: "How far a video is, and at `/content` below it the finished one.",
         answer: |cx| Box::pin(openai::videos::named(cx)),
         operations: &[
@@ -217,7 +217,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         ],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/login"), takes: Takes::LoginJson, ..LOGIN },
+        route: Route { path: "/bff/login", takes: Takes::LoginJson, ..LOGIN },
         about: "With `access.mode = \"members\"`: `{\"token\": \"tg_…\"}` becomes [a \
             cookie](docs/callers.md#logins).",
         answer: |cx| Box::pin(bff::log_in(cx)),
@@ -229,7 +229,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(OF_LOGINS)],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/logout"), ..LOGIN },
+        route: Route { path: "/bff/logout", ..LOGIN },
         about: "Ends it.",
         answer: |cx| Box::pin(bff::log_out(cx)),
         operations: &[op("logout", "people", "End the login that the browser carries")
@@ -237,7 +237,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(OF_LOGINS)],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/usage"), ..ADMIN },
+        route: Route { path: "/bff/admin/usage", ..ADMIN },
         about: "For admins: what everybody spent, by caller, UTC day and model: `?since=7d`, up to `366d`, \
             `&format=csv`. See [docs/admin.md](docs/admin.md).",
         answer: |cx| Box::pin(bff::admin_usage(cx)),
@@ -254,21 +254,21 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(&[&INVALID_REQUEST])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/members"), ..ADMIN },
+        route: Route { path: "/bff/admin/members", ..ADMIN },
         about: "For admins: who may call, with budgets and what was spent today and this month.",
         answer: |cx| Box::pin(async move { cx.handlers.reports.members().await }),
         operations: &[op("adminMembers", "admins", "Who may call")
             .replies(&[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/jobs"), ..ADMIN },
+        route: Route { path: "/bff/admin/jobs", ..ADMIN },
         about: "For admins: everybody's latest jobs.",
         answer: |cx| Box::pin(async move { cx.handlers.reports.jobs_of_all().await }),
         operations: &[op("adminJobs", "admins", "Everybody's latest jobs")
             .replies(&[ok("The latest first.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/billing"), ..ADMIN },
+        route: Route { path: "/bff/admin/billing", ..ADMIN },
         about: "For admins: the account as the gateway tells it, its keys by name, how its balance went, unknown \
             outcomes.",
         answer: |cx| Box::pin(async move { cx.report(cx.handlers.reports.account()).await }),
@@ -279,35 +279,35 @@ pub static ENDPOINTS: &[Endpoint] = &[
             )])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/healthz"), ..BASE },
+        route: Route { path: "/healthz", ..BASE },
         about: "`ok`, for any Host.",
         answer: |_| Box::pin(ready(Ok(bff::alive()))),
         operations: &[op("healthz", "facts", "Alive")
             .replies(&[ok("It is.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/client.js"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/client.js", pages: Pages::Any, ..BASE },
         about: "A client for web pages: one ES module without imports.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("client", "embedding", "A client for web pages: one module without imports")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/client.d.ts"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/client.d.ts", pages: Pages::Any, ..BASE },
         about: "Its types, for TypeScript.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("clientTypes", "embedding", "The client's types, for TypeScript")
             .replies(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/elements.js"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/elements.js", pages: Pages::Any, ..BASE },
         about: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("elements", "embedding", "The elements tollgate-chat and tollgate-video")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Below("/bff/widgets/"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/widgets/", pages: Pages::Any, ..BASE },
         about: "The modules that the elements load.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("widgets", "embedding", "A module that the elements load")
@@ -316,14 +316,14 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .problems(&[&NOT_FOUND])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/openapi.json"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/openapi.json", pages: Pages::Any, ..BASE },
         about: "The whole API as an OpenAPI 3.1 document, readable from any page; `tollgate openapi` prints it.",
         answer: |cx| Box::pin(bff::openapi(cx)),
         operations: &[op("openapi", "facts", "This document")
             .replies(&[ok("OpenAPI 3.1.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Below("/problems/"), ..BASE },
+        route: Route { path: "/problems/", ..BASE },
         about: "A kind of error, explained.",
         answer: |cx| Box::pin(ready(bff::problem(cx.call.head.uri.path()))),
         operations: &[op("problem", "facts", "A kind of problem, explained")

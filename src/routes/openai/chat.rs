@@ -12,14 +12,13 @@ use http_body_util::StreamBody;
 use serde::Serialize;
 use tokio::time::{interval, sleep, timeout};
 
-use super::reply::{Said, Usage, refusal, refusal_document};
+use super::{Said, Usage, refusal, refusal_document};
 use crate::answer::{self, Answer, Body, BoxError};
 use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::routes::Context;
-use crate::routes::purchases;
+use crate::routes::{Context, purchases};
 use crate::validate::{self, Checked, Order};
 
 pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {

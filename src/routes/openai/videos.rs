@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use multer::Multipart;
 use serde::{Deserialize, Serialize};
 
-use super::reply::{refusal, text_at};
+use super::{refusal, text_at};
 use crate::answer::{self, Answer};
 use crate::clock;
 use crate::jobs::reading::word;
