@@ -35,9 +35,10 @@ impl Dialect {
         };
         *answer.body_mut() = Body::from(document);
         let answer = answer::with(answer, [(CONTENT_TYPE, "application/json")]);
-        match is_sent_again(answer.status()) {
-            true => answer,
-            false => answer::with(answer, [(SHOULD_RETRY, "false")]),
+        if is_sent_again(answer.status()) {
+            answer
+        } else {
+            answer::with(answer, [(SHOULD_RETRY, "false")])
         }
     }
 }
@@ -81,7 +82,6 @@ const HINTS: &[(&str, &str)] = &[
     ("/v1", ENDPOINTS),
 ];
 
-/// Returns where to go instead of `path`, if it is one that people try in vain.
 pub(super) fn hint(path: &str) -> Option<&'static str> {
     HINTS.iter().find(|(known, _)| is_at(known, path)).map(|(_, hint)| *hint)
 }

@@ -5,10 +5,8 @@ use http::Method;
 use super::dialect::hint;
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
-/// What the limiter counts a call as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Spends money: `limits.requests`.
     Paid,
     /// Asks the gateway or the store: ten times the room.
     Read,
@@ -26,14 +24,12 @@ pub enum Takes {
     LoginJson,
 }
 
-/// Whom a row is for, where `access.mode` is not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// Everybody: it costs nothing and tells nothing of anybody. Credentials are not looked at.
     Nobody,
     /// Callers whose credentials hold; others get 401.
     Caller,
-    /// Those of them with the role admin.
     Admin,
 }
 

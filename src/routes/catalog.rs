@@ -3,11 +3,9 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::contract::catalog as contract;
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
-use crate::contract::{video, wire};
+use crate::contract::{catalog as contract, video, wire};
 
-/// What the settings add to the price list.
 pub struct Facts<'a> {
     pub mode: &'static str,
     pub access: &'static str,

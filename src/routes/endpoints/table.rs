@@ -4,7 +4,7 @@ use std::future::ready;
 
 use http::{Method, StatusCode};
 
-use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op, schemas};
+use super::{Endpoint, OF_GATEWAY, OF_JOBS, OF_LOGINS, Query, Reply, may, ok, op, schemas};
 use crate::downstream::route::{BASE, Class, Needs, Pages, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
@@ -62,7 +62,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         operations: &[op("videoStatus", "jobs", "How far a job is")
             .query(&[ONE_JOB])
             .replies(&[ok("The gateway's latest status body, unchanged.", &[(JSON, "Anything")])])
-            .problems(OF_JOBS)],
+            .problems(&[OF_JOBS, OF_GATEWAY])],
     },
     Endpoint {
         route: Route { path: "/bff/video/content", ..READ },
@@ -79,7 +79,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
                     ..ok("A part of the video.", &[("video/mp4", "Anything")])
                 },
             ])
-            .problems(OF_VIDEOS)],
+            .problems(&[OF_JOBS, &[&NOT_FOUND], OF_GATEWAY])],
     },
     Endpoint {
         route: Route { path: "/bff/events", ..READ },
@@ -97,7 +97,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
                     ..ok("All of them have ended, and Last-Event-ID knows it.", &[])
                 },
             ])
-            .problems(OF_JOBS)],
+            .problems(&[OF_JOBS, OF_GATEWAY])],
     },
     Endpoint {
         route: Route { path: "/bff/jobs", ..READ },
@@ -107,7 +107,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         operations: &[op("jobs", "jobs", "The caller's jobs")
             .query(&[SOME_JOBS])
             .replies(&[ok("The latest first, at most 200.", &[(JSON, "Jobs")])])
-            .problems(OF_JOBS)],
+            .problems(&[OF_JOBS, OF_GATEWAY])],
     },
     Endpoint {
         route: Route { path: "/bff/catalog", pages: Pages::Any, ..BASE },
@@ -127,7 +127,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 "Limits, budgets and, where it may be seen, the balance.",
                 &[(JSON, "Me")],
             )])
-            .problems(&[&LEDGER_UNAVAILABLE])],
+            .problems(&[&[&LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
         route: Route { path: "/bff/usage", ..READ },
@@ -141,7 +141,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 schemas::since,
             )])
             .replies(&[ok("By UTC day and model.", &[(JSON, "Usage")])])
-            .problems(&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE])],
+            .problems(&[&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
         route: Route { path: "/v1/models", ..BASE },
@@ -149,7 +149,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         answer: |cx| Box::pin(ready(Ok(openai::models(&cx.handlers.rules.catalog)))),
         operations: &[op("openaiModels", "openai", "The models, chats and videos")
             .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
-            .problems(&[&ORIGIN_NOT_ALLOWED])],
+            .problems(&[&[&ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
         route: Route { path: "/v1/models/", ..BASE },
@@ -161,7 +161,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         operations: &[op("openaiModel", "openai", "One model")
             .below("{model}")
             .replies(&[ok("The model.", &[(JSON, "OpenAiObject")])])
-            .problems(&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED])],
+            .problems(&[&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
         route: Route { path: "/v1/chat/completions", takes: Takes::ChatJson, ..PAID },
@@ -199,7 +199,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 may("order", "By age.", || schemas::one_of(["asc", "desc"])),
             ])
             .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
-            .problems(&[&INVALID_REQUEST, &FORBIDDEN])],
+            .problems(&[&[&INVALID_REQUEST, &FORBIDDEN]])],
     },
     Endpoint {
         route: Route { path: "/v1/videos/", ..READ },
@@ -209,11 +209,11 @@ pub static ENDPOINTS: &[Endpoint] = &[
             op("openaiVideoNamed", "openai", "How far a video is")
             .below("{id}")
             .replies(&[ok("The job.", &[(JSON, "OpenAiObject")])])
-            .problems(OF_JOBS),
+            .problems(&[OF_JOBS, OF_GATEWAY]),
             op("openaiVideoContent", "openai", "The finished video")
             .below("{id}/content")
             .replies(&[ok("The video.", &[("video/mp4", "Anything")])])
-            .problems(OF_VIDEOS),
+            .problems(&[OF_JOBS, &[&NOT_FOUND], OF_GATEWAY]),
         ],
     },
     Endpoint {
@@ -226,7 +226,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 header `X-Tollgate: 1`.")
             .takes(&[(JSON, "Login")])
             .replies(&[DONE])
-            .problems(OF_LOGINS)],
+            .problems(&[OF_LOGINS])],
     },
     Endpoint {
         route: Route { path: "/bff/logout", ..LOGIN },
@@ -234,7 +234,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         answer: |cx| Box::pin(bff::log_out(cx)),
         operations: &[op("logout", "people", "End the login that the browser carries")
             .replies(&[DONE])
-            .problems(OF_LOGINS)],
+            .problems(&[OF_LOGINS])],
     },
     Endpoint {
         route: Route { path: "/bff/admin/usage", ..ADMIN },
@@ -251,7 +251,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 may("format", "json or csv.", || schemas::one_of(["json", "csv"])),
             ])
             .replies(&[ok("By caller, UTC day and model.", &[(JSON, "Anything")])])
-            .problems(&[&INVALID_REQUEST])],
+            .problems(&[&[&INVALID_REQUEST]])],
     },
     Endpoint {
         route: Route { path: "/bff/admin/members", ..ADMIN },
@@ -313,7 +313,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         operations: &[op("widgets", "embedding", "A module that the elements load")
             .below("{name}")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])
-            .problems(&[&NOT_FOUND])],
+            .problems(&[&[&NOT_FOUND]])],
     },
     Endpoint {
         route: Route { path: "/bff/openapi.json", pages: Pages::Any, ..BASE },
@@ -329,6 +329,6 @@ pub static ENDPOINTS: &[Endpoint] = &[
         operations: &[op("problem", "facts", "A kind of problem, explained")
             .below("{code}")
             .replies(&[ok("A page for people.", &[("text/html", "Text")])])
-            .problems(&[&NOT_FOUND])],
+            .problems(&[&[&NOT_FOUND]])],
     },
 ];
