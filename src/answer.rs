@@ -48,7 +48,6 @@ pub struct Body {
     inner: Inner,
     /// What it says, where it is a refusal: somebody further out may say it in other words.
     problem: Option<Box<Problem>>,
-    /// Goes when the body goes.
     guard: Option<Box<dyn Send>>,
     /// What the last part of a whole body is followed by.
     at_end: Option<Box<dyn FnOnce() + Send>>,
@@ -56,11 +55,7 @@ pub struct Body {
 
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { inner, problem, .. } = self;
-        f.debug_struct("Body")
-            .field("inner", inner)
-            .field("problem", problem)
-            .finish_non_exhaustive()
+        f.debug_struct("Body").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
@@ -206,7 +201,6 @@ pub fn sealed(answer: Answer) -> Answer {
     with(answer, [(CONTENT_SECURITY_POLICY, SEALED), (X_CONTENT_TYPE_OPTIONS, "nosniff")])
 }
 
-/// Sets headers; each replaces what the answer has of its name.
 pub fn with<const N: usize>(
     mut answer: Answer,
     headers: [(HeaderName, &'static str); N],

@@ -1,16 +1,15 @@
 //! The proxy as a service for a server of one's own: axum, hyper, or any other that speaks tower.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, io, thread};
 
 use bytes::Bytes;
-use futures_util::future::Either;
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use tokio::runtime::{self, Handle};
 use tokio::time::{interval, timeout};
@@ -281,10 +280,7 @@ where
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Either<
-        Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
-        Ready<Result<Response<Body>, Infallible>>,
-    >;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
     /// Always: the gate refuses rather than making a caller wait.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
@@ -294,16 +290,16 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if self.behind.shutdown.begun.is_cancelled() {
             let refusal = answer::refusal(Problem::new(&DRAINING).retry_after(RETURN_AFTER), "");
-            return Either::Right(ready(Ok(refusal)));
+            return Box::pin(ready(Ok(refusal)));
         }
         // Counted among what a shutdown waits for, from here on: its body may still be on its way.
         let inside = self.behind.tasks.token();
         let answered = self.stack.call(request.map(Body::stream));
-        Either::Left(Box::pin(async move {
+        Box::pin(async move {
             let answer = answered.await;
             drop(inside);
             answer
-        }))
+        })
     }
 }
 

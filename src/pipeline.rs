@@ -28,7 +28,6 @@ use crate::upstream::{Ask, Error, Gateway, Reply, Transport};
 /// The gate as whoever serves it sees it: a request in, an answer out, never an error.
 pub type Public<B> = BoxCloneSyncService<Request<B>, Answer, Infallible>;
 
-/// What can be read of a request.
 pub trait Payload: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
 
 impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> Payload for B {}

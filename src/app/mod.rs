@@ -1,7 +1,6 @@
 //! Builds the parts from settings and hands them to the pipeline: the only file that may name
 //! everything, and one that decides nothing.
 
-mod handlers;
 mod start;
 
 use std::io;
@@ -10,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use futures_util::future::OptionFuture;
+use http::{HeaderValue, Method};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -33,27 +34,36 @@ use crate::downstream::body::Memory;
 use crate::downstream::cross_site::Origins;
 use crate::downstream::host::Hosts;
 use crate::downstream::rate::Limiter;
+use crate::downstream::route::Table;
 use crate::jobs::{self, Jobs};
+use crate::media::Videos;
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Public};
 use crate::purchase::idempotency::Running;
 use crate::purchase::{self, Terms};
 use crate::redact::Redactor;
-use crate::routes::{Handlers, Routes};
+use crate::reports::Reports;
+use crate::reports::me::Me;
+use crate::reports::turns::Turns;
+use crate::routes::api::Passthrough;
+use crate::routes::catalog::{self, Facts};
+use crate::routes::page::Page;
+use crate::routes::site::Site;
+use crate::routes::{Handlers, Routes, endpoints, openapi};
 use crate::sandbox::{self, Sandbox};
 use crate::server::{self, Crowd};
 use crate::store::{Binding, KeyId, Limits, Refusals, Store};
 use crate::upstream::client::Client;
+use crate::upstream::fetch::Media;
 use crate::upstream::window::Window;
 use crate::upstream::{self, Ask, Reply, Ring};
+use crate::validate::ChatRules;
 
 /// Videos are dear and slow: their replies are kept at least this long.
 const KEEP_VIDEOS: Duration = Duration::from_secs(7 * 86_400);
 
-/// How often [`App::tidy`] is due.
 pub const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// What outlives a change of settings.
 #[derive(Clone)]
 pub struct SharedState {
     pub metrics: Arc<Metrics>,
@@ -63,18 +73,13 @@ pub struct SharedState {
     /// Whether the gateway's account is the ledger's.
     pub binding: Binding,
     pub access: Arc<Access>,
-    /// The purchases that are under way.
     pub running: Running,
     pub refusals: Arc<Refusals>,
     pub jobs: Jobs,
     pub window: Arc<Window>,
-    /// Who is connected.
     pub crowd: Arc<Crowd>,
-    /// What payloads take in memory.
     pub bodies: Arc<Memory>,
-    /// The names that we answer to.
     pub hosts: Arc<ArcSwap<Hosts>>,
-    /// Cancelled when `server.drain` is over.
     pub cut: CancellationToken,
     /// The sandbox with its socket's address, where it is in use.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
@@ -83,7 +88,6 @@ pub struct SharedState {
 /// The gate as settings describe it, ready to be served by any number of cores.
 pub struct App {
     pub config: Config,
-    /// The addresses of this machine that it answers under.
     own: Vec<IpAddr>,
     pub shared: SharedState,
     downstream: Arc<DownstreamConfig>,
@@ -95,10 +99,8 @@ pub struct App {
     pub summary: Summary,
 }
 
-/// The gateway, boxed.
 type Polls = BoxCloneSyncService<Ask, Reply, upstream::Error>;
 
-/// Where the gateway is, and what opens it.
 struct Gateway {
     base: Url,
     keys: Vec<Key>,
@@ -136,13 +138,13 @@ impl App {
                 Summary::new(polls.clone(), &gateway.keys, store, window)
             }
         };
-        let handlers = handlers::handlers(&config, &shared, &limiter, &summary, polls.clone())?;
+        let handlers = handlers(&config, &shared, &limiter, &summary, polls.clone())?;
         let downstream = DownstreamConfig {
             origins: Origins::new(&config.access.allowed_origins, shared.access.has_logins()),
             hosts: Arc::new(Hosts::new(config.server.hosts.iter().cloned(), own.clone())),
             trusted: config.server.trusted_proxies.clone().into(),
             access: Arc::clone(&shared.access),
-            routes: handlers::routes(&config),
+            routes: routes(&config),
             limiter,
             server: config.server.clone(),
             memory: Arc::clone(&shared.bodies),
@@ -165,7 +167,6 @@ impl App {
         Ok(Self { config, own, shared, downstream, handlers, gateway, polls, context, summary })
     }
 
-    /// Applies the settings of this gate to what outlives a change of settings.
     fn apply(&self) {
         let Self { config, shared, downstream, .. } = self;
         shared.jobs.follow(jobs::Setup {
@@ -208,7 +209,7 @@ impl App {
     /// One core's stack, with connections to the gateway of its own. Its purchases run on `tasks`.
     pub fn core<B>(&self, tasks: TaskTracker) -> io::Result<Public<B>>
     where
-        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<crate::answer::BoxError>,
     {
         let gateway = self.gateway.stack(&self.config, &self.shared)?;
@@ -243,7 +244,6 @@ impl App {
 }
 
 impl Gateway {
-    /// The gateway of the settings, after the `old` one.
     fn new(config: &Config, shared: &SharedState, old: Option<&Self>) -> io::Result<Self> {
         let (base, keys) = match (&config.gateway.target, &shared.sandbox) {
             (Target::Live { base_url, keys }, _) => (base_url.clone(), keys.clone()),
@@ -353,6 +353,92 @@ pub fn standalone_gateway(
     }
     let (max_wait, transport) = (settings.max_wait, Client::new(base, keys, settings, redactor)?);
     Ok(pipeline::gateway(upstream::Gateway { ring, window, max_wait, transport }))
+}
+
+fn handlers(
+    config: &Config,
+    shared: &SharedState,
+    limiter: &Arc<Limiter>,
+    summary: &Summary,
+    gateway: Polls,
+) -> io::Result<Handlers> {
+    let sandbox = shared.sandbox.iter().map(|(_, address)| format!("http://{address}"));
+    let origins: Vec<_> = config.page.media_origins.iter().cloned().chain(sandbox).collect();
+    let media = Media::new(origins.clone(), config.gateway.connect_timeout);
+    let are_shared = !config.access.allowed_origins.is_empty();
+    let sold = config.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
+    let tolls = sold.map(|one| (one.path.clone(), one.toll)).collect();
+    Ok(Handlers {
+        access: Arc::clone(&shared.access),
+        catalog: price_list(config, &origins, shared),
+        ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
+        openapi: openapi::document(&config.catalog),
+        rules: ChatRules {
+            catalog: Arc::new(config.catalog.clone()),
+            fields: config.gateway.chat_fields.clone(),
+        },
+        me: me(config, shared, limiter, summary),
+        reports: Reports {
+            store: shared.store.clone(),
+            summary: summary.clone(),
+            // In open mode, an address identifies this machine's own users at most.
+            knows_callers: config.access.mode != Mode::Open || config.is_private(),
+            turns: Turns::default(),
+        },
+        passthrough: Passthrough::new(gateway, tolls),
+        jobs: shared.jobs.clone(),
+        redactor: shared.redactor.clone(),
+        videos: Videos::new(media, config.jobs.clone(), shared.jobs.clone(), are_shared),
+        page: match &config.page.dir {
+            Some(dir) => Page::Site(Site::new(dir.clone(), config.page.fallback.clone())),
+            None => Page::built_in(&config.page.title, &config.page.media_origins),
+        },
+    })
+}
+
+fn routes(config: &Config) -> Arc<Table> {
+    let added = config.gateway.passthrough.iter().cloned();
+    Arc::new(endpoints::routes(added.map(|one| (one.method, one.path))))
+}
+
+fn mode(config: &Config) -> &'static str {
+    match config.gateway.target {
+        Target::Sandbox => "sandbox",
+        Target::Live { .. } => "live",
+    }
+}
+
+fn me(config: &Config, shared: &SharedState, limiter: &Arc<Limiter>, summary: &Summary) -> Me {
+    Me {
+        mode: mode(config),
+        access: config.access.mode.name(),
+        shows_balance: config.access.mode == Mode::Open && config.is_private(),
+        budgets: terms(config).limits,
+        limiter: Arc::clone(limiter),
+        window: Arc::clone(&shared.window),
+        summary: summary.clone(),
+        store: shared.store.clone(),
+    }
+}
+
+fn price_list(config: &Config, media_origins: &[String], shared: &SharedState) -> Bytes {
+    let config::Jobs { finished, failed, result } = &config.jobs;
+    let terms = terms(config);
+    let facts = Facts {
+        mode: mode(config),
+        access: config.access.mode.name(),
+        chat_body: config.server.chat_body,
+        video_body: config.server.video_body,
+        finished,
+        failed,
+        result,
+        media_origins,
+        moods: if mode(config) == "live" { &[] } else { sandbox::MOODS },
+        chat_seconds: terms.keep_chats.as_secs(),
+        video_seconds: terms.keep_videos.as_secs(),
+        ledger: &shared.store.name(),
+    };
+    catalog::render(&config.catalog, &facts)
 }
 
 #[cfg(test)]

@@ -100,7 +100,6 @@ pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Res
     Ok(())
 }
 
-/// Where purchases and jobs are written down. One that cannot be used stops sales, not the rest.
 async fn open_store(
     config: &Config,
     admin: Option<SocketAddr>,
@@ -153,12 +152,9 @@ pub fn own_addresses(listen: &[SocketAddr]) -> io::Result<Vec<IpAddr>> {
     let mut own: Vec<_> = listen.iter().map(|at| at.ip().to_canonical()).collect();
     if own.iter().any(IpAddr::is_unspecified) {
         for interface in nix::ifaddrs::getifaddrs()? {
-            let address = interface.address;
-            let v4: Option<IpAddr> =
-                address.as_ref().and_then(|at| at.as_sockaddr_in()).map(|at| at.ip().into());
-            let v6: Option<IpAddr> =
-                address.as_ref().and_then(|at| at.as_sockaddr_in6()).map(|at| at.ip().into());
-            own.extend(v4.or(v6));
+            let Some(address) = interface.address else { continue };
+            let v4 = address.as_sockaddr_in().map(|at| IpAddr::from(at.ip()));
+            own.extend(v4.or_else(|| address.as_sockaddr_in6().map(|at| at.ip().into())));
         }
     }
     Ok(own)

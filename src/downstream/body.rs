@@ -15,7 +15,6 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use super::route::Takes;
 use super::{Call, DownstreamConfig, shown};
 use crate::answer::BoxError;
-use crate::config;
 use crate::problem::{
     MALFORMED_REQUEST, OVERLOADED, PAYLOAD_TOO_LARGE, Problem, REQUEST_TIMEOUT,
     UNSUPPORTED_MEDIA_TYPE,
@@ -25,49 +24,38 @@ const LOGIN: usize = 4_096;
 /// When to come back if there is no memory for a payload.
 const COME_BACK: Duration = Duration::from_secs(5);
 
-/// The most bytes that a row takes; `None` where it takes no body.
-fn limit(server: &config::Server, takes: Takes) -> Option<usize> {
-    match takes {
-        Takes::Nothing => None,
-        Takes::ChatJson => Some(server.chat_body),
-        Takes::VideoJson | Takes::VideoForm => Some(server.video_body),
-        Takes::LoginJson => Some(LOGIN),
-    }
-}
-
 pub async fn read<B>(config: &DownstreamConfig, call: Call<B>) -> Result<Call, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let server = &config.server;
-    let taken = match limit(server, call.route.takes) {
-        None => None,
-        Some(limit) => Some((limit, admit(&call, limit, server.max_body_memory, &config.memory)?)),
-    };
     let Call { id, caller, standing, way, route, head, body } = call;
-    let body = match taken {
+    let limit = match route.takes {
+        Takes::Nothing => None,
+        Takes::ChatJson => Some(server.chat_body),
+        Takes::VideoJson | Takes::VideoForm => Some(server.video_body),
+        Takes::LoginJson => Some(LOGIN),
+    };
+    let body = match limit {
         None => Bytes::new(),
-        Some((limit, taken)) => whole(body, limit, server.body_timeout, taken).await?,
+        Some(limit) => {
+            if let Some(problem) = fault_of_head(&head.headers, limit, route.takes) {
+                return Err(problem);
+            }
+            // If the head does not tell the length, the body may be as long as the row allows.
+            let length = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+            let length = length.unwrap_or(limit).min(limit);
+            let taken = config.memory.take(length, server.max_body_memory).ok_or_else(|| {
+                Problem::new(&OVERLOADED)
+                    .detail(
+                        "the bodies of other requests take all the memory that there is for them",
+                    )
+                    .retry_after(COME_BACK)
+            })?;
+            whole(body, limit, server.body_timeout, taken).await?
+        }
     };
     Ok(Call { id, caller, standing, way, route, head, body })
-}
-
-fn admit<B: http_body::Body>(
-    call: &Call<B>,
-    limit: usize,
-    max: usize,
-    memory: &Arc<Memory>,
-) -> Result<Taken, Problem> {
-    if let Some(problem) = fault_of_head(&call.head.headers, limit, call.route.takes) {
-        return Err(problem);
-    }
-    // If the head does not tell the length, the body may be as long as the row allows.
-    let length = call.body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-    memory.take(length.unwrap_or(limit).min(limit), max).ok_or_else(|| {
-        Problem::new(&OVERLOADED)
-            .detail("the bodies of other requests take all the memory that there is for them")
-            .retry_after(COME_BACK)
-    })
 }
 
 fn fault_of_head(headers: &HeaderMap, limit: usize, takes: Takes) -> Option<Problem> {

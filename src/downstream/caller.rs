@@ -97,7 +97,6 @@ fn bearer(line: &HeaderValue) -> Option<&str> {
     (is_bearer && !token.is_empty() && token.bytes().all(plain)).then_some(token)
 }
 
-/// Refuses what changes something by a cookie alone, unless it is meant.
 fn unmeant(shown: Shown<'_>, method: &Method, headers: &HeaderMap) -> Option<Problem> {
     let by_cookie = matches!(shown, Shown::Login(_)) && !method.is_safe();
     by_cookie.then(|| cookie::unmeant(headers)).flatten()

@@ -5,14 +5,9 @@
 
 use http::header::CONTENT_TYPE;
 
+use super::route::is_at;
 use crate::answer::{self, Answer, Body};
 use crate::problem::{SHOULD_RETRY, is_sent_again};
-
-const HOME: &str = "/v1";
-
-fn is_openai(path: &str) -> bool {
-    path.strip_prefix(HOME).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -23,11 +18,11 @@ pub enum Dialect {
 
 impl Dialect {
     pub fn of(path: &str) -> Self {
-        match is_openai(path) {
-            true => Self::OpenAi,
-            false if OF_SDKS.iter().any(|known| is_it(known, path)) => Self::Lost,
-            false => Self::Native,
+        let is_in = |known: &[&str]| known.iter().any(|known| is_at(known, path));
+        if is_in(&["/v1", "/v1/"]) {
+            return Self::OpenAi;
         }
+        if is_in(OF_SDKS) { Self::Lost } else { Self::Native }
     }
 
     pub fn write(self, mut answer: Answer) -> Answer {
@@ -40,9 +35,10 @@ impl Dialect {
         };
         *answer.body_mut() = Body::from(document);
         let answer = answer::with(answer, [(CONTENT_TYPE, "application/json")]);
-        match is_sent_again(answer.status()) {
-            true => answer,
-            false => answer::with(answer, [(SHOULD_RETRY, "false")]),
+        if is_sent_again(answer.status()) {
+            answer
+        } else {
+            answer::with(answer, [(SHOULD_RETRY, "false")])
         }
     }
 }
@@ -86,13 +82,8 @@ const HINTS: &[(&str, &str)] = &[
     ("/v1", ENDPOINTS),
 ];
 
-/// Returns where to go instead of `path`, if it is one that people try in vain.
 pub(super) fn hint(path: &str) -> Option<&'static str> {
-    HINTS.iter().find(|(known, _)| is_it(known, path)).map(|(_, hint)| *hint)
-}
-
-fn is_it(known: &str, path: &str) -> bool {
-    path == known || (known.ends_with('/') && path.starts_with(known))
+    HINTS.iter().find(|(known, _)| is_at(known, path)).map(|(_, hint)| *hint)
 }
 
 #[cfg(test)]
@@ -110,7 +101,7 @@ mod tests {
             ("/api/v1/chat", false),
             ("/", false),
         ] {
-            assert_eq!(is_openai(path), is, "{path}");
+            assert_eq!(Dialect::of(path) == Dialect::OpenAi, is, "{path}");
         }
     }
 

@@ -59,9 +59,10 @@ pub fn way(peer: IpAddr, headers: &HeaderMap, trusted: &[Network]) -> Way {
     let added = [X_FORWARDED_FOR, X_FORWARDED_PROTO, FORWARDED];
     let is_direct = !added.iter().any(|name| headers.contains_key(name));
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    match peer.is_loopback() && is_direct && host::is_loopback(host) {
-        true => Way::Loopback,
-        false => Way::Plain,
+    if peer.is_loopback() && is_direct && host::is_loopback(host) {
+        Way::Loopback
+    } else {
+        Way::Plain
     }
 }
 

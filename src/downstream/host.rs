@@ -50,9 +50,10 @@ impl Hosts {
         }
         let name = name.strip_suffix('.').unwrap_or(name);
         // Browsers send lower case; only the odd tool pays for the copy.
-        Ok(match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            true => self.names.contains(&name.to_ascii_lowercase()),
-            false => self.names.contains(name),
+        Ok(if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            self.names.contains(&name.to_ascii_lowercase())
+        } else {
+            self.names.contains(name)
         })
     }
 }
@@ -82,7 +83,6 @@ fn address(name: &str) -> Option<IpAddr> {
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Whether a `Host` header names this machine's own loopback.
 pub(super) fn is_loopback(host: &str) -> bool {
     let name = name_of(host).unwrap_or_default();
     match address(name) {
@@ -94,37 +94,31 @@ pub(super) fn is_loopback(host: &str) -> bool {
 /// Refuses heads that two parsers could read differently, before anybody acts on them: 400. hyper has refused
 /// the worst (two lengths, obs-fold, bare CR).
 pub fn check_head<B: http_body::Body>(request: &Request<B>) -> Result<(), Problem> {
-    match fault_of_head(request) {
-        None => Ok(()),
-        Some(expected) => Err(Problem::new(&MALFORMED_REQUEST).detail(expected)),
-    }
-}
-
-fn fault_of_head<B: http_body::Body>(request: &Request<B>) -> Option<&'static str> {
+    let refuse = |expected| Err(Problem::new(&MALFORMED_REQUEST).detail(expected));
     let headers = request.headers();
     let uri = request.uri();
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         // HTTP/1.0 has none; `host` decides.
         (None, _) if request.version() == Version::HTTP_10 => {}
-        (None, _) => return Some("expected a Host header"),
-        (Some(_), Some(_)) => return Some("expected one Host header, not several"),
+        (None, _) => return refuse("expected a Host header"),
+        (Some(_), Some(_)) => return refuse("expected one Host header, not several"),
         (Some(_), None) => {}
     }
     if uri.scheme().is_some() || uri.authority().is_some() || !uri.path().starts_with('/') {
-        return Some("expected a target that is a path, such as /api/v1/chat");
+        return refuse("expected a target that is a path, such as /api/v1/chat");
     }
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next()
         && (codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
     {
-        return Some("expected Transfer-Encoding to be chunked, if anything");
+        return refuse("expected Transfer-Encoding to be chunked, if anything");
     }
     let bodyless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     if bodyless && !request.body().is_end_stream() {
-        return Some("expected no body with this method");
+        return refuse("expected no body with this method");
     }
-    None
+    Ok(())
 }
 
 pub fn check_host<B>(config: &DownstreamConfig, request: &Request<B>) -> Result<(), Problem> {

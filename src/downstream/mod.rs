@@ -39,7 +39,6 @@ pub struct DownstreamConfig {
     pub limiter: Arc<rate::Limiter>,
     pub server: config::Server,
     pub memory: Arc<body::Memory>,
-    /// What was refused before its caller was counted.
     pub refusals: Arc<observe::RefusalLog>,
     pub metrics: Arc<Metrics>,
 }
@@ -95,7 +94,6 @@ impl RequestId {
         Self(HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unnamed")))
     }
 
-    /// The id as text; it holds nothing but letters, digits, `.`, `_` and `-`.
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
@@ -113,7 +111,7 @@ fn shown(value: Option<&HeaderValue>) -> String {
 mod tests {
     use http::Request;
 
-    use super::route::{BASE, Path};
+    use super::route::BASE;
     use super::*;
 
     #[test]
@@ -133,7 +131,7 @@ mod tests {
         assert_eq!(shown(None), "");
     }
 
-    static CHAT: Route = Route { path: Path::Exact("/chat"), ..BASE };
+    static CHAT: Route = Route { path: "/chat", ..BASE };
 
     #[test]
     fn neither_a_credential_nor_a_payload_is_shown_to_those_who_debug() {

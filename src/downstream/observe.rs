@@ -40,7 +40,7 @@ impl Arrival {
     }
 
     fn label(&self) -> &'static str {
-        self.route.as_ref().map_or("none", |route| route.path.template())
+        self.route.as_ref().map_or("none", |route| route.path)
     }
 
     pub fn span(&self) -> Span {
@@ -151,7 +151,6 @@ impl RefusalLog {
 }
 
 impl Minute {
-    /// Begins anew if the minute is over. Returns how many refusals of it were not logged.
     fn end(&mut self, now: Instant) -> u64 {
         let is_over =
             self.began.is_some_and(|began| now.saturating_duration_since(began) >= PERIOD);

@@ -5,10 +5,8 @@ use http::Method;
 use super::dialect::hint;
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
-/// What the limiter counts a call as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Spends money: `limits.requests`.
     Paid,
     /// Asks the gateway or the store: ten times the room.
     Read,
@@ -26,14 +24,12 @@ pub enum Takes {
     LoginJson,
 }
 
-/// Whom a row is for, where `access.mode` is not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// Everybody: it costs nothing and tells nothing of anybody. Credentials are not looked at.
     Nobody,
     /// Callers whose credentials hold; others get 401.
     Caller,
-    /// Those of them with the role admin.
     Admin,
 }
 
@@ -48,19 +44,12 @@ pub enum Pages {
     Any,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// Byte for byte, as sent: nothing is decoded or normalised.
-    Exact(&'static str),
-    /// Everything below this prefix.
-    Below(&'static str),
-}
-
 #[derive(Debug, PartialEq, Eq)]
 pub struct Route {
     /// `GET` rows answer `HEAD`, too.
     pub method: Method,
-    pub path: Path,
+    /// As sent: nothing is decoded or normalised. One that ends in `/` stands for all below it.
+    pub path: &'static str,
     pub class: Class,
     pub takes: Takes,
     pub needs: Needs,
@@ -70,7 +59,7 @@ pub struct Route {
 /// A public `GET` that is not counted: what most rows are, but for a field or two.
 pub const BASE: Route = Route {
     method: Method::GET,
-    path: Path::Below("/"),
+    path: "/",
     class: Class::Free,
     takes: Takes::Nothing,
     needs: Needs::Nobody,
@@ -89,24 +78,12 @@ pub struct Table {
 const RESERVED: &[&str] = &["/api/", "/bff/", "/v1/"];
 
 pub(super) fn is_reserved(path: &str) -> bool {
-    let is_in = |prefix: &&str| path.starts_with(*prefix) || path == &prefix[..prefix.len() - 1];
-    RESERVED.iter().any(is_in)
+    RESERVED.iter().any(|prefix| is_at(prefix, path) || path == &prefix[..prefix.len() - 1])
 }
 
-impl Path {
-    fn matches(self, path: &str) -> bool {
-        match self {
-            Self::Exact(exact) => path == exact,
-            Self::Below(prefix) => path.starts_with(prefix),
-        }
-    }
-
-    /// The path as labels and documents write it.
-    pub const fn template(self) -> &'static str {
-        match self {
-            Self::Exact(template) | Self::Below(template) => template,
-        }
-    }
+/// Whether `path` is this one of a table; one that ends in `/` stands for all below it.
+pub(super) fn is_at(known: &str, path: &str) -> bool {
+    path == known || (known.ends_with('/') && path.starts_with(known))
 }
 
 impl Route {
@@ -115,17 +92,14 @@ impl Route {
     }
 
     fn allows(&self) -> &'static str {
-        match self.method == Method::GET {
-            true => "GET, HEAD",
-            false => "POST",
-        }
+        if self.method == Method::GET { "GET, HEAD" } else { "POST" }
     }
 }
 
 impl Table {
     pub fn find(&self, method: &Method, path: &str) -> Result<&'static Route, Problem> {
         let mut allowed = None;
-        let known = self.rows.iter().copied().filter(|route| route.path.matches(path));
+        let known = self.rows.iter().copied().filter(|route| is_at(route.path, path));
         let added = self.passthrough.iter().filter(|(exact, _)| exact == path);
         for route in known.chain(added.map(|(_, route)| *route)) {
             if route.takes_method(method) {

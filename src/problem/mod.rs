@@ -38,7 +38,6 @@ pub struct Kind {
     pub status: StatusCode,
     pub code: &'static str,
     pub charged: Charged,
-    /// One sentence for people.
     pub title: &'static str,
     /// When it is answered, in Markdown, for the documents.
     pub when: &'static str,
@@ -54,7 +53,6 @@ pub struct Fault {
     pub detail: String,
 }
 
-/// One refusal: its kind, and what is particular to this request.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Problem {
@@ -110,7 +108,6 @@ impl Problem {
         Self { detail: Some(detail.into()), ..self }
     }
 
-    /// Says what to do in this case, better than the kind's advice does.
     pub fn hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
         Self { is_hint: true, ..self.detail(hint) }
     }
@@ -168,7 +165,6 @@ impl Problem {
         &self.faults
     }
 
-    /// The document. `request_id` names the request in logs; it may be empty.
     pub fn document(&self, request_id: &str) -> Bytes {
         let document = Document {
             uri: format!("/problems/{}", self.kind.code),
@@ -183,6 +179,26 @@ impl Problem {
         };
         // Strings and numbers only: this cannot fail, and an empty body would still carry the status.
         serde_json::to_vec(&document).unwrap_or_default().into()
+    }
+
+    pub fn openai_document(&self) -> Bytes {
+        // SDKs show people the message alone: it says what to do, too.
+        let said = self.detail.as_deref().unwrap_or(self.kind.title);
+        let message = if self.faults.is_empty() && !self.is_hint {
+            format!("{}. {}", said.trim_end_matches('.'), self.kind.advice)
+        } else {
+            said.to_owned()
+        };
+        let error = OpenAiError {
+            message,
+            family: family(self.kind.status),
+            param: self.faults.first().and_then(|fault| param(&fault.pointer)),
+            code: self.kind.code,
+            charged: self.charged,
+            errors: &self.faults,
+            gateway: None,
+        };
+        error.document()
     }
 
     pub fn into_response(self, request_id: &str) -> Response<Bytes> {
@@ -239,27 +255,6 @@ impl OpenAiError<'_> {
     }
 }
 
-impl Problem {
-    pub fn openai_document(&self) -> Bytes {
-        // SDKs show people the message alone: it says what to do, too.
-        let said = self.detail.as_deref().unwrap_or(self.kind.title);
-        let message = match self.faults.is_empty() && !self.is_hint {
-            true => format!("{}. {}", said.trim_end_matches('.'), self.kind.advice),
-            false => said.to_owned(),
-        };
-        let error = OpenAiError {
-            message,
-            family: family(self.kind.status),
-            param: self.faults.first().and_then(|fault| param(&fault.pointer)),
-            code: self.kind.code,
-            charged: self.charged,
-            errors: &self.faults,
-            gateway: None,
-        };
-        error.document()
-    }
-}
-
 /// Whether stock SDKs send again after this status: after it, nothing was charged, or the repeat
 /// joins the call that runs.
 pub fn is_sent_again(status: StatusCode) -> bool {
@@ -269,7 +264,6 @@ pub fn is_sent_again(status: StatusCode) -> bool {
     ) || status.is_server_error()
 }
 
-/// OpenAI's `type` for a status.
 pub fn family(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "authentication_error",

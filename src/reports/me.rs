@@ -10,7 +10,7 @@ use crate::access::Standing;
 use crate::answer::{self, Answer};
 use crate::billing::summary::Summary;
 use crate::clock;
-use crate::downstream::rate::Limiter;
+use crate::downstream::rate::{Allowed, Limiter};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Caller, Left, Limits, Own, Role, Scope, Store};
 use crate::upstream::window::Window;
@@ -34,7 +34,7 @@ struct Document<'a> {
     caller: Who<'a>,
     mode: &'static str,
     access: &'static str,
-    limits: Allowance,
+    limits: Allowed,
     budgets: Vec<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,
@@ -48,17 +48,6 @@ struct Who<'a> {
     name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
-}
-
-/// A caller's room for paid calls.
-#[derive(Serialize)]
-struct Allowance {
-    requests: u32,
-    seconds: u64,
-    burst: u32,
-    left: u32,
-    /// Until all of `burst` is there again.
-    reset_seconds: u64,
 }
 
 #[derive(Serialize)]
@@ -95,18 +84,11 @@ impl Me {
             true => self.store.credit_left().await.ok().flatten(),
             false => None,
         };
-        let allowed = self.limiter.allowed(caller);
         let document = Document {
             caller: who(caller, standing.role),
             mode: self.mode,
             access: self.access,
-            limits: Allowance {
-                requests: allowed.requests,
-                seconds: allowed.period.as_secs(),
-                burst: allowed.burst,
-                left: allowed.left,
-                reset_seconds: allowed.reset_seconds,
-            },
+            limits: self.limiter.allowed(caller),
             budgets: self.budgets(caller, standing.own).await?,
             balance: left.map(|Left { amount, as_of }| Balance {
                 amount: Amounts([("amount", amount)]),

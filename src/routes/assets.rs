@@ -10,7 +10,6 @@ use http::request::Parts;
 use super::file::{Embedded, FOR_EVER, REVALIDATE, Ready, header_map, short};
 use crate::answer::{Answer, FOR_ANY_PAGE};
 
-/// Every file of `static/`.
 const STATIC: &[Embedded] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
 /// The plain script that runs before anything is painted; all others are modules.
@@ -43,7 +42,6 @@ const SHARED: &[(&str, &str)] = &[
 /// The page's markup, with one place for what is known only at start.
 pub const INDEX: &str = include_str!("../../static/index.html");
 
-/// The page's own files, besides its markup.
 pub fn own() -> impl Iterator<Item = &'static Embedded> {
     STATIC.iter().filter(|file| file.name != "index.html" && !file.name.starts_with("widgets/"))
 }
@@ -82,7 +80,6 @@ pub fn base() -> String {
     format!("/_/{}", short(&hasher.finalize()))
 }
 
-/// The file at the path, if there is one.
 pub fn answer(head: &Parts) -> Option<Answer> {
     FILES.get(head.uri.path()).map(|file| file.answer(&head.method, &head.headers))
 }

@@ -41,7 +41,6 @@ pub(super) async fn catalog(cx: Context) -> Result<Answer, Problem> {
     Ok(answer)
 }
 
-/// `GET /bff/openapi.json`, readable from any page: all of it is public.
 pub(super) async fn openapi(cx: Context) -> Result<Answer, Problem> {
     let answer = document(&cx.handlers.openapi);
     Ok(answer::with(answer, answer::FOR_ANY_PAGE))
@@ -62,7 +61,6 @@ pub(super) async fn admin_usage(cx: Context) -> Result<Answer, Problem> {
     cx.report(cx.handlers.reports.usage_of_all(query)).await
 }
 
-/// `POST /bff/login`: a member's token becomes a browser's cookie.
 pub(super) async fn log_in(cx: Context) -> Result<Answer, Problem> {
     let (access, call) = (&cx.handlers.access, &cx.call);
     access.roll()?;

@@ -11,7 +11,6 @@ use http_body::Body as _;
 use super::compress::CODINGS;
 use crate::answer::{Answer, Body};
 
-/// A file that is ready to be sent, in every coding that makes it smaller.
 #[derive(Debug)]
 pub struct Ready {
     media_type: &'static str,
@@ -154,7 +153,6 @@ impl Ready {
     }
 }
 
-/// Enough of a hash to tell versions apart.
 pub(super) fn short(hash: &blake3::Hash) -> String {
     hash.to_hex().chars().take(16).collect()
 }

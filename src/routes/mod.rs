@@ -36,7 +36,6 @@ use crate::validate::{ChatRules, Checked, Order};
 pub struct Handlers {
     pub access: Arc<Access>,
     pub catalog: Bytes,
-    /// Names the ledger to clients (`Tollgate-Ledger`).
     pub ledger_name: HeaderValue,
     pub openapi: Bytes,
     pub rules: ChatRules,
@@ -49,7 +48,6 @@ pub struct Handlers {
     pub page: page::Page,
 }
 
-/// One call, and what its endpoint answers it with.
 pub struct Context {
     handlers: Arc<Handlers>,
     purchases: Purchases,

@@ -51,7 +51,6 @@ const ASKED_OF_PURCHASES: &[Query] = &[
     ),
 ];
 
-/// What a reply to a purchase carries.
 const TOLD_OF_PURCHASES: &[(&str, &str)] = &[
     (
         "Tollgate-Toll",
@@ -75,10 +74,8 @@ pub fn document(catalog: &Catalog) -> Bytes {
 fn whole(catalog: &Catalog) -> OpenApi {
     let mut paths = Paths::new();
     for endpoint in ENDPOINTS {
-        let method = match endpoint.route.method == Method::POST {
-            true => HttpMethod::Post,
-            false => HttpMethod::Get,
-        };
+        let method =
+            if endpoint.route.method == Method::POST { HttpMethod::Post } else { HttpMethod::Get };
         for (operation, path) in endpoint.operations.iter().zip(endpoint.paths()) {
             let built = built(endpoint, operation, &path);
             paths.add_path_operation(path, vec![method.clone()], built);
@@ -160,7 +157,7 @@ fn variables(path: &str) -> impl Iterator<Item = &str> {
 
 fn by_status(endpoint: &Endpoint, operation: &Operation) -> BTreeMap<u16, Vec<&'static Kind>> {
     let mut by_status = BTreeMap::<_, Vec<_>>::new();
-    let own = operation.problems.iter().copied();
+    let own = operation.problems.iter().copied().flatten().copied();
     for kind in own.chain(endpoints::problems(&endpoint.route)) {
         let kinds = by_status.entry(kind.status.as_u16()).or_default();
         if !kinds.contains(&kind) {
@@ -193,9 +190,10 @@ fn refusal(endpoint: &Endpoint, kinds: &[&Kind]) -> utoipa::openapi::Response {
     let words: Vec<_> =
         kinds.iter().map(|kind| format!("`{}`: {}.", kind.code, kind.title)).collect();
     let mut builder = ResponseBuilder::new().description(words.join(" "));
-    let (media_type, schema) = match endpoint.route.path.template().starts_with("/v1/") {
-        true => ("application/json", "OpenAiError"),
-        false => ("application/problem+json", "Problem"),
+    let (media_type, schema) = if endpoint.route.path.starts_with("/v1/") {
+        ("application/json", "OpenAiError")
+    } else {
+        ("application/problem+json", "Problem")
     };
     builder = builder.content(media_type, content(schema));
     let returns = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];

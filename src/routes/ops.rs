@@ -33,7 +33,6 @@ pub struct Ops {
     pub own: Arc<[IpAddr]>,
 }
 
-/// Resolves to the reason why nothing can be bought here, if there is one.
 pub type Ready = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send>>;
 type Guard = Arc<dyn Fn(&HeaderMap) -> Result<(), Problem> + Send + Sync>;
 
@@ -69,9 +68,9 @@ impl Ops {
 
     async fn answer(&self, peer: IpAddr, head: &Parts) -> Result<Answer, Problem> {
         let (path, headers) = (head.uri.path(), &head.headers);
-        let takes = |method, allowed| match head.method == method {
-            true => Ok(()),
-            false => Err(Problem::new(&METHOD_NOT_ALLOWED).allow(allowed)),
+        let takes = |method, allowed| {
+            let refusal = || Problem::new(&METHOD_NOT_ALLOWED).allow(allowed);
+            (head.method == method).then_some(()).ok_or_else(refusal)
         };
         match (path, &self.summary, &self.access) {
             ("/billing", Some(summary), _) => {

@@ -1,7 +1,5 @@
 //! Answers everything that is no endpoint: with the built-in page, or with the site in `page.dir`.
 
-use std::path::PathBuf;
-
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -38,11 +36,6 @@ impl Page {
         Self::BuiltIn(Ready::new(markup.into(), HTML, &headers))
     }
 
-    /// The files of `dir`; `fallback`, a file in it, answers navigations to paths without a file.
-    pub fn site(dir: PathBuf, fallback: Option<String>) -> Self {
-        Self::Site(Site::new(dir, fallback))
-    }
-
     pub async fn answer(&self, head: &Parts) -> Result<Answer, Problem> {
         let found = match self {
             Self::BuiltIn(index) if head.uri.path() == "/" => {
@@ -72,7 +65,6 @@ const PERMISSIONS: &str = "accelerometer=(), autoplay=(self), camera=(), clipboa
     magnetometer=(), microphone=(), midi=(), payment=(), picture-in-picture=(self), \
     publickey-credentials-get=(), screen-wake-lock=(), usb=(), xr-spatial-tracking=()";
 
-/// Goes where the page has its placeholder: what is known only at start.
 fn head(title: &str, base: &str) -> String {
     let mut head = format!("<title>{}</title>\n", escaped(title));
     head += &format!("<script src=\"{base}/{}\"></script>\n", assets::BEFORE_PAINT);

@@ -94,12 +94,8 @@ pub(super) fn naming(ignored: &Ignored, mut answer: Answer) -> Answer {
     answer
 }
 
-/// A body of the gateway, labelled as what it was found to be.
 pub(super) fn passed_on(status: StatusCode, is_json: bool, body: Bytes) -> Answer {
-    let media_type = match is_json {
-        true => "application/json",
-        false => "text/plain; charset=utf-8",
-    };
+    let media_type = if is_json { "application/json" } else { "text/plain; charset=utf-8" };
     answer::with(answer::bytes_of(status, media_type, body), [(CACHE_CONTROL, "no-store")])
 }
 

@@ -12,7 +12,6 @@ use tower_http::services::ServeDir;
 use crate::answer::{self, Answer, Body};
 use crate::problem::{self, Problem};
 
-/// A folder whose files are served, with the ranges, tags and conditions of tower-http's `ServeDir`.
 #[derive(Clone, Debug)]
 pub struct Site {
     dir: PathBuf,
@@ -25,6 +24,7 @@ const COMPRESSED: &[&str] = &["br", "zst", "gz"];
 const INDEX: &str = "index.html";
 
 impl Site {
+    /// `fallback`, a file in `dir`, answers navigations to paths without a file.
     pub fn new(dir: PathBuf, fallback: Option<String>) -> Self {
         let files =
             ServeDir::new(&dir).precompressed_br().precompressed_zstd().precompressed_gzip();

@@ -80,8 +80,8 @@ fn refuse_with(refusal: Refusal, message: &str, name: HeaderName, value: &str) -
     stop
 }
 
-/// Every word that changes the sandbox's mood, and what it does, in words: for `docs/guide/getting-started.md` and the
-/// page. A word counts in a video's prompt and in a chat's last user message.
+/// Every word that changes the sandbox's mood, and what it does: for `docs/guide/getting-started.md`
+/// and the page. A word counts in a video's prompt and in a chat's last user message.
 #[rustfmt::skip]
 pub const MOODS: &[(&str, &str)] = &[
     ("sandbox:slow",    "charges, and answers late"),

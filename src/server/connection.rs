@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -75,33 +75,20 @@ pub(super) async fn serve<S, B>(
         .half_close(false)
         .serve_connection(io, service);
 
-    let patience = (settings.header_timeout, settings.idle_timeout);
-    let mut timer = pin!(sleep_until(clock::now() + patience.0));
+    let mut timer = pin!(sleep_until(clock::now() + settings.header_timeout));
     let mut draining = false;
     loop {
-        let is_over = tokio::select! {
+        tokio::select! {
             // How it ended is the client's affair: it hung up, or sent what is no HTTP and was told so.
-            _ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => true,
+            _ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => break,
             () = shutdown.cancelled(), if !draining => {
                 draining = true;
-                false
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
             }
-            () = timer.as_mut() => {
-                let now = clock::now();
-                // Re-armed only when it fires: a busy connection pays nothing for it. It looks once
-                // per `header_timeout` at least, so that a head that begins late in a long silence
-                // gets no more time than any other.
-                let look_again = now + patience.0;
-                let due = activity.deadline(patience.0, patience.1).unwrap_or(look_again);
-                timer.as_mut().reset(due.min(look_again));
-                due <= now
-            }
-        };
-        if is_over {
-            break;
-        }
-        if draining {
-            Pin::new(&mut connection).graceful_shutdown();
+            () = timer.as_mut() => match activity.next_look(settings) {
+                Some(at) => timer.as_mut().reset(at),
+                None => break,
+            },
         }
     }
     linger(connection.into_parts().io.into_inner().into_inner()).await;
@@ -152,15 +139,22 @@ impl Activity {
         self.state.load(Ordering::Relaxed) & 3 == phase
     }
 
-    /// When the connection has had enough time for what it is at; `None` while it is answered.
-    fn deadline(&self, head: Duration, idle: Duration) -> Option<clock::Instant> {
+    /// When the timer is due again, or `None` if the connection has had enough time for what it is at.
+    ///
+    /// The timer is re-armed only when it fires: a busy connection pays nothing for it. It fires once per
+    /// `header_timeout` at least, so that a head that begins late in a long silence gets no more time
+    /// than any other.
+    fn next_look(&self, settings: &Settings) -> Option<clock::Instant> {
+        let now = clock::now();
+        let look_again = now + settings.header_timeout;
         let state = self.state.load(Ordering::Relaxed);
         let since = self.start + Duration::from_millis(state >> 2);
-        match state & 3 {
-            IDLE => Some(since + idle),
-            HEAD => Some(since + head),
-            _ => None,
-        }
+        let due = match state & 3 {
+            IDLE => since + settings.idle_timeout,
+            HEAD => since + settings.header_timeout,
+            _ => look_again,
+        };
+        (due > now).then(|| due.min(look_again))
     }
 }
 

@@ -27,7 +27,6 @@ use crate::downstream::caller::counted;
 use crate::metrics::Metrics;
 use crate::sync::{Counted, Tally, lock};
 
-/// How patient the server is, and how much it takes on.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// From the first byte of a request's head to its last, and from a connection's start to it.
@@ -56,7 +55,6 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much of an answer the system may hold before it sends it, in bytes. With megabytes there, an
 /// answer would count as taken that its client never saw, and one that is being sent as idle.
 const MOST_UNSENT: u32 = 64 * 1_024;
-/// Pauses after an accept that failed for want of descriptors or memory.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const BACKLOG: i32 = 1_024;
@@ -92,7 +90,7 @@ pub async fn run<F, S, B>(
 {
     let connections = TaskTracker::new();
     let serve = |stream: TcpStream, peer, room: Room| {
-        let service = introduce(peer);
+        let (stream, service) = (prepared(stream), introduce(peer));
         let (settings, shutdown) = (settings.clone(), shutdown.clone());
         connections.spawn(async move {
             let _held = room;
@@ -100,13 +98,13 @@ pub async fn run<F, S, B>(
         });
     };
     while let Some((stream, peer, room)) = next(&listener, &settings, &shutdown).await {
-        serve(prepared(stream), peer, room);
+        serve(stream, peer, room);
     }
     // Who was in the kernel's queue already had its connection accepted, as it sees it.
     while let Ok(Ok((stream, peer))) = timeout(Duration::from_millis(1), listener.accept()).await {
         let Some(guest) = settings.enter(peer) else { continue };
         let permit = Arc::clone(&settings.connections).try_acquire_owned().ok();
-        serve(prepared(stream), peer, Room::new(&settings, guest, permit));
+        serve(stream, peer, Room::new(&settings, guest, permit));
     }
     drop(listener);
     connections.close();
@@ -181,7 +179,6 @@ fn prepared(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Errors of the connection that was about to be accepted, not of the listener.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
@@ -22,7 +22,6 @@ use crate::clock::{self, Instant};
 use crate::store::Caller;
 use crate::sync::lock;
 
-/// On each answer to a call that was counted.
 pub(in crate::downstream) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 /// From so many on, newcomers share: some twenty megabytes of callers.
@@ -48,7 +47,6 @@ pub(super) struct Bucket {
     subjects: RandomState,
 }
 
-/// Whose allowance it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Share {
     Own(Caller),
@@ -92,7 +90,7 @@ impl Bucket {
 
     /// Takes one call's room, if there is some; says what is left, or how long to wait.
     pub(super) fn take(&self, caller: &Caller) -> Result<u32, Duration> {
-        let mut last = self.lock();
+        let mut last = lock(&self.last);
         let share = self.share(&last, caller);
         match self.limiter.check_key(&share) {
             Ok(state) => {
@@ -106,16 +104,15 @@ impl Bucket {
 
     /// What there is by `now`, as far as it has been seen.
     pub(super) fn room(&self, caller: &Caller, now: Instant) -> u32 {
-        let last = self.lock();
+        let last = lock(&self.last);
         let share = self.share(&last, caller);
         last.get(&share).map_or(self.burst, |seen| self.grown(*seen, now))
     }
 
-    /// Forgets whose allowance is whole again, and gives their memory back.
     pub(super) fn tidy(&self, now: Instant) {
         self.limiter.retain_recent();
         self.limiter.shrink_to_fit();
-        let mut last = self.lock();
+        let mut last = lock(&self.last);
         last.retain(|_, seen| self.grown(*seen, now) < self.burst);
         last.shrink_to_fit();
     }
@@ -152,10 +149,6 @@ impl Bucket {
         let missing = self.burst.saturating_sub(room);
         let until_whole = self.one_per * missing;
         Left { policy: self.policy.clone(), room, seconds: clock::whole_seconds(until_whole) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Share, (u32, Instant)>> {
-        lock(&self.last)
     }
 }
 
@@ -202,7 +195,7 @@ mod tests {
     }
 
     fn remembered(bucket: &Bucket) -> usize {
-        bucket.lock().len().max(bucket.limiter.len())
+        lock(&bucket.last).len().max(bucket.limiter.len())
     }
 
     #[test]
@@ -243,7 +236,7 @@ mod tests {
         assert_eq!(bucket.take(&Caller::Member("ada".into())), Ok(1));
         assert_eq!(bucket.take(&Caller::Member("bob".into())), Ok(1));
         bucket.tidy(clock::now() + 3 * HOUR);
-        assert!(bucket.lock().is_empty());
+        assert!(lock(&bucket.last).is_empty());
         assert_eq!(bucket.room(&of_network(200_000, 64), clock::now()), 2, "its own");
     }
 
@@ -269,6 +262,6 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(left(1), (2, 0));
         bucket.tidy(clock::now());
-        assert!(bucket.lock().is_empty());
+        assert!(lock(&bucket.last).is_empty());
     }
 }

@@ -6,6 +6,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 pub(super) use self::bucket::POLICY;
 use self::bucket::{Bucket, Left};
 use super::Call;
@@ -17,7 +19,6 @@ use crate::problem::{OVERLOADED, Problem, RATE_LIMITED, REQUEST_TIMEOUT};
 use crate::store::{Caller, Refusals, RefusedAs};
 use crate::sync::{self, Tally};
 
-/// How much more a caller may read than buy.
 const ROOM_FOR_READS: u32 = 10;
 
 /// What all callers have used up, shared by every core.
@@ -31,16 +32,14 @@ pub struct Limiter {
     refusals: Arc<Refusals>,
 }
 
-/// What a caller has left for paid calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Serialize)]
 pub struct Allowed {
-    pub requests: u32,
-    pub period: Duration,
-    pub burst: u32,
-    /// Calls right now.
-    pub left: u32,
-    /// Until the whole burst is there again: whole seconds.
-    pub reset_seconds: u64,
+    requests: u32,
+    seconds: u64,
+    burst: u32,
+    left: u32,
+    /// Until the whole burst is there again.
+    reset_seconds: u64,
 }
 
 impl Limiter {
@@ -72,7 +71,7 @@ impl Limiter {
         let left = self.paid.left(self.paid.room(caller, clock::now()));
         Allowed {
             requests: self.limits.requests.get(),
-            period: self.limits.period,
+            seconds: self.limits.period.as_secs(),
             burst: self.paid.burst,
             left: left.room,
             reset_seconds: left.seconds,
@@ -143,7 +142,6 @@ impl Limiter {
     }
 }
 
-/// What a call has taken.
 #[derive(Debug, Default)]
 pub struct Counted {
     left: Option<Left>,

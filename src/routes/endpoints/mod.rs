@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use self::schemas::Shape;
 use super::{Context, api};
 use crate::answer::Answer;
-use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Table, Takes};
+use crate::downstream::route::{BASE, Class, Needs, Pages, Route, Table, Takes};
 use crate::problem::{
     BUDGET_EXHAUSTED, DRAINING, FORBIDDEN, GATEWAY_KEY_REJECTED, GATEWAY_UNREACHABLE,
     IDEMPOTENCY_KEY_REUSED, INSUFFICIENT_CREDIT, INTERNAL, INVALID_CREDENTIALS,
@@ -28,20 +28,19 @@ use table::{PAID, READ};
 /// What `gateway.passthrough` lets through: what is bought, and what is asked.
 pub static PASSTHROUGH: &[Endpoint] = &[
     Endpoint {
-        route: Route { path: Path::Below("/api/v1/"), takes: Takes::ChatJson, ..PAID },
+        route: Route { path: "/api/v1/", takes: Takes::ChatJson, ..PAID },
         about: "An endpoint of `gateway.passthrough` that costs.",
         answer: |cx| Box::pin(api::passthrough_buy(cx)),
         operations: &[],
     },
     Endpoint {
-        route: Route { path: Path::Below("/api/v1/"), pages: Pages::Scripts, ..READ },
+        route: Route { path: "/api/v1/", pages: Pages::Scripts, ..READ },
         about: "An endpoint of `gateway.passthrough` that costs nothing.",
         answer: |cx| Box::pin(api::passthrough_ask(cx)),
         operations: &[],
     },
 ];
 
-/// What no other row claims.
 pub static PAGE: Endpoint = Endpoint {
     route: BASE,
     about: "The page, or the site in `page.dir`. Unknown paths below `/api/`, `/bff/` and `/v1/` are 404.",
@@ -62,14 +61,13 @@ pub(super) type Handler =
     fn(Context) -> Pin<Box<dyn Future<Output = Result<Answer, Problem>> + Send>>;
 
 impl Endpoint {
-    /// Whether it is what answers all paths that are no endpoint's.
     pub fn is_page(&self) -> bool {
         self.route == PAGE.route
     }
 
     /// Returns the paths below the route's, with variables in braces; one that is empty, for most rows.
     pub fn paths(&self) -> impl Iterator<Item = String> {
-        let template = self.route.path.template();
+        let template = self.route.path;
         self.operations.iter().map(move |operation| format!("{template}{}", operation.below))
     }
 }
@@ -101,7 +99,7 @@ pub(super) struct Operation {
     pub(super) query: &'static [Query],
     pub(super) takes: &'static [(&'static str, &'static str)],
     pub(super) replies: &'static [Reply],
-    pub(super) problems: &'static [&'static Kind],
+    pub(super) problems: &'static [&'static [&'static Kind]],
 }
 
 const fn op(id: &'static str, tag: &'static str, summary: &'static str) -> Operation {
@@ -131,7 +129,7 @@ impl Operation {
         Self { replies, ..self }
     }
 
-    const fn problems(self, problems: &'static [&'static Kind]) -> Self {
+    const fn problems(self, problems: &'static [&'static [&'static Kind]]) -> Self {
         Self { problems, ..self }
     }
 }
@@ -161,8 +159,9 @@ const fn ok(about: &'static str, bodies: &'static [(&'static str, &'static str)]
 pub(super) fn problems(route: &Route) -> impl Iterator<Item = &'static Kind> {
     let callers = if route.needs == Needs::Nobody { &[] } else { OF_CALLERS };
     let bodies = if route.takes == Takes::Nothing { &[] } else { OF_BODIES };
-    let purchases = if route.class == Class::Paid { OF_PURCHASES } else { &[] };
-    [OF_ALL, callers, bodies, purchases].into_iter().flatten().copied()
+    let (purchases, gateway): (&[_], &[_]) =
+        if route.class == Class::Paid { (OF_PURCHASES, OF_GATEWAY) } else { (&[], &[]) };
+    [OF_ALL, callers, bodies, purchases, gateway].into_iter().flatten().copied()
 }
 
 const OF_ALL: &[&Kind] =
@@ -196,30 +195,12 @@ const OF_PURCHASES: &[&Kind] = &[
     &LEDGER_CHANGED,
     &IDEMPOTENCY_KEY_REUSED,
     &OUTCOME_UNKNOWN,
-    &GATEWAY_UNREACHABLE,
-    &GATEWAY_KEY_REJECTED,
-    &WINDOW_EXHAUSTED,
-    &DRAINING,
 ];
 
-const OF_JOBS: &[&Kind] = &[
-    &JOB_NOT_FOUND,
-    &INVALID_REQUEST,
-    &GATEWAY_UNREACHABLE,
-    &GATEWAY_KEY_REJECTED,
-    &WINDOW_EXHAUSTED,
-    &DRAINING,
-];
+const OF_GATEWAY: &[&Kind] =
+    &[&GATEWAY_UNREACHABLE, &GATEWAY_KEY_REJECTED, &WINDOW_EXHAUSTED, &DRAINING];
 
-const OF_VIDEOS: &[&Kind] = &[
-    &JOB_NOT_FOUND,
-    &NOT_FOUND,
-    &INVALID_REQUEST,
-    &GATEWAY_UNREACHABLE,
-    &GATEWAY_KEY_REJECTED,
-    &WINDOW_EXHAUSTED,
-    &DRAINING,
-];
+const OF_JOBS: &[&Kind] = &[&JOB_NOT_FOUND, &INVALID_REQUEST];
 
 const OF_LOGINS: &[&Kind] = &[
     &INVALID_CREDENTIALS,
@@ -242,7 +223,7 @@ mod tests {
     fn every_row_is_found_by_its_own_path_and_no_other() {
         let table = routes([]);
         for Endpoint { route, .. } in ENDPOINTS {
-            assert_eq!(table.find(&route.method, route.path.template()).unwrap(), route);
+            assert_eq!(table.find(&route.method, route.path).unwrap(), route);
             assert_eq!(of(route).route, *route);
         }
         for path in [

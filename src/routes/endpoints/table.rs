@@ -4,8 +4,8 @@ use std::future::ready;
 
 use http::{Method, StatusCode};
 
-use super::{Endpoint, OF_JOBS, OF_LOGINS, OF_VIDEOS, Query, Reply, may, ok, op, schemas};
-use crate::downstream::route::{BASE, Class, Needs, Pages, Path, Route, Takes};
+use super::{Endpoint, OF_GATEWAY, OF_JOBS, OF_LOGINS, Query, Reply, may, ok, op, schemas};
+use crate::downstream::route::{BASE, Class, Needs, Pages, Route, Takes};
 use crate::problem::{
     FORBIDDEN, INVALID_REQUEST, LEDGER_UNAVAILABLE, NOT_FOUND, ORIGIN_NOT_ALLOWED,
 };
@@ -37,7 +37,7 @@ const DONE: Reply = Reply { status: StatusCode::NO_CONTENT, ..ok("Done.", &[]) }
 /// Every endpoint. What is in none of these rows is the page's, or nobody's.
 pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
-        route: Route { path: Path::Exact("/api/v1/chat"), takes: Takes::ChatJson, ..PAID },
+        route: Route { path: "/api/v1/chat", takes: Takes::ChatJson, ..PAID },
         about: "Buys one chat reply: `model` and `messages`. Returns the gateway's reply, unchanged.",
         answer: |cx| Box::pin(api::chat(cx)),
         operations: &[op("chat", "purchases", "Buy one chat reply")
@@ -45,7 +45,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("The gateway's reply, unchanged.", &[(JSON, "ChatReply")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/api/v1/video"), takes: Takes::VideoJson, ..PAID },
+        route: Route { path: "/api/v1/video", takes: Takes::VideoJson, ..PAID },
         about: "Orders one video: `prompt`, and optionally `model`, `duration`, `aspect_ratio`, `image_url`. If \
             the model ignores the ratio, `Tollgate-Ignored` names it.",
         answer: |cx| Box::pin(api::video(cx)),
@@ -55,17 +55,17 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("The gateway's acceptance, unchanged.", &[(JSON, "VideoAccepted")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/api/v1/video/status"), ..READ },
+        route: Route { path: "/api/v1/video/status", ..READ },
         about: "Returns the gateway's latest status of a job (`?request_id=`), unchanged; while clients ask, at \
             most 5 s old. Only for jobs that were ordered here.",
         answer: |cx| Box::pin(api::video_status(cx)),
         operations: &[op("videoStatus", "jobs", "How far a job is")
             .query(&[ONE_JOB])
             .replies(&[ok("The gateway's latest status body, unchanged.", &[(JSON, "Anything")])])
-            .problems(OF_JOBS)],
+            .problems(&[OF_JOBS, OF_GATEWAY])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/video/content"), ..READ },
+        route: Route { path: "/bff/video/content", ..READ },
         about: "Returns a finished video (`?request_id=`) from this origin, with ranges, if its address is in \
             `page.media_origins` or the sandbox's.",
         answer: |cx| Box::pin(api::video_content(cx)),
@@ -79,10 +79,10 @@ pub static ENDPOINTS: &[Endpoint] = &[
                     ..ok("A part of the video.", &[("video/mp4", "Anything")])
                 },
             ])
-            .problems(OF_VIDEOS)],
+            .problems(&[OF_JOBS, &[&NOT_FOUND], OF_GATEWAY])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/events"), ..READ },
+        route: Route { path: "/bff/events", ..READ },
         about: "Streams [events](#events) of up to 50 jobs (`?request_id=`, repeatable), or of all open jobs of \
             the caller.",
         answer: |cx| Box::pin(bff::events(cx)),
@@ -97,19 +97,19 @@ pub static ENDPOINTS: &[Endpoint] = &[
                     ..ok("All of them have ended, and Last-Event-ID knows it.", &[])
                 },
             ])
-            .problems(OF_JOBS)],
+            .problems(&[OF_JOBS, OF_GATEWAY])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/jobs"), ..READ },
+        route: Route { path: "/bff/jobs", ..READ },
         about: "Lists the caller's latest jobs, or those named by `?request_id=`, with price and latest status.",
         answer: |cx| Box::pin(bff::jobs(cx)),
         operations: &[op("jobs", "jobs", "The caller's jobs")
             .query(&[SOME_JOBS])
             .replies(&[ok("The latest first, at most 200.", &[(JSON, "Jobs")])])
-            .problems(OF_JOBS)],
+            .problems(&[OF_JOBS, OF_GATEWAY])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/catalog"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/catalog", pages: Pages::Any, ..BASE },
         about: "The price list: models with prices and rules, limits, sandbox or live, and how long the server \
             keeps an `Idempotency-Key` (`replay`).",
         answer: |cx| Box::pin(bff::catalog(cx)),
@@ -117,7 +117,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/me"), ..READ },
+        route: Route { path: "/bff/me", ..READ },
         about: "The caller, and what is left of its limits and budgets; the account's balance, if the caller may \
             see it. Uses up none of them.",
         answer: |cx| Box::pin(async move { cx.handlers.me.of(&cx.call.caller, &cx.call.standing).await }),
@@ -126,10 +126,10 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 "Limits, budgets and, where it may be seen, the balance.",
                 &[(JSON, "Me")],
             )])
-            .problems(&[&LEDGER_UNAVAILABLE])],
+            .problems(&[&[&LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/usage"), ..READ },
+        route: Route { path: "/bff/usage", ..READ },
         about: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`. 403 in open mode on a \
             public address.",
         answer: |cx| Box::pin(bff::usage(cx)),
@@ -140,18 +140,18 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 schemas::since,
             )])
             .replies(&[ok("By UTC day and model.", &[(JSON, "Usage")])])
-            .problems(&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE])],
+            .problems(&[&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/v1/models"), ..BASE },
+        route: Route { path: "/v1/models", ..BASE },
         about: "Lists chat and video models in [OpenAI's format](../guide/openai.md#models).",
         answer: |cx| Box::pin(ready(Ok(openai::models(&cx.handlers.rules.catalog)))),
         operations: &[op("openaiModels", "openai", "The models, chats and videos")
             .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
-            .problems(&[&ORIGIN_NOT_ALLOWED])],
+            .problems(&[&[&ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
-        route: Route { path: Path::Below("/v1/models/"), ..BASE },
+        route: Route { path: "/v1/models/", ..BASE },
         about: "One model, in the same format.",
         answer: |cx| {
             let path = cx.call.head.uri.path();
@@ -160,10 +160,10 @@ pub static ENDPOINTS: &[Endpoint] = &[
         operations: &[op("openaiModel", "openai", "One model")
             .below("{model}")
             .replies(&[ok("The model.", &[(JSON, "OpenAiObject")])])
-            .problems(&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED])],
+            .problems(&[&[&NOT_FOUND, &ORIGIN_NOT_ALLOWED]])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/v1/chat/completions"), takes: Takes::ChatJson, ..PAID },
+        route: Route { path: "/v1/chat/completions", takes: Takes::ChatJson, ..PAID },
         about: "Buys one chat reply in OpenAI's format, whole or streamed.",
         answer: |cx| Box::pin(openai::chat::buy(cx)),
         operations: &[op("openaiChat", "openai", "Buy one chat reply")
@@ -178,7 +178,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             )])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/v1/videos"), takes: Takes::VideoForm, ..PAID },
+        route: Route { path: "/v1/videos", takes: Takes::VideoForm, ..PAID },
         about: "Orders one video in OpenAI's format, as JSON or a form.",
         answer: |cx| Box::pin(openai::videos::buy(cx)),
         operations: &[op("openaiVideo", "openai", "Order one video")
@@ -187,7 +187,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("The job.", &[(JSON, "OpenAiObject")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/v1/videos"), ..READ },
+        route: Route { path: "/v1/videos", ..READ },
         about: "Lists the caller's latest jobs in OpenAI's format.",
         answer: |cx| Box::pin(openai::videos::list(cx)),
         operations: &[op("openaiVideos", "openai", "The caller's latest jobs")
@@ -198,25 +198,25 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 may("order", "By age.", || schemas::one_of(["asc", "desc"])),
             ])
             .replies(&[ok("A list.", &[(JSON, "OpenAiList")])])
-            .problems(&[&INVALID_REQUEST, &FORBIDDEN])],
+            .problems(&[&[&INVALID_REQUEST, &FORBIDDEN]])],
     },
     Endpoint {
-        route: Route { path: Path::Below("/v1/videos/"), ..READ },
+        route: Route { path: "/v1/videos/", ..READ },
         about: "One job; with `/content` below it, the finished video.",
         answer: |cx| Box::pin(openai::videos::named(cx)),
         operations: &[
             op("openaiVideoNamed", "openai", "How far a video is")
             .below("{id}")
             .replies(&[ok("The job.", &[(JSON, "OpenAiObject")])])
-            .problems(OF_JOBS),
+            .problems(&[OF_JOBS, OF_GATEWAY]),
             op("openaiVideoContent", "openai", "The finished video")
             .below("{id}/content")
             .replies(&[ok("The video.", &[("video/mp4", "Anything")])])
-            .problems(OF_VIDEOS),
+            .problems(&[OF_JOBS, &[&NOT_FOUND], OF_GATEWAY]),
         ],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/login"), takes: Takes::LoginJson, ..LOGIN },
+        route: Route { path: "/bff/login", takes: Takes::LoginJson, ..LOGIN },
         about: "With `access.mode = \"members\"`: turns `{\"token\": \"tg_…\"}` into a [session \
             cookie](../guide/callers.md#sessions).",
         answer: |cx| Box::pin(bff::log_in(cx)),
@@ -225,18 +225,18 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 header `X-Tollgate: 1`.")
             .takes(&[(JSON, "Login")])
             .replies(&[DONE])
-            .problems(OF_LOGINS)],
+            .problems(&[OF_LOGINS])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/logout"), ..LOGIN },
+        route: Route { path: "/bff/logout", ..LOGIN },
         about: "Ends the session.",
         answer: |cx| Box::pin(bff::log_out(cx)),
         operations: &[op("logout", "people", "End the login that the browser carries")
             .replies(&[DONE])
-            .problems(OF_LOGINS)],
+            .problems(&[OF_LOGINS])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/usage"), ..ADMIN },
+        route: Route { path: "/bff/admin/usage", ..ADMIN },
         about: "For [admins](#admin-reports): spending by caller, UTC day and model: `?since=7d`, up to `366d`, \
             `&format=csv`.",
         answer: |cx| Box::pin(bff::admin_usage(cx)),
@@ -250,24 +250,24 @@ pub static ENDPOINTS: &[Endpoint] = &[
                 may("format", "json or csv.", || schemas::one_of(["json", "csv"])),
             ])
             .replies(&[ok("By caller, UTC day and model.", &[(JSON, "Anything")])])
-            .problems(&[&INVALID_REQUEST])],
+            .problems(&[&[&INVALID_REQUEST]])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/members"), ..ADMIN },
+        route: Route { path: "/bff/admin/members", ..ADMIN },
         about: "For admins: members with budgets and spending of today and this month.",
         answer: |cx| Box::pin(async move { cx.handlers.reports.members().await }),
         operations: &[op("adminMembers", "admins", "Who may call")
             .replies(&[ok("Names, roles, budgets, and what was spent.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/jobs"), ..ADMIN },
+        route: Route { path: "/bff/admin/jobs", ..ADMIN },
         about: "For admins: the latest jobs of all callers.",
         answer: |cx| Box::pin(async move { cx.handlers.reports.jobs_of_all().await }),
         operations: &[op("adminJobs", "admins", "Everybody's latest jobs")
             .replies(&[ok("The latest first.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/admin/billing"), ..ADMIN },
+        route: Route { path: "/bff/admin/billing", ..ADMIN },
         about: "For admins: the gateway account, its keys by name, its balance over time, unknown outcomes.",
         answer: |cx| Box::pin(async move { cx.report(cx.handlers.reports.account()).await }),
         operations: &[op("adminBilling", "admins", "The account, as the gateway tells it")
@@ -277,56 +277,56 @@ pub static ENDPOINTS: &[Endpoint] = &[
             )])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/healthz"), ..BASE },
+        route: Route { path: "/healthz", ..BASE },
         about: "Returns `ok`, for any Host.",
         answer: |_| Box::pin(ready(Ok(bff::alive()))),
         operations: &[op("healthz", "facts", "Alive")
             .replies(&[ok("It is.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/client.js"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/client.js", pages: Pages::Any, ..BASE },
         about: "The [browser client](../guide/web.md#the-client): one ES module without imports.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("client", "embedding", "A client for web pages: one module without imports")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/client.d.ts"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/client.d.ts", pages: Pages::Any, ..BASE },
         about: "The client's TypeScript types.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("clientTypes", "embedding", "The client's types, for TypeScript")
             .replies(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/elements.js"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/elements.js", pages: Pages::Any, ..BASE },
         about: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("elements", "embedding", "The elements tollgate-chat and tollgate-video")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: Path::Below("/bff/widgets/"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/widgets/", pages: Pages::Any, ..BASE },
         about: "Modules that the elements load.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
         operations: &[op("widgets", "embedding", "A module that the elements load")
             .below("{name}")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])
-            .problems(&[&NOT_FOUND])],
+            .problems(&[&[&NOT_FOUND]])],
     },
     Endpoint {
-        route: Route { path: Path::Exact("/bff/openapi.json"), pages: Pages::Any, ..BASE },
+        route: Route { path: "/bff/openapi.json", pages: Pages::Any, ..BASE },
         about: "This API as an OpenAPI 3.1 document, readable from any page. `tollgate openapi` prints it, too.",
         answer: |cx| Box::pin(bff::openapi(cx)),
         operations: &[op("openapi", "facts", "This document")
             .replies(&[ok("OpenAPI 3.1.", &[(JSON, "Anything")])])],
     },
     Endpoint {
-        route: Route { path: Path::Below("/problems/"), ..BASE },
+        route: Route { path: "/problems/", ..BASE },
         about: "Explains a problem code.",
         answer: |cx| Box::pin(ready(bff::problem(cx.call.head.uri.path()))),
         operations: &[op("problem", "facts", "A kind of problem, explained")
             .below("{code}")
             .replies(&[ok("A page for people.", &[("text/html", "Text")])])
-            .problems(&[&NOT_FOUND])],
+            .problems(&[&[&NOT_FOUND]])],
     },
 ];

@@ -12,14 +12,13 @@ use http_body_util::StreamBody;
 use serde::Serialize;
 use tokio::time::{interval, sleep, timeout};
 
-use super::reply::{Said, Usage, refusal, refusal_document};
+use super::{Said, Usage, refusal, refusal_document};
 use crate::answer::{self, Answer, Body, BoxError};
 use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::routes::Context;
-use crate::routes::purchases;
+use crate::routes::{Context, purchases};
 use crate::validate::{self, Checked, Order};
 
 pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
@@ -32,14 +31,14 @@ pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
         wants_usage: wanted.wants_usage,
         redactor: cx.handlers.redactor.clone(),
     };
-    let answer = match wanted.is_stream {
-        true => stream(&cx, wanted.order, voice).await?,
-        false => voice.answer(cx.buy(wanted.order).await?)?,
+    let answer = if wanted.is_stream {
+        stream(&cx, wanted.order, voice).await?
+    } else {
+        voice.answer(cx.buy(wanted.order).await?)?
     };
     Ok(purchases::naming(&wanted.ignored, answer))
 }
 
-/// What all that is said of one chat has in common.
 struct Voice {
     id: String,
     created: u64,
@@ -87,7 +86,6 @@ impl Voice {
         purchases::translated(receipt, text).into_body()
     }
 
-    /// The whole answer: who speaks, what is said, that it is all, usage where it is known and wanted.
     fn events(&self, said: &Said, receipt: &Receipt) -> Bytes {
         let mut text = Vec::with_capacity(said.content.len() + 1_024);
         let mut say = |delta, finish_reason: Option<_>| {

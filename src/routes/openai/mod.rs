@@ -1,61 +1,114 @@
 //! `/v1/…`: the same purchases in OpenAI's dialect, so that its SDKs work unchanged (`docs/guide/openai.md`).
 
 pub(super) mod chat;
-mod reply;
 pub(super) mod videos;
 
+use bytes::Bytes;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use super::purchases;
 use crate::answer::{self, Answer};
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
-use crate::problem::{NOT_FOUND, Problem};
-
-const PREFIX: &str = "/v1/models/";
-
-#[derive(Serialize)]
-struct Models<'a> {
-    object: &'static str,
-    data: Vec<Model<'a>>,
-}
-
-#[derive(Serialize)]
-struct Model<'a> {
-    id: &'a str,
-    object: &'static str,
-    /// Nobody knows; strict clients want a number.
-    created: u64,
-    owned_by: &'static str,
-    /// Ours: which endpoint takes it.
-    kind: &'static str,
-    toll: String,
-}
+use crate::jobs::reading;
+use crate::problem::{
+    Charged, NOT_FOUND, OUTCOME_UNKNOWN, OpenAiError, Problem, SHOULD_RETRY, family, is_sent_again,
+};
+use crate::purchase::Receipt;
+use crate::redact::Redactor;
 
 pub(super) fn models(catalog: &Catalog) -> Answer {
-    answer::json(StatusCode::OK, &Models { object: "list", data: all_models(catalog).collect() })
+    let models: Vec<_> = all_models(catalog).map(|(_, model)| model).collect();
+    answer::json(StatusCode::OK, &json!({ "object": "list", "data": models }))
 }
 
 pub(super) fn model(catalog: &Catalog, path: &str) -> Result<Answer, Problem> {
-    let id = path.strip_prefix(PREFIX).unwrap_or_default();
+    let id = path.strip_prefix("/v1/models/").unwrap_or_default();
     let id = percent_decode_str(id).decode_utf8_lossy();
-    let model = all_models(catalog).find(|model| model.id == id).ok_or_else(|| {
+    let model = all_models(catalog).find(|(known, _)| *known == id).ok_or_else(|| {
         Problem::new(&NOT_FOUND)
             .detail("there is no such model; GET /v1/models lists those on offer")
     })?;
-    Ok(answer::json(StatusCode::OK, &model))
+    Ok(answer::json(StatusCode::OK, &model.1))
 }
 
-fn all_models(catalog: &Catalog) -> impl Iterator<Item = Model<'_>> {
-    let model = |id, kind, toll: Usd| Model {
-        id,
-        object: "model",
-        created: 0,
-        owned_by: "gateway",
-        kind,
-        toll: toll.to_string(),
+fn all_models(catalog: &Catalog) -> impl Iterator<Item = (&str, Value)> {
+    // Nobody knows when a model was created; strict clients want a number. `kind` and `toll` are ours.
+    let model = |id, kind, toll: Usd| {
+        let toll = toll.to_string();
+        let model = json!({
+            "id": id, "object": "model", "created": 0, "owned_by": "gateway", "kind": kind, "toll": toll,
+        });
+        (id, model)
     };
     let chats = catalog.chat.iter().map(move |row| model(&*row.id, "chat", row.toll()));
     chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.toll)))
+}
+
+/// Where the gateway's reply has its text (2.4).
+const CONTENT: &str = "/message/content";
+/// Guess: where the body of a refusal has words for people (7 does not show its shape).
+const WORDS: &[&str] = &["/error/message", "/message", "/detail", "/error"];
+
+/// The text in the gateway's JSON at the first of `pointers` that leads to one. It is searched for keys
+/// after it was decoded, too, as it is written out anew.
+fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Option<String> {
+    let pointers: Vec<_> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
+    reading::text_at(body, &pointers).map(|text| redactor.text(text))
+}
+
+fn refusal_document(receipt: &Receipt, redactor: &Redactor) -> Bytes {
+    let words = text_at(redactor, &receipt.body, WORDS).map(|words| format!(": {words}"));
+    let (status, words) = (receipt.status.as_u16(), words.unwrap_or_default());
+    let error = OpenAiError {
+        message: format!("the gateway refused it with status {status}{words}"),
+        family: family(receipt.status),
+        param: None,
+        code: "refused_by_gateway",
+        charged: Charged::No,
+        errors: &[],
+        gateway: serde_json::from_slice(&receipt.body).ok(),
+    };
+    error.document()
+}
+
+fn refusal(refused: Receipt, redactor: &Redactor) -> Answer {
+    let (body, status) = (refusal_document(&refused, redactor), refused.status);
+    let answer = purchases::answer(Receipt { body, is_json: true, ..refused });
+    if is_sent_again(status) { answer } else { answer::with(answer, [(SHOULD_RETRY, "false")]) }
+}
+
+#[derive(Debug)]
+struct Said {
+    content: String,
+    usage: Option<Usage>,
+}
+
+/// Guess: a gateway that counts tokens says so as OpenAI does. Where it does not, nothing is said.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct Usage {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    total_tokens: u64,
+}
+
+#[derive(Deserialize)]
+struct Counted {
+    usage: Usage,
+}
+
+impl Said {
+    fn read(receipt: &Receipt, redactor: &Redactor) -> Result<Self, Problem> {
+        let content = text_at(redactor, &receipt.body, &[CONTENT]).ok_or_else(|| {
+            let problem = Problem::new(&OUTCOME_UNKNOWN).charged(Charged::Yes).detail(
+                "the gateway's reply has no message.content; POST /api/v1/chat shows it as it is",
+            );
+            if receipt.is_replay { problem.replayed() } else { problem }
+        })?;
+        let usage = serde_json::from_slice::<Counted>(&receipt.body).ok();
+        Ok(Self { content, usage: usage.map(|counted| counted.usage) })
+    }
 }

@@ -9,8 +9,9 @@ use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use multer::Multipart;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use super::reply::{refusal, text_at};
+use super::{refusal, text_at};
 use crate::answer::{self, Answer};
 use crate::clock;
 use crate::jobs::reading::word;
@@ -101,15 +102,6 @@ fn polled(mut answer: Answer) -> Answer {
     answer
 }
 
-#[derive(Serialize)]
-struct List<'a> {
-    object: &'static str,
-    data: Vec<Video<'a>>,
-    first_id: Option<&'a str>,
-    last_id: Option<&'a str>,
-    has_more: bool,
-}
-
 pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
     let page = validate::openai::page(cx.query())?;
     let mut jobs = cx.handlers.jobs.own(&cx.call.caller).await.map_err(|problem| {
@@ -133,13 +125,14 @@ pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
     };
     let rest = jobs.get(start..).unwrap_or_default();
     let shown = rest.get(..page.limit.min(rest.len())).unwrap_or_default();
-    let list = List {
-        object: "list",
-        data: shown.iter().map(|job| Video::of(job, &cx.handlers.redactor)).collect(),
-        first_id: shown.first().map(|job| &*job.request_id),
-        last_id: shown.last().map(|job| &*job.request_id),
-        has_more: rest.len() > shown.len(),
-    };
+    let videos = shown.iter().map(|job| Video::of(job, &cx.handlers.redactor));
+    let list = json!({
+        "object": "list",
+        "data": videos.collect::<Vec<_>>(),
+        "first_id": shown.first().map(|job| &*job.request_id),
+        "last_id": shown.last().map(|job| &*job.request_id),
+        "has_more": rest.len() > shown.len(),
+    });
     Ok(answer::json(StatusCode::OK, &list))
 }
 
@@ -196,17 +189,13 @@ impl<'a> Video<'a> {
             }
             JobState::Open => {
                 let word = word(&latest.body).unwrap_or_default().to_lowercase();
-                let status = match QUEUED.contains(&&*word) {
-                    true => "queued",
-                    false => "in_progress",
-                };
+                let status = if QUEUED.contains(&&*word) { "queued" } else { "in_progress" };
                 Self { status, ..video }
             }
         }
     }
 }
 
-/// More fields than any endpoint has.
 const MOST_FIELDS: usize = 64;
 
 /// The form's fields in their order; `None` where the body is no form.

@@ -91,7 +91,7 @@ fn each_endpoint_that_costs_or_tells_of_somebody_is_for_known_callers_alone() {
         "gateway.passthrough = [{ method = \"POST\", path = \"/api/v1/search\", toll = \"0.01\" }]";
     let gate = Gate::start(&upstream, &format!("{MEMBERS}{further}"));
     for route in ENDPOINTS.iter().map(|endpoint| &endpoint.route) {
-        let answer = gate.ask(route.method.as_str(), route.path.template(), &[], "");
+        let answer = gate.ask(route.method.as_str(), route.path, &[], "");
         let is_refused = answer.status == 401;
         assert_eq!(is_refused, route.needs != Needs::Nobody, "{route:?}: {}", answer.status);
     }
