@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::ledger::{self, refresh_members};
@@ -113,7 +113,6 @@ fn name(text: &str) -> Result<Arc<str>, &'static str> {
 /// A larger budget could not be counted.
 const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
 
-/// Reads the budget of one period.
 fn budget(text: &str) -> Result<Own, String> {
     let expected = || "expected dollars and a period, such as 5.00/day or 50.00/month".to_owned();
     let (amount, period) = text.split_once('/').ok_or_else(expected)?;
@@ -128,12 +127,11 @@ fn budget(text: &str) -> Result<Own, String> {
     }
 }
 
-/// The `named` periods over those that were there `before`.
 fn instead_of(before: Own, named: Own) -> Own {
     Own { day: named.day.or(before.day), month: named.month.or(before.month) }
 }
 
-/// Makes the change: a token or a list goes to `out`, every word to `err`.
+/// Tokens and lists go to `out`, messages to `err`.
 pub async fn member(
     config: &Config,
     change: Change,
@@ -208,7 +206,6 @@ fn subjects(change: &Change) -> Result<(&[Arc<str>], Own), Failure> {
     Ok((names, own.ok_or_else(twice)?))
 }
 
-/// What became of one member.
 struct Done {
     words: String,
     token: Option<Token>,
@@ -306,10 +303,9 @@ fn may_get_token(name: &str, found: Option<&Member>, is_new: bool) -> Result<(),
     })
 }
 
-/// The secret that new tokens are hashed with, and a warning if it ends the tokens of others: the file
-/// with theirs is gone, or another one is taken, which it `may_change` to. Nothing of the ledger is changed
-/// yet, but the file is made: so whatever can be refused has been judged before. It stays even if the
-/// change still fails, since somebody else may have made a token with it by then.
+/// Returns the secret that new tokens are hashed with, and a warning if it invalidates the tokens of others.
+/// The file is created here, so whatever can be refused was refused before. It stays even if the change fails,
+/// because somebody else may have made a token with it by then.
 async fn keying(
     config: &Config,
     ledger: &Store,
@@ -399,7 +395,8 @@ async fn list(
             write!(out, "{}", csv(HEAD, listed.iter().map(|one| cells(one, iso8601))))?;
         }
         Format::Json => {
-            print_json(&Document { members: listed.iter().map(Row::of).collect() }, out)?;
+            let members: Vec<_> = listed.iter().map(document).collect();
+            print_json(&json!({ "members": members }), out)?;
         }
     }
     Ok(Exit::Done)
@@ -422,43 +419,18 @@ fn cells(listed: &Listed, moment: fn(Duration) -> String) -> [String; 10] {
     ]
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    members: Vec<Row<'a>>,
-}
-
-#[derive(Serialize)]
-struct Row<'a> {
-    name: &'a str,
-    role: &'static str,
-    state: &'static str,
-    token_prefix: &'a str,
-    budget: Periods<Option<Usd>>,
-    spent: Periods<Usd>,
-    added: String,
-    revoked: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Periods<T> {
-    day: T,
-    month: T,
-}
-
-impl<'a> Row<'a> {
-    fn of(listed: &'a Listed) -> Self {
-        let Listed { member, spent } = listed;
-        Self {
-            name: &member.name,
-            role: member.role.name(),
-            state: listed.state(),
-            token_prefix: &member.prefix,
-            budget: Periods { day: member.own.day, month: member.own.month },
-            spent: Periods { day: spent.day, month: spent.month },
-            added: iso8601(member.added),
-            revoked: member.revoked.map(iso8601),
-        }
-    }
+fn document(listed: &Listed) -> Value {
+    let Listed { member, spent } = listed;
+    json!({
+        "name": &*member.name,
+        "role": member.role.name(),
+        "state": listed.state(),
+        "token_prefix": &*member.prefix,
+        "budget": { "day": member.own.day, "month": member.own.month },
+        "spent": { "day": spent.day, "month": spent.month },
+        "added": iso8601(member.added),
+        "revoked": member.revoked.map(iso8601),
+    })
 }
 
 #[cfg(test)]
