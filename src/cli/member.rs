@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::time::sleep;
 
 use super::ledger::{self, refresh_members};
@@ -395,8 +395,7 @@ async fn list(
             write!(out, "{}", csv(HEAD, listed.iter().map(|one| cells(one, iso8601))))?;
         }
         Format::Json => {
-            let members: Vec<_> = listed.iter().map(document).collect();
-            print_json(&json!({ "members": members }), out)?;
+            print_json(&Document { members: listed.iter().map(Row::of).collect() }, out)?;
         }
     }
     Ok(Exit::Done)
@@ -419,18 +418,43 @@ fn cells(listed: &Listed, moment: fn(Duration) -> String) -> [String; 10] {
     ]
 }
 
-fn document(listed: &Listed) -> Value {
-    let Listed { member, spent } = listed;
-    json!({
-        "name": &*member.name,
-        "role": member.role.name(),
-        "state": listed.state(),
-        "token_prefix": &*member.prefix,
-        "budget": { "day": member.own.day, "month": member.own.month },
-        "spent": { "day": spent.day, "month": spent.month },
-        "added": iso8601(member.added),
-        "revoked": member.revoked.map(iso8601),
-    })
+#[derive(Serialize)]
+struct Document<'a> {
+    members: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    role: &'static str,
+    state: &'static str,
+    token_prefix: &'a str,
+    budget: Periods<Option<Usd>>,
+    spent: Periods<Usd>,
+    added: String,
+    revoked: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Periods<T> {
+    day: T,
+    month: T,
+}
+
+impl<'a> Row<'a> {
+    fn of(listed: &'a Listed) -> Self {
+        let Listed { member, spent } = listed;
+        Self {
+            name: &member.name,
+            role: member.role.name(),
+            state: listed.state(),
+            token_prefix: &member.prefix,
+            budget: Periods { day: member.own.day, month: member.own.month },
+            spent: Periods { day: spent.day, month: spent.month },
+            added: iso8601(member.added),
+            revoked: member.revoked.map(iso8601),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Subcommand, ValueEnum};
-use serde_json::{Value, json};
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::{Exit, Failure, Format, ledger, print_json};
@@ -14,6 +14,7 @@ use crate::app;
 use crate::billing::books::charged;
 use crate::clock::{self, iso8601};
 use crate::config::Config;
+use crate::contract::money::Usd;
 use crate::reports::text::{csv, plain, table};
 use crate::store::{Ending, PurchaseId, Row, State, Store};
 
@@ -126,26 +127,9 @@ fn list(rows: &[Row], format: Format, out: &mut impl Write) -> Result<(), Failur
     match format {
         Format::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
         Format::Csv => write!(out, "{}", csv(head, cells))?,
-        Format::Json => print_json(&rows.iter().map(document).collect::<Vec<_>>(), out)?,
+        Format::Json => print_json(&rows.iter().map(Listed::of).collect::<Vec<_>>(), out)?,
     }
     Ok(())
-}
-
-fn document(row: &Row) -> Value {
-    let mut document = json!({
-        "id": row.id.to_string(),
-        "at": iso8601(row.at),
-        "caller": row.caller,
-        "service": row.service.name(),
-        "model": row.model,
-        "price": row.toll,
-        "price_micros": row.toll.as_micros(),
-        "state": row.state.shown(),
-    });
-    if let Some(ended) = row.ended {
-        document["ended"] = iso8601(ended).into();
-    }
-    document
 }
 
 fn cells(row: &Row) -> [String; 7] {
@@ -158,4 +142,34 @@ fn cells(row: &Row) -> [String; 7] {
         row.toll.to_string(),
         row.state.shown().to_owned(),
     ]
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    id: String,
+    at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<String>,
+    caller: &'a str,
+    service: &'static str,
+    model: &'a str,
+    price: Usd,
+    price_micros: u64,
+    state: &'static str,
+}
+
+impl<'a> Listed<'a> {
+    fn of(row: &'a Row) -> Self {
+        Self {
+            id: row.id.to_string(),
+            at: iso8601(row.at),
+            ended: row.ended.map(iso8601),
+            caller: &row.caller,
+            service: row.service.name(),
+            model: &row.model,
+            price: row.toll,
+            price_micros: row.toll.as_micros(),
+            state: row.state.shown(),
+        }
+    }
 }

@@ -1,104 +1,160 @@
-//! `GET /bff/admin/billing`: the account as the gateway reports it, how its balance went, and purchases whose
-//! outcome is unknown. Of a key it shows the name and the public prefix that the gateway lists.
+//! `GET /bff/admin/billing`: the account as the gateway tells it, how its balance went, and what nobody
+//! knows the outcome of. Of a key there is its name and the public prefix that the gateway lists.
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use super::{Reports, unavailable};
+use super::{Amounts, Reports, unavailable};
 use crate::answer::{self, Answer};
 use crate::billing::summary::{Known, cents, shown};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::problem::Problem;
 use crate::store::{Row, Snapshot};
-use crate::upstream::billing::KeyRow;
+use crate::upstream::billing::{KeyRow, Listing};
 
 const MAX_CHECKPOINTS: usize = 100;
 const MAX_UNKNOWN: usize = 500;
-/// A public prefix is short; anything longer is cut.
+/// A public prefix is short; whatever else the gateway puts there is cut.
 const MAX_PREFIX: usize = 24;
 
+#[derive(Serialize)]
+struct Document {
+    /// Nothing before the gateway said anything.
+    account: Option<Account>,
+    /// Whether the gateway did not answer when it was asked last.
+    stale: bool,
+    checkpoints: Vec<Point>,
+    unknown: Unknown,
+}
+
+#[derive(Serialize)]
+struct Account {
+    as_of: String,
+    #[serde(flatten)]
+    money: Amounts<2>,
+    chats: u64,
+    limit: Limit,
+    keys: Vec<Key>,
+}
+
+#[derive(Serialize)]
+struct Limit {
+    requests: u64,
+    seconds: u64,
+}
+
+#[derive(Serialize)]
+struct Key {
+    name: String,
+    prefix: String,
+    /// `active` or `revoked`.
+    state: &'static str,
+    created: Option<String>,
+    last_used: Option<String>,
+    revoked: Option<String>,
+    uses: Option<u64>,
+}
+
+/// What the gateway's books said at a moment at which nothing was under way.
+#[derive(Serialize)]
+struct Point {
+    at: String,
+    #[serde(flatten)]
+    money: Amounts<2>,
+    chats: u64,
+}
+
+#[derive(Serialize)]
+struct Unknown {
+    count: usize,
+    /// Whether there are more than are listed and counted.
+    more: bool,
+    #[serde(flatten)]
+    tolls: Amounts<1>,
+    purchases: Vec<Purchase>,
+}
+
+#[derive(Serialize)]
+struct Purchase {
+    id: String,
+    at: String,
+    caller: String,
+    service: &'static str,
+    model: String,
+    #[serde(flatten)]
+    toll: Amounts<1>,
+}
+
 impl Reports {
-    /// The gateway is asked at most once a minute, and nobody waits for it for longer than a second.
+    /// The account's numbers and keys' names as the gateway tells them, and what is unknown. The gateway
+    /// is asked at most once a minute, and nobody waits for it for longer than a second.
     pub async fn account(&self) -> Result<Answer, Problem> {
         self.summary.refresh().await;
         let mut rows = self.store.unknown(MAX_UNKNOWN + 1).await.map_err(unavailable)?;
         let more = rows.len() > MAX_UNKNOWN;
         rows.truncate(MAX_UNKNOWN);
         let checkpoints = self.store.checks(MAX_CHECKPOINTS).await.map_err(unavailable)?;
-        let document = json!({
-            // Null until the gateway has answered once.
-            "account": self.summary.known().as_ref().map(account),
-            "stale": self.summary.is_stale(),
-            "checkpoints": checkpoints.iter().map(checkpoint).collect::<Vec<_>>(),
-            "unknown": unknown(&rows, more),
-        });
+        let document = Document {
+            account: self.summary.known().as_ref().map(account),
+            stale: self.summary.is_stale(),
+            checkpoints: checkpoints.iter().map(point).collect(),
+            unknown: unknown(rows, more),
+        };
         Ok(answer::json(StatusCode::OK, &document))
     }
 }
 
-fn account(Known { listing, as_of, .. }: &Known) -> Value {
-    let billing = &listing.billing;
-    let (balance, spent) = (cents(billing.balance_cents), cents(billing.usage.total_spent_cents));
-    json!({
-        "as_of": iso8601(*as_of),
-        "balance": balance,
-        "balance_micros": balance.as_micros(),
-        "spent": spent,
-        "spent_micros": spent.as_micros(),
-        "chats": billing.usage.chat.count,
-        "limit": {
-            "requests": billing.rate_limit.requests,
-            "seconds": billing.rate_limit.window_seconds,
-        },
-        "keys": listing.keys.iter().map(key).collect::<Vec<_>>(),
-    })
+fn money(balance_cents: u64, spent_cents: u64) -> Amounts<2> {
+    Amounts([("balance", cents(balance_cents)), ("spent", cents(spent_cents))])
 }
 
-fn key(row: &KeyRow) -> Value {
-    json!({
-        "name": row.name,
-        "prefix": shown(&row.key_prefix).chars().take(MAX_PREFIX).collect::<String>(),
-        "state": if row.revoked_at.is_none() { "active" } else { "revoked" },
-        "created": row.created_at,
-        "last_used": row.last_used_at,
-        "revoked": row.revoked_at,
-        "uses": row.usage_count,
-    })
+fn account(Known { listing, as_of, .. }: &Known) -> Account {
+    let Listing { keys, billing } = listing.as_ref();
+    let limit = billing.rate_limit;
+    Account {
+        as_of: iso8601(*as_of),
+        money: money(billing.balance_cents, billing.usage.total_spent_cents),
+        chats: billing.usage.chat.count,
+        limit: Limit { requests: limit.requests, seconds: limit.window_seconds },
+        keys: keys.iter().map(key).collect(),
+    }
 }
 
-fn checkpoint(check: &Snapshot) -> Value {
-    let (balance, spent) = (cents(check.balance_cents), cents(check.spent_cents));
-    json!({
-        "at": iso8601(check.at),
-        "balance": balance,
-        "balance_micros": balance.as_micros(),
-        "spent": spent,
-        "spent_micros": spent.as_micros(),
-        "chats": check.chats,
-    })
+fn key(row: &KeyRow) -> Key {
+    Key {
+        name: row.name.clone(),
+        prefix: shown(&row.key_prefix).chars().take(MAX_PREFIX).collect(),
+        state: if row.revoked_at.is_none() { "active" } else { "revoked" },
+        created: row.created_at.clone(),
+        last_used: row.last_used_at.clone(),
+        revoked: row.revoked_at.clone(),
+        uses: row.usage_count,
+    }
 }
 
-fn unknown(rows: &[Row], more: bool) -> Value {
+fn point(check: &Snapshot) -> Point {
+    Point {
+        at: iso8601(check.at),
+        money: money(check.balance_cents, check.spent_cents),
+        chats: check.chats,
+    }
+}
+
+fn unknown(rows: Vec<Row>, more: bool) -> Unknown {
     let sum = rows.iter().try_fold(Usd::ZERO, |sum, row| sum.checked_add(row.toll));
-    let sum = sum.unwrap_or(Usd::micros(u64::MAX));
-    let purchase = |row: &Row| {
-        json!({
-            "id": row.id.to_string(),
-            "at": iso8601(row.at),
-            "caller": row.caller,
-            "service": row.service.name(),
-            "model": row.model,
-            "toll": row.toll,
-            "toll_micros": row.toll.as_micros(),
-        })
+    let purchase = |row: Row| Purchase {
+        id: row.id.to_string(),
+        at: iso8601(row.at),
+        caller: row.caller,
+        service: row.service.name(),
+        model: row.model,
+        toll: Amounts([("toll", row.toll)]),
     };
-    json!({
-        "count": rows.len(),
-        // Whether there are more than are listed and counted.
-        "more": more,
-        "tolls": sum,
-        "tolls_micros": sum.as_micros(),
-        "purchases": rows.iter().map(purchase).collect::<Vec<_>>(),
-    })
+    Unknown {
+        count: rows.len(),
+        more,
+        tolls: Amounts([("tolls", sum.unwrap_or(Usd::micros(u64::MAX)))]),
+        purchases: rows.into_iter().map(purchase).collect(),
+    }
 }

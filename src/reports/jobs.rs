@@ -1,23 +1,23 @@
-//! `GET /bff/jobs`: the caller's own jobs, or those that it names; and `GET /bff/admin/jobs`: the latest jobs of
-//! all callers, without their content.
+//! `GET /bff/jobs`: the caller's own jobs, or those that it names; and `GET /bff/admin/jobs`: everybody's latest
+//! jobs, without what they show.
 
 use http::StatusCode;
 use serde::Serialize;
-use serde_json::json;
 
 use super::{Amounts, Reports, unavailable};
 use crate::answer::{self, Answer};
 use crate::clock::{self, iso8601};
 use crate::jobs::{Jobs, Status};
 use crate::problem::{JOB_NOT_FOUND, Problem};
-use crate::store::{Caller, Job};
+use crate::store::Caller;
 use crate::validate::{Checked, JobIds};
 
+/// Jobs of everybody that are listed, the latest first.
 const MAX_OF_ALL: usize = 200;
 
 #[derive(Serialize)]
-struct List<'a> {
-    jobs: Vec<Own<'a>>,
+struct List<T> {
+    jobs: Vec<T>,
 }
 
 #[derive(Serialize)]
@@ -28,6 +28,21 @@ struct Own<'a> {
     ordered_at: String,
     #[serde(flatten)]
     status: Status<'a>,
+}
+
+#[derive(Serialize)]
+struct OfAll<'a> {
+    request_id: &'a str,
+    owner: &'a str,
+    model: &'a str,
+    #[serde(flatten)]
+    toll: Amounts<1>,
+    /// `open`, `finished` or `failed`.
+    state: &'static str,
+    ordered_at: String,
+    age_seconds: u64,
+    /// When the gateway said so; nothing before it said anything.
+    heard_at: Option<String>,
 }
 
 /// Lists the named jobs that there are, in that order, or the caller's own where none is named.
@@ -56,22 +71,16 @@ pub async fn list(jobs: &Jobs, caller: &Caller, named: Checked<JobIds>) -> Resul
 impl Reports {
     pub async fn jobs_of_all(&self) -> Result<Answer, Problem> {
         let jobs = self.store.latest_jobs(MAX_OF_ALL).await.map_err(unavailable)?;
-        let row = |job: &Job| {
-            let latest = job.latest.as_ref();
-            json!({
-                "request_id": &*job.request_id,
-                "owner": &*job.owner,
-                "model": &*job.model,
-                "toll": job.toll,
-                "toll_micros": job.toll.as_micros(),
-                "state": latest.map_or("open", |word| word.state.name()),
-                "ordered_at": iso8601(job.at),
-                "age_seconds": clock::wall().saturating_sub(job.at).as_secs(),
-                // When the gateway said so; null before it said anything.
-                "heard_at": latest.map(|word| iso8601(word.at)),
-            })
-        };
-        let jobs: Vec<_> = jobs.iter().map(row).collect();
-        Ok(answer::json(StatusCode::OK, &json!({ "jobs": jobs })))
+        let rows = jobs.iter().map(|job| OfAll {
+            request_id: &job.request_id,
+            owner: &job.owner,
+            model: &job.model,
+            toll: Amounts([("toll", job.toll)]),
+            state: job.latest.as_ref().map_or("open", |word| word.state.name()),
+            ordered_at: iso8601(job.at),
+            age_seconds: clock::wall().saturating_sub(job.at).as_secs(),
+            heard_at: job.latest.as_ref().map(|word| iso8601(word.at)),
+        });
+        Ok(answer::json(StatusCode::OK, &List { jobs: rows.collect() }))
     }
 }

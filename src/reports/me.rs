@@ -1,10 +1,11 @@
-//! `GET /bff/me`: what is left of a caller's limits and budgets, and of the account if it may see that.
+//! `GET /bff/me`: what is left to a caller of its limits, of budgets, and of the account where it may see that.
 
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde::Serialize;
 
+use super::Amounts;
 use crate::access::Standing;
 use crate::answer::{self, Answer};
 use crate::billing::summary::Summary;
@@ -27,43 +28,96 @@ pub struct Me {
     pub store: Store,
 }
 
+#[derive(Serialize)]
+struct Document<'a> {
+    caller: Who<'a>,
+    mode: &'static str,
+    access: &'static str,
+    limits: Allowance,
+    budgets: Vec<Budget>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    balance: Option<Balance>,
+    window: RateLimit,
+}
+
+#[derive(Serialize)]
+struct Who<'a> {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+}
+
+/// A caller's room for paid calls.
+#[derive(Serialize)]
+struct Allowance {
+    requests: u32,
+    seconds: u64,
+    burst: u32,
+    left: u32,
+    /// Until all of `burst` is there again.
+    reset_seconds: u64,
+}
+
+#[derive(Serialize)]
+struct Budget {
+    scope: &'static str,
+    period: &'static str,
+    #[serde(flatten)]
+    money: Amounts<3>,
+    renews: String,
+}
+
+#[derive(Serialize)]
+struct Balance {
+    #[serde(flatten)]
+    amount: Amounts<1>,
+    as_of: String,
+    stale: bool,
+}
+
+#[derive(Serialize)]
+struct RateLimit {
+    wait_seconds: u64,
+}
+
 impl Me {
     /// What `caller` may know. The gateway is asked for the balance at most once a minute, and nobody
     /// waits for it for longer than a second.
     pub async fn of(&self, caller: &Caller, standing: &Standing) -> Result<Answer, Problem> {
-        let mut balance = None;
-        if self.shows_balance || standing.role == Role::Admin {
+        let shows_balance = self.shows_balance || standing.role == Role::Admin;
+        if shows_balance {
             self.summary.refresh().await;
-            balance = self.store.credit_left().await.ok().flatten();
         }
+        let left = match shows_balance {
+            true => self.store.credit_left().await.ok().flatten(),
+            false => None,
+        };
         let allowed = self.limiter.allowed(caller);
-        let mut document = json!({
-            "caller": who(caller, standing.role),
-            "mode": self.mode,
-            "access": self.access,
-            "limits": {
-                "requests": allowed.requests,
-                "seconds": allowed.period.as_secs(),
-                "burst": allowed.burst,
-                "left": allowed.left,
-                // Until all of `burst` is there again.
-                "reset_seconds": allowed.reset_seconds,
+        let document = Document {
+            caller: who(caller, standing.role),
+            mode: self.mode,
+            access: self.access,
+            limits: Allowance {
+                requests: allowed.requests,
+                seconds: allowed.period.as_secs(),
+                burst: allowed.burst,
+                left: allowed.left,
+                reset_seconds: allowed.reset_seconds,
             },
-            "budgets": self.budgets(caller, standing.own).await?,
-            "window": { "wait_seconds": clock::whole_seconds(self.window.wait_expected()) },
-        });
-        if let Some(Left { amount, as_of }) = balance {
-            document["balance"] = json!({
-                "amount": amount,
-                "amount_micros": amount.as_micros(),
-                "as_of": clock::iso8601(as_of),
-                "stale": self.summary.is_stale(),
-            });
-        }
+            budgets: self.budgets(caller, standing.own).await?,
+            balance: left.map(|Left { amount, as_of }| Balance {
+                amount: Amounts([("amount", amount)]),
+                as_of: clock::iso8601(as_of),
+                stale: self.summary.is_stale(),
+            }),
+            window: RateLimit { wait_seconds: clock::whole_seconds(self.window.wait_expected()) },
+        };
         Ok(answer::json(StatusCode::OK, &document))
     }
 
-    async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Value>, Problem> {
+    async fn budgets(&self, caller: &Caller, own: Own) -> Result<Vec<Budget>, Problem> {
         let Limits { total_day, total_month, caller_day, caller_month, .. } = self.budgets.and(own);
         let scopes = [
             ("total", Scope::Total, total_day, total_month),
@@ -80,31 +134,21 @@ impl Me {
                 ("day", of_day, spent.day, spent.day_renews),
                 ("month", of_month, spent.month, spent.month_renews),
             ];
-            for (period, limit, spent, renews) in rows {
-                let Some(limit) = limit else { continue };
+            budgets.extend(rows.into_iter().filter_map(|(period, limit, spent, renews)| {
+                let (limit, renews) = (limit?, clock::iso8601(renews));
                 let left = limit.saturating_sub(spent);
-                budgets.push(json!({
-                    "scope": name,
-                    "period": period,
-                    "limit": limit,
-                    "limit_micros": limit.as_micros(),
-                    "spent": spent,
-                    "spent_micros": spent.as_micros(),
-                    "left": left,
-                    "left_micros": left.as_micros(),
-                    "renews": clock::iso8601(renews),
-                }));
-            }
+                let money = Amounts([("limit", limit), ("spent", spent), ("left", left)]);
+                Some(Budget { scope: name, period, money, renews })
+            }));
         }
         Ok(budgets)
     }
 }
 
-fn who(caller: &Caller, role: Role) -> Value {
-    let (kind, name) = match caller {
-        Caller::Address(_) => return json!({ "kind": "address" }),
-        Caller::Member(name) => ("member", name),
-        Caller::Subject(name) => ("subject", name),
-    };
-    json!({ "kind": kind, "name": &**name, "role": role.name() })
+fn who(caller: &Caller, role: Role) -> Who<'_> {
+    match caller {
+        Caller::Address(_) => Who { kind: "address", name: None, role: None },
+        Caller::Member(name) => Who { kind: "member", name: Some(name), role: Some(role.name()) },
+        Caller::Subject(name) => Who { kind: "subject", name: Some(name), role: Some(role.name()) },
+    }
 }

@@ -1,11 +1,11 @@
-//! Who may call, what they may spend and what they spent: `GET /bff/admin/members` and `tollgate member list`.
+//! Who may call, what they may spend and what they did: `GET /bff/admin/members` and `tollgate member list`.
 
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use super::{Reports, unavailable};
+use super::{Amounts, Reports, unavailable};
 use crate::answer::{self, Answer};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
@@ -13,12 +13,14 @@ use crate::problem::Problem;
 use crate::store::{Caller, Member, Scope, Spent, Store, Unavailable};
 
 /// A member, and what it has spent, set aside or lost track of in this UTC day and month.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub member: Member,
     pub spent: Spent,
 }
 
 impl Listed {
+    /// Whether its token is good: `active` or `revoked`.
     pub fn state(&self) -> &'static str {
         if self.member.revoked.is_none() { "active" } else { "revoked" }
     }
@@ -35,36 +37,58 @@ pub async fn list(store: &Store) -> Result<Vec<Listed>, Unavailable> {
     Ok(listed)
 }
 
+#[derive(Serialize)]
+struct Document<'a> {
+    members: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    role: &'static str,
+    state: &'static str,
+    token_prefix: &'a str,
+    added: String,
+    revoked: Option<String>,
+    budgets: [Budget; 2],
+}
+
+/// Of one period; there is one of each, whether or not the member has a limit of its own there.
+#[derive(Serialize)]
+struct Budget {
+    period: &'static str,
+    limit: Option<Usd>,
+    limit_micros: Option<u64>,
+    #[serde(flatten)]
+    spent: Amounts<1>,
+}
+
 impl Reports {
     pub async fn members(&self) -> Result<Answer, Problem> {
         let listed = list(&self.store).await.map_err(unavailable)?;
-        let members: Vec<_> = listed.iter().map(row).collect();
-        Ok(answer::json(StatusCode::OK, &json!({ "members": members })))
+        let document = Document { members: listed.iter().map(row).collect() };
+        Ok(answer::json(StatusCode::OK, &document))
     }
 }
 
-/// There is one budget for each period, whether or not the member has a limit of its own there.
-fn row(listed: &Listed) -> Value {
+fn row(listed: &Listed) -> Row<'_> {
     let Listed { member, spent } = listed;
-    let budget = |period, limit: Option<Usd>, spent: Usd| {
-        json!({
-            "period": period,
-            "limit": limit,
-            "limit_micros": limit.map(Usd::as_micros),
-            "spent": spent,
-            "spent_micros": spent.as_micros(),
-        })
+    let budget = |period, limit: Option<Usd>, spent| Budget {
+        period,
+        limit,
+        limit_micros: limit.map(Usd::as_micros),
+        spent: Amounts([("spent", spent)]),
     };
-    json!({
-        "name": &*member.name,
-        "role": member.role.name(),
-        "state": listed.state(),
-        "token_prefix": &*member.prefix,
-        "added": iso8601(member.added),
-        "revoked": member.revoked.map(iso8601),
-        "budgets": [
+    Row {
+        name: &member.name,
+        role: member.role.name(),
+        state: listed.state(),
+        token_prefix: &member.prefix,
+        added: iso8601(member.added),
+        revoked: member.revoked.map(iso8601),
+        budgets: [
             budget("day", member.own.day, spent.day),
             budget("month", member.own.month, spent.month),
         ],
-    })
+    }
 }

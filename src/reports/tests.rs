@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
 use http_body_util::BodyExt;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::service_fn;
 
@@ -92,10 +91,6 @@ async fn text(answer: Answer) -> String {
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-fn parsed(json: &str) -> Value {
-    serde_json::from_str(json).unwrap()
-}
-
 fn today() -> String {
     let Date { year, month, day } = Date::at(clock::wall());
     format!("{year:04}-{month:02}-{day:02}")
@@ -172,24 +167,8 @@ async fn members_are_listed_with_budgets_and_spend_and_without_tokens() {
     office.store.change_member("bob".into(), MemberChange::Revoked).await.unwrap();
     office.buy("member:ann", "alpha", Usd::mills(3), posted(Usd::mills(3))).await;
     let json = text(office.reports.members().await.unwrap()).await;
-    let members = &parsed(&json)["members"];
-    let month = json!({ "period": "month", "limit": null, "limit_micros": null, "spent": "0.003000", "spent_micros": 3000 });
-    let ann = json!({
-        "name": "ann",
-        "role": "admin",
-        "state": "active",
-        "token_prefix": "tg_abcdef",
-        "added": "2025-11-20T12:00:00.000Z",
-        "revoked": null,
-        "budgets": [
-            { "period": "day", "limit": "5.000000", "limit_micros": 5_000_000, "spent": "0.003000", "spent_micros": 3000 },
-            month,
-        ],
-    });
-    assert_eq!(members[0], ann);
-    let bob = ["name", "role", "state"].map(|field| &members[1][field]);
-    assert_eq!(bob, ["bob", "member", "revoked"]);
-    assert!(members[1]["token_prefix"].is_string(), "{json}");
+    let ann = r#"{"members":[{"name":"ann","role":"admin","state":"active","token_prefix":"tg_abcdef","added":"2025-11-20T12:00:00.000Z","revoked":null,"budgets":[{"period":"day","limit":"5.000000","limit_micros":5000000,"spent":"0.003000","spent_micros":3000},{"period":"month","limit":null,"limit_micros":null,"spent":"0.003000","spent_micros":3000}]},{"name":"bob","role":"member","state":"revoked","token_prefix""#;
+    assert!(json.starts_with(ann), "{json}");
     assert!(!json.contains("[7,7") && !json.contains("0707"), "{json}");
 }
 
@@ -217,14 +196,12 @@ async fn everybodys_jobs_come_newest_first_without_what_they_show() {
         .await
         .unwrap();
     let json = text(office.reports.jobs_of_all().await.unwrap()).await;
-    let jobs = &parsed(&json)["jobs"];
-    let newest = ["request_id", "owner", "model", "toll", "state"].map(|field| &jobs[0][field]);
-    assert_eq!(newest, ["b", "192.0.2.1", "video-a-2", "3.000000", "open"]);
-    assert_eq!(jobs[0]["toll_micros"], 3_000_000);
-    assert!(jobs[0]["ordered_at"].is_string() && jobs[0]["heard_at"].is_null(), "{json}");
-    let next = ["request_id", "owner", "state"].map(|field| &jobs[1][field]);
-    assert_eq!(next, ["a", "member:ann", "finished"]);
-    let age = jobs[1]["age_seconds"].as_u64().unwrap();
+    let newest = r#"{"jobs":[{"request_id":"b","owner":"192.0.2.1","model":"video-a-2","toll":"3.000000","toll_micros":3000000,"state":"open","ordered_at":""#;
+    assert!(json.starts_with(newest), "{json}");
+    let next = r#""heard_at":null},{"request_id":"a","owner":"member:ann","#;
+    assert!(json.contains(next) && json.contains(r#""state":"finished""#), "{json}");
+    let age: u64 =
+        json.split("\"age_seconds\":").nth(2).unwrap().split(',').next().unwrap().parse().unwrap();
     assert!((90..600).contains(&age), "{age}");
     assert!(!json.contains("hunter2"), "{json}");
 }
@@ -247,48 +224,14 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
     office.buy("member:ann", "alpha", Usd::mills(3), Some(Ending::Unknown)).await;
     office.buy("member:ann", "alpha", Usd::mills(6), posted(Usd::mills(6))).await;
     let json = text(office.reports.account().await.unwrap()).await;
-    let mut told = parsed(&json);
-    assert!(told["account"]["as_of"].take().is_string(), "{json}");
-    assert!(told["unknown"]["purchases"][0]["id"].take().is_string(), "{json}");
-    assert!(told["unknown"]["purchases"][0]["at"].take().is_string(), "{json}");
-    let expected = json!({
-        "account": {
-            "as_of": null,
-            "balance": "42.100000", "balance_micros": 42_100_000,
-            "spent": "7.900000", "spent_micros": 7_900_000,
-            "chats": 3,
-            "limit": { "requests": 60, "seconds": 60 },
-            "keys": [
-                {
-                    "name": "web", "prefix": "svc_sk_ab12", "state": "active",
-                    "created": "2025-01-01T00:00:00Z", "last_used": null, "revoked": null, "uses": 7,
-                },
-                {
-                    "name": "old", "prefix": "svc_sk_CANARY_0123456789", "state": "revoked",
-                    "created": null, "last_used": null, "revoked": "2025-02-01T00:00:00Z", "uses": null,
-                },
-            ],
-        },
-        "stale": false,
-        "checkpoints": [
-            {
-                "at": "2025-11-20T13:00:00.000Z", "balance": "45.000000", "balance_micros": 45_000_000,
-                "spent": "5.000000", "spent_micros": 5_000_000, "chats": 2,
-            },
-            {
-                "at": "2025-11-20T12:00:00.000Z", "balance": "50.000000", "balance_micros": 50_000_000,
-                "spent": "0.000000", "spent_micros": 0, "chats": 2,
-            },
-        ],
-        "unknown": {
-            "count": 1, "more": false, "tolls": "0.003000", "tolls_micros": 3000,
-            "purchases": [{
-                "id": null, "at": null, "caller": "member:ann", "service": "chat", "model": "alpha",
-                "toll": "0.003000", "toll_micros": 3000,
-            }],
-        },
-    });
-    assert_eq!(told, expected);
+    for says in [
+        r#""balance":"42.100000","balance_micros":42100000,"spent":"7.900000","spent_micros":7900000,"chats":3,"limit":{"requests":60,"seconds":60},"keys":[{"name":"web","prefix":"svc_sk_ab12","state":"active","created":"2025-01-01T00:00:00Z","last_used":null,"revoked":null,"uses":7},{"name":"old","prefix":"svc_sk_CANARY_0123456789","state":"revoked""#,
+        r#""stale":false,"checkpoints":[{"at":"2025-11-20T13:00:00.000Z","balance":"45.000000","balance_micros":45000000,"spent":"5.000000","spent_micros":5000000,"chats":2},{"at":"2025-11-20T12:00:00.000Z","balance":"50.000000","#,
+        r#""unknown":{"count":1,"more":false,"tolls":"0.003000","tolls_micros":3000,"purchases":[{"id":""#,
+        r#""caller":"member:ann","service":"chat","model":"alpha","toll":"0.003000","toll_micros":3000}]}"#,
+    ] {
+        assert!(json.contains(says), "{says}: {json}");
+    }
     assert!(!json.contains(&CANARY[24..]), "{json}");
 }
 
@@ -296,7 +239,7 @@ async fn the_account_is_told_with_its_keys_names_and_never_a_key() {
 async fn a_gateway_that_says_nothing_is_no_reason_to_tell_nothing() {
     let office = office(None);
     let json = text(office.reports.account().await.unwrap()).await;
-    let unknown = json!({ "count": 0, "more": false, "tolls": "0.000000", "tolls_micros": 0, "purchases": [] });
-    let told = json!({ "account": null, "stale": true, "checkpoints": [], "unknown": unknown });
-    assert_eq!(parsed(&json), told);
+    let unknown = r#"{"count":0,"more":false,"tolls":"0.000000","tolls_micros":0,"purchases":[]}"#;
+    let told = format!(r#"{{"account":null,"stale":true,"checkpoints":[],"unknown":{unknown}}}"#);
+    assert_eq!(json, told);
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, thread};
 
-use serde_json::{Value, json};
 use tollgate::access::token::{self, Secret};
 use tollgate::clock;
 use tollgate::contract::money::Usd;
@@ -377,20 +376,11 @@ fn a_list_says_what_everybody_may_spend_and_has_spent() {
     assert!(lines[2][9].starts_with("20") && lines[2][9].ends_with('Z'), "{csv}");
 
     let json = desk.done(&["member", "list", "--format", "json"]);
-    let mut listed: Value = serde_json::from_str(&json).unwrap();
-    let first = &mut listed["members"][0];
-    assert!(first["added"].take().as_str().unwrap().starts_with("20"), "{json}");
-    let expected = json!({
-        "name": "ann",
-        "role": "member",
-        "state": "active",
-        "token_prefix": &ann[..9],
-        "budget": { "day": "5.000000", "month": null },
-        "spent": { "day": "0.003000", "month": "0.003000" },
-        "added": null,
-        "revoked": null,
-    });
-    assert_eq!(*first, expected);
+    let start = format!(
+        r#"{{"members":[{{"name":"ann","role":"member","state":"active","token_prefix":"{}","budget":{{"day":"5.000000","month":null}},"spent":{{"day":"0.003000","month":"0.003000"}},"added":"20"#,
+        &ann[..9]
+    );
+    assert!(json.starts_with(&start), "{json}");
     let table = desk.done(&["member", "list"]);
     let lines: Vec<_> = table.lines().collect();
     assert!(lines[0].starts_with("name  role    state    token"), "{table}");
