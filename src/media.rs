@@ -1,20 +1,19 @@
 //! Hands a finished video to the caller who knows its job, from our own origin.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, HeaderName};
 use http::{HeaderValue, Method, StatusCode};
-use http_body::{Frame, SizeHint};
-use tokio::time::{Sleep, sleep};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::access::Standing;
 use crate::answer::{Answer, Body, BoxError};
-use crate::clock;
 use crate::jobs::Jobs;
 use crate::jobs::reading::Words;
 use crate::jobs::seats::Seat;
@@ -22,11 +21,9 @@ use crate::problem::{NOT_FOUND, Problem};
 use crate::store::Caller;
 use crate::upstream::fetch::Media;
 
-/// How long the source may be silent while somebody waits for its next piece.
 const SILENCE: Duration = Duration::from_secs(30);
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Where finished videos are found, and where they may be fetched from.
 #[derive(Clone)]
 pub struct Videos {
     media: Media,
@@ -36,15 +33,13 @@ pub struct Videos {
 }
 
 impl Videos {
-    /// `words`: how a status body is read. `jobs` bounds what is on its way, and ends it when the server
-    /// stops. Pages of other sites may show the videos where `are_shared`, as CORS decides then.
+    /// If the videos `are_shared`, pages of other sites may show them, as CORS decides then.
     pub fn new(media: Media, words: Words, jobs: Jobs, are_shared: bool) -> Self {
         let policy = if are_shared { "cross-origin" } else { "same-site" };
         Self { media, words, jobs, policy: HeaderValue::from_static(policy) }
     }
 
-    /// The video of the job with this status body, or the range of it that was asked for. It is broken
-    /// off when the caller's credentials end.
+    /// The video of the job with this status body, or a range of it; it ends with the caller's credentials.
     pub async fn content(
         &self,
         status: &[u8],
@@ -66,7 +61,7 @@ impl Videos {
         } else {
             let standing = standing.clone();
             let over = async move { standing.over().await };
-            Body::stream(Transfer::new(body, seat, self.jobs.stopped(), over))
+            Body::stream(transfer(body, seat, self.jobs.stopped(), over))
         };
         let mut answer = Answer::new(body);
         *answer.status_mut() = head.status;
@@ -89,16 +84,6 @@ fn elsewhere(address: &str) -> Problem {
     ))
 }
 
-/// A video on its way to a caller: it ends when its source falls silent, when a slow one makes room, when the
-/// caller's credentials end, and when the server stops.
-struct Transfer<B> {
-    inner: Pin<Box<B>>,
-    silence: Pin<Box<Sleep>>,
-    is_waiting: bool,
-    seat: Seat,
-    end: Pin<Box<dyn Future<Output = Cut> + Send>>,
-}
-
 /// Why the rest of it does not come; the caller may ask for that by its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Cut {
@@ -112,80 +97,53 @@ enum Cut {
     Over,
 }
 
-impl<B> Transfer<B> {
-    /// `seat` is given back when it ends; `over` resolves when the caller's credentials end.
-    fn new(
-        inner: B,
-        seat: Seat,
-        stop: CancellationToken,
-        over: impl Future<Output = ()> + Send + 'static,
-    ) -> Self {
-        let cut = seat.cut();
-        let end = async move {
-            tokio::select! {
-                biased;
-                () = over => Cut::Over,
-                () = stop.cancelled() => Cut::Stopped,
-                () = cut => Cut::MadeRoom,
-            }
-        };
-        Self {
-            inner: Box::pin(inner),
-            silence: Box::pin(sleep(SILENCE)),
-            is_waiting: false,
-            seat,
-            end: Box::pin(end),
-        }
-    }
-}
-
-impl<B> http_body::Body for Transfer<B>
+/// The video, piece by piece. Where it is cut it ends with an error, so that nobody takes the part for the whole.
+/// `over` resolves when the caller's credentials end.
+fn transfer<B>(
+    body: B,
+    seat: Seat,
+    stop: CancellationToken,
+    over: impl Future<Output = ()> + Send + 'static,
+) -> impl http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static
 where
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        // Errors, so that nobody takes the part for the whole.
-        if let Poll::Ready(cut) = self.end.as_mut().poll(cx) {
-            return Poll::Ready(Some(Err(cut.into())));
+    let cut = seat.cut();
+    let end = async move {
+        tokio::select! {
+            biased;
+            () = over => Cut::Over,
+            () = stop.cancelled() => Cut::Stopped,
+            () = cut => Cut::MadeRoom,
         }
-        if let Poll::Ready(frame) = self.inner.as_mut().poll_frame(cx) {
-            self.is_waiting = false;
-            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-            self.seat.moved(data.map_or(0, Bytes::len));
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+    };
+    let transfer = (Box::pin(body), seat, Box::pin(end));
+    StreamBody::new(stream::unfold(transfer, |(mut body, seat, mut end)| async move {
+        let piece = tokio::select! {
+            biased;
+            cut = &mut end => Err(cut.into()),
+            frame = body.frame() => frame?.map_err(Into::into),
+            // It begins when the caller wants more: one who reads slowly is not the source's silence.
+            () = sleep(SILENCE) => Err(Cut::Silent.into()),
+        };
+        if let Ok(frame) = &piece {
+            seat.moved(Frame::data_ref(frame).map_or(0, Bytes::len));
         }
-        // A caller who reads slowly is not the source's silence.
-        if !self.is_waiting {
-            self.is_waiting = true;
-            self.silence.as_mut().reset(clock::now() + SILENCE);
-        }
-        self.silence.as_mut().poll(cx).map(|()| Some(Err(Cut::Silent.into())))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
+        Some((piece, (body, seat, end)))
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
 
-    use http_body_util::BodyExt;
     use tokio::sync::mpsc;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::clock;
     use crate::jobs::seats::{Seats, VIDEOS};
 
     /// Pieces as they are sent.
@@ -204,9 +162,11 @@ mod tests {
         }
     }
 
+    type Transfer = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError> + Send>>;
+
     struct Fake {
         source: mpsc::Sender<&'static str>,
-        transfer: Transfer<Pieces>,
+        transfer: Transfer,
         /// All are taken.
         seats: Seats,
         others: Vec<Seat>,
@@ -223,11 +183,11 @@ mod tests {
         let seat = seats.take(&caller(0)).unwrap();
         // One has its seat alone, so it does not make room for others that have as many.
         let others = (1..64).map(|last| seats.take(&caller(last)).unwrap()).collect();
-        let transfer = Transfer::new(Pieces(pieces), seat, stop.clone(), pending());
+        let transfer = Box::pin(transfer(Pieces(pieces), seat, stop.clone(), pending()));
         Fake { source, transfer, seats, others, stop }
     }
 
-    async fn cut(transfer: &mut Transfer<Pieces>) -> Cut {
+    async fn cut(transfer: &mut Transfer) -> Cut {
         let error = transfer.frame().await.expect("not its end").expect_err("no piece");
         *error.downcast::<Cut>().expect("ours")
     }

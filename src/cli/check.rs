@@ -14,7 +14,6 @@ use crate::config::{Budget, Config, Fault, Mode, Spend, Store, Target};
 use crate::reports::text::counted;
 use crate::store;
 
-/// Prints the faults, one a line, to `err`; or a summary to `out`, with warnings on `err`.
 pub async fn check(
     loaded: &Result<Loaded, Vec<Fault>>,
     out: &mut impl Write,
@@ -45,26 +44,19 @@ pub async fn check(
         )?;
     }
     let Capacity { connections, per_address, open_files } = capacity;
-    let open_files = open_files.map_or_else(|| "unknown".to_owned(), |limit| limit.to_string());
+    let open_files = open_files.map_or("unknown".to_owned(), |limit| limit.to_string());
+    let clients = format!(
+        "at most {connections} connections, {per_address} of one address; the limit of open files is \
+         {open_files}"
+    );
+    let no_file = "no file, the defaults and the environment".to_owned();
     let listen: Vec<_> = server.listen.iter().map(ToString::to_string).collect();
     let rows = [
-        (
-            "settings",
-            file.as_ref().map_or_else(
-                || "no file, the defaults and the environment".to_owned(),
-                |path| path.display().to_string(),
-            ),
-        ),
+        ("settings", file.as_ref().map_or(no_file, |path| path.display().to_string())),
         ("gateway", gateway(&config.gateway.target)),
         ("listen", listen.join(", ")),
         ("admin", config.admin.listen.to_string()),
-        (
-            "clients",
-            format!(
-                "at most {connections} connections, {per_address} of one address; the limit of open \
-                 files is {open_files}"
-            ),
-        ),
+        ("clients", clients),
         ("callers", callers(&config.access.mode, count(config).await)),
         ("budgets", budgets(&config.budget)),
         ("store", store(&config.store)),
@@ -75,7 +67,6 @@ pub async fn check(
     Ok(Exit::Done)
 }
 
-/// Where the members are.
 fn members(config: &Config) -> Option<&Path> {
     match &config.store {
         Store::Sqlite(path) if config.access.mode == Mode::Members => Some(path),
@@ -105,7 +96,6 @@ fn ledger_fault(config: &Config) -> Option<String> {
     ))
 }
 
-/// The members in the ledger, where there is one that can be read.
 async fn count(config: &Config) -> Option<Count> {
     let path = members(config)?;
     if !path.try_exists().ok()? {
@@ -126,7 +116,6 @@ pub(super) fn gateway(target: &Target) -> String {
     }
 }
 
-/// Who may call; of members how many, where that is known.
 pub(super) fn callers(mode: &Mode, members: Option<Count>) -> String {
     const HOW: &str = "`tollgate member add NAME` adds one";
     match (mode, members) {

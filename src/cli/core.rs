@@ -27,7 +27,6 @@ const FLUSH: Duration = Duration::from_secs(2);
 /// A core's stack, which can be exchanged while it serves: each request takes the one of its moment.
 type Current = Arc<ArcSwap<Public<Incoming>>>;
 
-/// A core that serves.
 pub(super) struct Core {
     stack: Current,
     tasks: TaskTracker,
@@ -36,7 +35,6 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Starts one core for each processor.
     pub(super) fn start_all(
         app: &App,
         listeners: &[StdListener],
@@ -73,12 +71,10 @@ impl Core {
         Ok(Self { stack, tasks, thread, ended })
     }
 
-    /// A stack for this core as `app` has it.
     pub(super) fn stack(&self, app: &App) -> io::Result<Public<Incoming>> {
         app.core(self.tasks.clone())
     }
 
-    /// Requests from now on are answered by `stack`.
     pub(super) fn exchange(&self, stack: Public<Incoming>) {
         self.stack.store(Arc::new(stack));
     }
@@ -106,7 +102,6 @@ impl Core {
     }
 }
 
-/// A runtime on the thread that enters it.
 pub(super) fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }

@@ -27,14 +27,11 @@ use crate::store::Store;
 use crate::store::sqlite::{Holder, OpenError};
 use crate::upstream::billing::Listing;
 
-/// More is no answer of a tollgate.
 const MAX_ANSWER: usize = 1 << 20;
 /// What a server needs besides its own patience with the gateway.
 const SPARE: Duration = Duration::from_secs(10);
-/// How long a server may take to read the list of members.
 const MEMBERS_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who asks the gateway.
 pub(super) enum Way {
     /// The server that has the ledger.
     Through(Beside),
@@ -49,7 +46,6 @@ pub(super) struct Beside {
     patience: Duration,
 }
 
-/// What a problem says.
 #[derive(Deserialize)]
 struct Refusal {
     code: String,
@@ -85,7 +81,6 @@ pub(super) fn file(config: &Config) -> Result<&Path, String> {
     }
 }
 
-/// The ledger, for reports.
 pub(super) fn read(config: &Config) -> Result<Store, Failure> {
     Ok(Store::open_read_only(file(config)?, Arc::new(clock::wall))?)
 }
@@ -136,7 +131,6 @@ fn reachable(mut at: SocketAddr) -> SocketAddr {
 }
 
 impl Beside {
-    /// What the gateway tells the server now.
     pub(super) async fn listing(&self) -> Result<Listing, String> {
         let answer = timeout(self.patience, ask(self.admin, Request::get("/billing"))).await;
         let (status, body) = match answer {
@@ -161,7 +155,6 @@ impl Beside {
         Ok(Listing { keys, billing })
     }
 
-    /// The server in a sentence.
     pub(super) fn name(&self) -> String {
         let process = self.process.map(|process| format!(" (process {process})"));
         format!("the running server{}", process.unwrap_or_default())

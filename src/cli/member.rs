@@ -113,7 +113,6 @@ fn name(text: &str) -> Result<Arc<str>, &'static str> {
 /// A larger budget could not be counted.
 const MAX_BUDGET: Usd = Usd::dollars(1_000_000_000);
 
-/// Reads the budget of one period.
 fn budget(text: &str) -> Result<Own, String> {
     let expected = || "expected dollars and a period, such as 5.00/day or 50.00/month".to_owned();
     let (amount, period) = text.split_once('/').ok_or_else(expected)?;
@@ -128,12 +127,11 @@ fn budget(text: &str) -> Result<Own, String> {
     }
 }
 
-/// The `named` periods over those that were there `before`.
 fn instead_of(before: Own, named: Own) -> Own {
     Own { day: named.day.or(before.day), month: named.month.or(before.month) }
 }
 
-/// Makes the change: a token or a list goes to `out`, every word to `err`.
+/// Tokens and lists go to `out`, messages to `err`.
 pub async fn member(
     config: &Config,
     change: Change,
@@ -208,7 +206,6 @@ fn subjects(change: &Change) -> Result<(&[Arc<str>], Own), Failure> {
     Ok((names, own.ok_or_else(twice)?))
 }
 
-/// What became of one member.
 struct Done {
     words: String,
     token: Option<Token>,
@@ -306,10 +303,9 @@ fn may_get_token(name: &str, found: Option<&Member>, is_new: bool) -> Result<(),
     })
 }
 
-/// The secret that new tokens are hashed with, and a warning if it ends the tokens of others: the file
-/// with theirs is gone, or another one is taken, which it `may_change` to. Nothing of the ledger is changed
-/// yet, but the file is made: so whatever can be refused has been judged before. It stays even if the
-/// change still fails, since somebody else may have made a token with it by then.
+/// Returns the secret that new tokens are hashed with, and a warning if it invalidates the tokens of others.
+/// The file is created here, so whatever can be refused was refused before. It stays even if the change fails,
+/// because somebody else may have made a token with it by then.
 async fn keying(
     config: &Config,
     ledger: &Store,

@@ -111,12 +111,10 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it asks the gateway for anything, itself or through a server.
     pub fn asks_gateway(&self) -> bool {
         matches!(self, Self::Serve { .. } | Self::Check { .. } | Self::Reconcile { .. })
     }
 
-    /// What its error messages begin with.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Member { .. } => "tollgate member",
@@ -148,7 +146,6 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command did not do it: how it ends, and a sentence.
 pub struct Failure {
     pub exit: Exit,
     pub why: String,
@@ -167,9 +164,8 @@ impl<E: Display> From<E> for Failure {
 }
 
 impl Cli {
-    /// Reads the command line, program name first. `Err` says how to end at once: help and version
-    /// were printed to `out` ([`Exit::Done`]), or a mistake to `err` ([`Exit::Mistake`]), without
-    /// any key that stood there.
+    /// Reads the command line, program name first. `Err` means that help or a mistake was printed, without any
+    /// key that stood there, and how to exit.
     pub fn read(
         arguments: impl IntoIterator<Item = OsString>,
         out: &mut impl Write,
@@ -188,13 +184,11 @@ impl Cli {
         Ok(Err(Exit::Done))
     }
 
-    /// The command, `serve` by default.
     pub fn command(&self) -> Command {
         self.command.clone().unwrap_or(Command::Serve { new_account: false })
     }
 }
 
-/// Prints each fault on a line of its own.
 pub fn refuse(faults: &[Fault], err: &mut impl Write) -> io::Result<Exit> {
     for fault in faults {
         writeln!(err, "{fault}")?;

@@ -15,8 +15,7 @@ use crate::store::Store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, Counter, KeyRow, Listing};
 
-/// [`check`], and if all is well the balance, the rate limit, the usage and the keys as the gateway
-/// lists them. A key is only ever named by its place and by the prefix that the gateway makes public.
+/// [`check`], then the account as the gateway lists it. A key is named by its place and its public prefix only.
 pub async fn online(
     loaded: &Result<Loaded, Vec<Fault>>,
     out: &mut impl Write,

@@ -13,19 +13,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{Log, LogFormat, Server};
 
-/// Connections of the ops listener at a time.
 pub(super) const OPS_CONNECTIONS: usize = 64;
-/// Descriptors for listeners, runtimes, the log, the ledger and its reports.
+/// File descriptors for listeners, runtimes, the log, the ledger and its reports.
 const OWN: u64 = 64;
-/// Descriptors for the sources of finished videos.
+/// For the sources of finished videos.
 const VIDEOS: u64 = 64;
-/// Descriptors for each core's connections to the gateway.
 const GATEWAY_PER_CORE: u64 = 64;
 /// Kept back even if half of all descriptors is less.
 const MIN_RESERVE: u64 = 64;
 
-/// No core dumps, and `/proc/PID/environ`, `mem` and `maps` for nobody. Where the system has no such
-/// thing, tollgate runs all the same.
+/// Disables core dumps and closes `/proc/PID/environ`, `mem` and `maps` to others, where the system can.
 pub fn harden() {
     let hardened = prctl::set_dumpable(false).and(setrlimit(Resource::RLIMIT_CORE, 0, 0));
     if let Err(error) = hardened {
@@ -33,8 +30,7 @@ pub fn harden() {
     }
 }
 
-/// Starts logging to standard error: events of tollgate itself, and of libraries only warnings, because
-/// their finer events can hold headers. A panic is a line with its place and nothing of its text.
+/// Logs to standard error. Of libraries only warnings are logged, because their finer events can hold headers.
 pub(super) fn start_log(settings: Log) {
     let text = settings.format == LogFormat::Auto && io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
@@ -56,17 +52,14 @@ pub(super) fn start_log(settings: Log) {
     }));
 }
 
-/// What a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capacity {
     pub(super) connections: usize,
     pub(super) per_address: usize,
-    /// The limit of open files, if the system says one.
     pub(super) open_files: Option<u64>,
 }
 
 impl Capacity {
-    /// Whether it is less than the settings ask for.
     pub(super) fn is_lowered(self, asked: &Server) -> bool {
         self.connections < asked.max_connections
             || self.per_address < asked.max_connections_per_address
@@ -99,7 +92,6 @@ pub(super) fn raise_and_fit(server: &mut Server) {
     }
 }
 
-/// What [`raise_and_fit`] would come to in this process.
 pub(super) fn foreseen(server: &Server) -> Capacity {
     let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(_, hard)| hard);
     capacity(server, open_files, cores())
@@ -109,8 +101,7 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The settings, or less if the limit of open files is too low for them. Then one address gets a tenth
-/// of the connections at most.
+/// The settings, or less if the limit of open files is too low for them: then one address gets a tenth.
 fn capacity(server: &Server, open_files: Option<u64>, cores: usize) -> Capacity {
     let (asked, per_address) = (server.max_connections, server.max_connections_per_address);
     let connections = open_files.map_or(asked, |limit| {

@@ -1,5 +1,4 @@
-//! `tollgate purchase`: shows single purchases, and ends one unknown outcome by hand, also beside a running
-//! server.
+//! `tollgate purchase`: lists purchases, and resolves an unknown outcome by hand, also while a server runs.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -10,17 +9,15 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::reconcile::keep;
-use super::{Exit, Failure, ledger, print_json};
+use super::{Exit, Failure, Format, ledger, print_json};
 use crate::app;
 use crate::billing::books::charged;
 use crate::clock::{self, iso8601};
 use crate::config::Config;
 use crate::contract::money::Usd;
-use crate::reports::text::{plain, table};
+use crate::reports::text::{csv, plain, table};
 use crate::store::{Ending, PurchaseId, Row, State, Store};
 
-/// What to do with purchases.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PurchaseAction {
     /// Lists purchases, the newest first
@@ -43,16 +40,6 @@ pub enum PurchaseAction {
     },
 }
 
-/// `--format`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// Columns for people
-    Table,
-    /// A list of objects
-    Json,
-}
-
-/// What an unknown outcome was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Outcome {
     /// The gateway charged for it
@@ -100,7 +87,6 @@ pub async fn purchase(
     Ok(Exit::Done)
 }
 
-/// The newest first.
 async fn rows(config: &Config, state: Option<State>) -> Result<Vec<Row>, Failure> {
     let ledger = ledger::read(config)?;
     if state == Some(State::Unknown) {
@@ -112,7 +98,6 @@ async fn rows(config: &Config, state: Option<State>) -> Result<Vec<Row>, Failure
     Ok(rows)
 }
 
-/// The purchase as it was, and what it is now.
 async fn resolve(
     config: &Config,
     id: PurchaseId,
@@ -129,7 +114,7 @@ async fn resolve(
     }
     let (ending, state) = match outcome {
         Outcome::Charged => {
-            (charged(row.toll, keep(app::terms(config), row.service)), State::Posted)
+            (charged(row.toll, app::terms(config).keep(row.service)), State::Posted)
         }
         Outcome::Released => (Ending::Voided, State::Voided),
     };
@@ -138,14 +123,13 @@ async fn resolve(
 }
 
 fn list(rows: &[Row], format: Format, out: &mut impl Write) -> Result<(), Failure> {
+    let (head, cells) = ("id,when,caller,service,model,price,state", rows.iter().map(cells));
     match format {
-        Format::Table => {
-            let head = "id,when,caller,service,model,price,state";
-            write!(out, "{}", table(head, rows.iter().map(cells), usize::MAX))?;
-            Ok(())
-        }
-        Format::Json => print_json(&rows.iter().map(Listed::of).collect::<Vec<_>>(), out),
+        Format::Table => write!(out, "{}", table(head, cells, usize::MAX))?,
+        Format::Csv => write!(out, "{}", csv(head, cells))?,
+        Format::Json => print_json(&rows.iter().map(Listed::of).collect::<Vec<_>>(), out)?,
     }
+    Ok(())
 }
 
 fn cells(row: &Row) -> [String; 7] {
@@ -160,7 +144,6 @@ fn cells(row: &Row) -> [String; 7] {
     ]
 }
 
-/// A purchase in JSON.
 #[derive(Serialize)]
 struct Listed<'a> {
     id: String,

@@ -1,10 +1,8 @@
-//! `tollgate reconcile`: settles unknown outcomes by the gateway's own books, and says how far these
-//! and ours are apart.
+//! `tollgate reconcile`: settles unknown outcomes by the gateway's counters, and prints the drift.
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -13,13 +11,12 @@ use super::ledger::{self, Way};
 use super::{Exit, Failure, print_json};
 use crate::app;
 use crate::billing::books::{self, Look};
-use crate::billing::reconcile::{self, Difference, Drift, Verdict};
+use crate::billing::reconcile::{self, Difference, Drift, Settled, Verdict};
 use crate::clock::{self, iso8601};
 use crate::config::{Config, Target};
 use crate::contract::money::Usd;
-use crate::purchase::Terms;
 use crate::reports::text::plain;
-use crate::store::{PurchaseId, Row, Service, State, Store};
+use crate::store::{PurchaseId, Row, State, Store};
 use crate::upstream::billing;
 
 /// `--format`
@@ -31,35 +28,46 @@ pub enum Format {
     Json,
 }
 
-/// What was compared, and what came of it.
-struct Outcome {
-    look: Look,
-    /// None where there was no checkpoint to compare from.
-    verdict: Option<Verdict>,
-    /// Whether a checkpoint was noted; none in a dry run.
-    is_noted: Option<bool>,
+#[derive(Serialize)]
+struct Report {
+    dry_run: bool,
+    /// When the checkpoint was noted that is compared from; none for the first.
+    since: Option<String>,
+    purchases: Vec<Purchase>,
+    charged: Option<Usd>,
+    unknown: Option<Usd>,
+    spent: Option<Usd>,
+    drift: Option<String>,
+    checkpoint: &'static str,
 }
 
-/// Prints to `out` what can be told and what cannot, and unless it is a `dry_run` writes it down.
+/// A purchase whose outcome was unknown, and what is known now.
+#[derive(Serialize)]
+struct Purchase {
+    id: String,
+    service: &'static str,
+    model: String,
+    price: Usd,
+    state: &'static str,
+    reason: String,
+}
+
+/// Prints what can be decided and what cannot, and writes it to the ledger unless this is a `dry_run`.
 pub async fn reconcile(
     config: &Config,
     (dry_run, format): (bool, Format),
     out: &mut impl Write,
 ) -> Result<Exit, Failure> {
-    let outcome = compare(config, dry_run).await?;
+    let report = compare(config, dry_run).await?;
     match format {
-        Format::Text => print(&outcome, out)?,
-        Format::Json => print_json(&document(&outcome), out)?,
+        Format::Text => print(&report, out)?,
+        Format::Json => print_json(&report, out)?,
     }
-    let left = match &outcome.verdict {
-        Some(verdict) => verdict.undecided.len(),
-        None => outcome.look.evidence.len(),
-    };
-    Ok(if left == 0 { Exit::Done } else { Exit::Unknown })
+    let is_left = report.purchases.iter().any(|one| one.state == State::Unknown.shown());
+    Ok(if is_left { Exit::Unknown } else { Exit::Done })
 }
 
-/// Compares, and writes down.
-async fn compare(config: &Config, dry_run: bool) -> Result<Outcome, Failure> {
+async fn compare(config: &Config, dry_run: bool) -> Result<Report, Failure> {
     let Target::Live { base_url, keys } = &config.gateway.target else {
         let why = "the sandbox's play money is never reconciled; set gateway.base_url and a key";
         return Err(why.into());
@@ -85,44 +93,44 @@ async fn compare(config: &Config, dry_run: bool) -> Result<Outcome, Failure> {
     let verdict = look
         .before
         .map(|before| reconcile::decide(&before, &look.now, &look.evidence, look.read_at));
-    if dry_run {
-        return Ok(Outcome { look, verdict, is_noted: None });
-    }
-    let terms = app::terms(config);
-    let keep = |service| keep(terms, service);
-    let is_noted = books::write_down(&ledger, &look, verdict.as_ref(), keep).await?;
-    Ok(Outcome { look, verdict, is_noted: Some(is_noted) })
-}
-
-/// How long a purchase that was charged keeps its key.
-pub(super) fn keep(terms: Terms, service: Service) -> Duration {
-    match service {
-        Service::Chat => terms.keep_chats,
-        Service::Video | Service::Other => terms.keep_videos,
-    }
-}
-
-fn print(outcome: &Outcome, out: &mut impl Write) -> Result<(), Failure> {
-    match (&outcome.look.before, &outcome.verdict) {
-        (Some(before), Some(verdict)) => {
-            writeln!(out, "since      {}", iso8601(before.snapshot.at))?;
-            report(&purchases(outcome), &verdict.drift, out)?;
+    let drift = verdict.as_ref().map(|verdict| verdict.drift);
+    let checkpoint = if dry_run {
+        "nothing is changed: this is a dry run"
+    } else {
+        let terms = app::terms(config);
+        let keep = |service| terms.keep(service);
+        if books::write_down(&ledger, &look, verdict.as_ref(), keep).await? {
+            "a new checkpoint is noted"
+        } else {
+            "the checkpoint stays where it is, as more can be told later: try again"
         }
-        _ => {
-            let words =
-                "nothing to compare with yet: outcomes can be told from the first checkpoint on";
-            writeln!(out, "{words}")?;
-            let unknown = outcome.look.evidence.len();
-            if unknown > 0 {
-                let why = "there is nothing to tell them by, they stay spent";
-                writeln!(out, "{unknown} unknown so far: {why}")?;
-            }
-        }
-    }
-    Ok(writeln!(out, "{}", checkpoint(outcome.is_noted))?)
+    };
+    Ok(Report {
+        dry_run,
+        since: look.before.map(|before| iso8601(before.snapshot.at)),
+        purchases: purchases(&look, verdict.as_ref()),
+        charged: drift.map(|drift| drift.posted),
+        unknown: drift.map(|drift| drift.unknown),
+        spent: drift.and_then(|drift| drift.spent),
+        drift: drift.as_ref().map(difference),
+        checkpoint,
+    })
 }
 
-fn report(purchases: &[Purchase<'_>], drift: &Drift, out: &mut impl Write) -> Result<(), Failure> {
+fn print(report: &Report, out: &mut impl Write) -> Result<(), Failure> {
+    let Report { since, purchases, charged, unknown, spent, drift, checkpoint, .. } = report;
+    let (Some(since), Some(charged), Some(unknown), Some(drift)) = (since, charged, unknown, drift)
+    else {
+        let first =
+            "nothing to compare with yet: outcomes can be told from the first checkpoint on";
+        writeln!(out, "{first}")?;
+        if !purchases.is_empty() {
+            let why = "there is nothing to tell them by, they stay spent";
+            writeln!(out, "{} unknown so far: {why}", purchases.len())?;
+        }
+        return Ok(writeln!(out, "{checkpoint}")?);
+    };
+    writeln!(out, "since      {since}")?;
     for Purchase { id, service, model, price, state, reason } in purchases {
         let state = if *state == State::Voided.shown() { "free" } else { state };
         let (model, price) = (plain(model), price.short());
@@ -131,14 +139,13 @@ fn report(purchases: &[Purchase<'_>], drift: &Drift, out: &mut impl Write) -> Re
     if purchases.is_empty() {
         writeln!(out, "unknown    none")?;
     }
-    let Drift { posted, unknown, spent } = drift;
-    let (charged, open) = (posted.short(), unknown.short());
+    let (charged, open) = (charged.short(), unknown.short());
     writeln!(out, "here       {charged} charged since then, {open} unknown or under way")?;
     match spent {
         Some(spent) => writeln!(out, "gateway    {} spent since then", spent.short())?,
         None => writeln!(out, "gateway    its counter went back")?,
     }
-    Ok(writeln!(out, "drift      {}", difference(drift))?)
+    Ok(writeln!(out, "drift      {drift}\n{checkpoint}")?)
 }
 
 fn difference(drift: &Drift) -> String {
@@ -155,74 +162,27 @@ fn difference(drift: &Drift) -> String {
     }
 }
 
-fn checkpoint(is_noted: Option<bool>) -> &'static str {
-    match is_noted {
-        Some(true) => "a new checkpoint is noted",
-        Some(false) => "the checkpoint stays where it is, as more can be told later: try again",
-        None => "nothing is changed: this is a dry run",
-    }
-}
-
-#[derive(Serialize)]
-struct Document<'a> {
-    dry_run: bool,
-    /// When the checkpoint was noted that is compared from; none for the first.
-    since: Option<String>,
-    purchases: Vec<Purchase<'a>>,
-    charged: Option<Usd>,
-    unknown: Option<Usd>,
-    spent: Option<Usd>,
-    drift: Option<String>,
-    checkpoint: &'static str,
-}
-
-#[derive(Serialize)]
-struct Purchase<'a> {
-    id: String,
-    service: &'static str,
-    model: &'a str,
-    price: Usd,
-    /// `charged`, `released` or `unknown`.
-    state: &'static str,
-    reason: String,
-}
-
-fn document(outcome: &Outcome) -> Document<'_> {
-    let Outcome { look, verdict, is_noted } = outcome;
-    let drift = verdict.as_ref().map(|verdict| verdict.drift);
-    Document {
-        dry_run: is_noted.is_none(),
-        since: look.before.map(|before| iso8601(before.snapshot.at)),
-        purchases: purchases(outcome),
-        charged: drift.map(|drift| drift.posted),
-        unknown: drift.map(|drift| drift.unknown),
-        spent: drift.and_then(|drift| drift.spent),
-        drift: drift.as_ref().map(difference),
-        checkpoint: checkpoint(*is_noted),
-    }
-}
-
-/// All whose outcome was unknown, and what is known now.
-fn purchases(Outcome { look, verdict, .. }: &Outcome) -> Vec<Purchase<'_>> {
-    let rows = look.evidence.iter().map(|entry| (entry.row.id, &entry.row));
-    let rows: HashMap<PurchaseId, &Row> = rows.collect();
+fn purchases(look: &Look, verdict: Option<&Verdict>) -> Vec<Purchase> {
+    let told: Vec<_> = match verdict {
+        Some(Verdict { settled, undecided, .. }) => {
+            let settled = settled.iter().map(|Settled { id, charged, proof }| {
+                let state = if charged.is_some() { State::Posted } else { State::Voided };
+                (*id, state, proof.to_string())
+            });
+            let left = undecided.iter().map(|(id, doubt)| (*id, State::Unknown, doubt.to_string()));
+            settled.chain(left).collect()
+        }
+        None => {
+            let why = "there is no checkpoint to tell it by";
+            let lost = look.evidence.iter();
+            lost.map(|entry| (entry.row.id, State::Unknown, why.to_owned())).collect()
+        }
+    };
+    let rows: HashMap<_, _> = look.evidence.iter().map(|one| (one.row.id, &one.row)).collect();
     let purchase = |(id, state, reason): (PurchaseId, State, String)| {
-        let row = *rows.get(&id)?;
-        let (service, state) = (row.service.name(), state.shown());
-        let id = id.to_string();
-        Some(Purchase { id, service, model: &row.model, price: row.toll, state, reason })
+        let row: &Row = rows.get(&id)?;
+        let (service, model, price) = (row.service.name(), row.model.clone(), row.toll);
+        Some(Purchase { id: id.to_string(), service, model, price, state: state.shown(), reason })
     };
-    let Some(verdict) = verdict else {
-        let why = "there is no checkpoint to tell it by";
-        let lost = look.evidence.iter();
-        let lost = lost.map(|entry| (entry.row.id, State::Unknown, why.to_owned()));
-        return lost.filter_map(purchase).collect();
-    };
-    let settled = verdict.settled.iter().map(|settled| {
-        let state = if settled.charged.is_some() { State::Posted } else { State::Voided };
-        (settled.id, state, settled.proof.to_string())
-    });
-    let left = verdict.undecided.iter();
-    let left = left.map(|(id, doubt)| (*id, State::Unknown, doubt.to_string()));
-    settled.chain(left).filter_map(purchase).collect()
+    told.into_iter().filter_map(purchase).collect()
 }

@@ -43,7 +43,6 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
     Ok(app)
 }
 
-/// Looks for settings that a running server cannot change.
 fn may_change(old: &Config, new: &Config) -> Result<(), Failure> {
     let is_sandbox = |config: &Config| matches!(config.gateway.target, Target::Sandbox);
     let (before, after) = (&old.server, &new.server);

@@ -13,14 +13,11 @@ use crate::access::token::{self, Secret};
 use crate::config::{Config, SecretText, Store};
 use crate::store;
 
-/// Its name beside the ledger.
 const FILE: &str = "tollgate.secret";
-/// No such file is larger than this.
 const LARGEST: u64 = 4_096;
 
-/// The secret of the settings; else that of the file beside the ledger, which is made where there is
-/// none and nobody's token depends on one; else one that ends with the process, as the list of members does.
-/// The error is a sentence without anything of it; [`SecretFault`] where it is gone.
+/// Returns the secret of the settings, or of the file beside the ledger, which is created unless tokens depend
+/// on a lost one ([`SecretFault`]), or a random one if the ledger is in memory. No error repeats it.
 pub(crate) fn secret(config: &Config) -> io::Result<Secret> {
     if let Store::Sqlite(ledger) = &config.store
         && is_missing(config)
@@ -31,7 +28,7 @@ pub(crate) fn secret(config: &Config) -> io::Result<Secret> {
     secret_or_new(config).map_err(io::Error::other)
 }
 
-/// The same, but one that is gone is made anew: the tokens that were made with it hold no more.
+/// As [`secret`], but a lost one is replaced, which invalidates the tokens that were made with it.
 pub(super) fn secret_or_new(config: &Config) -> Result<Secret, String> {
     if let Some(given) = &config.secret {
         return Ok(Secret::new(given.expose().as_bytes()));
@@ -43,12 +40,10 @@ pub(super) fn secret_or_new(config: &Config) -> Result<Secret, String> {
     Ok(Secret::new(found.expose().as_bytes()))
 }
 
-/// Whether the file would have to be made.
 pub(super) fn is_missing(config: &Config) -> bool {
     file(config).is_some_and(|path| matches!(path.try_exists(), Ok(false)))
 }
 
-/// Where the file is, or would be made; `None` where the settings give a secret, or none lasts.
 pub(super) fn file(config: &Config) -> Option<PathBuf> {
     match (&config.secret, &config.store) {
         (None, Store::Sqlite(ledger)) => Some(ledger.with_file_name(FILE)),
@@ -56,7 +51,6 @@ pub(super) fn file(config: &Config) -> Option<PathBuf> {
     }
 }
 
-/// The folder of a file that may be named without one.
 pub(super) fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -80,7 +80,6 @@ pub fn serve(
     behind.block_on(server.live(app, opening, (listeners, admin), &mut signals, out))
 }
 
-/// A secret that is another one than before is a mistake, and what to do is said; all else is the system's.
 fn refused(error: io::Error) -> Failure {
     if error.get_ref().is_some_and(|fault| fault.is::<SecretFault>()) {
         return Failure::mistake(error.to_string());
@@ -88,7 +87,6 @@ fn refused(error: io::Error) -> Failure {
     error.into()
 }
 
-/// What runs until a signal ends it.
 struct Server {
     shared: SharedState,
     shutdown: Shutdown,
@@ -97,7 +95,6 @@ struct Server {
 }
 
 impl Server {
-    /// From the first answer to the last.
     async fn live(
         self,
         app: App,
@@ -120,8 +117,7 @@ impl Server {
         if is_open {
             self.announce(&app.config, &listeners, at, out)?;
         }
-        // The cores have their own handles: with these open, too, the kernel would go on taking
-        // connections that nobody serves while the rest drains.
+        // With these open beside the cores' own, the kernel would accept connections that nobody serves.
         drop(listeners);
         let drain = app.config.server.drain;
         if is_open {
@@ -137,7 +133,6 @@ impl Server {
         Ok(Exit::Done)
     }
 
-    /// Serves the admin listener until the `end`.
     fn operate(&self, app: &App, admin: StdListener, end: CancellationToken) -> io::Result<()> {
         let own = app::own_addresses(&[admin.local_addr()?])?;
         let (own_hosts, hosts) = (Hosts::new([], own.clone()), Arc::clone(&self.shared.hosts));
@@ -196,12 +191,10 @@ impl Server {
     }
 }
 
-/// Finds out for `/readyz` whether anything can be bought.
 struct Probe {
     stopping: CancellationToken,
     binding: Binding,
     ledger: Store,
-    /// Whether the ledger could be used, and when it said so.
     latest: Mutex<Option<(clock::Instant, bool)>>,
 }
 
@@ -275,19 +268,17 @@ impl Signals {
         })
     }
 
-    /// Resolves at a SIGTERM or SIGINT.
     async fn end(&mut self) {
         tokio::select! { _ = self.term.recv() => {}, _ = self.int.recv() => {} }
     }
 
-    /// Does this, or returns `None` at a SIGTERM or SIGINT.
     async fn unless_ended<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! { biased; () = self.end() => None, done = work => Some(done) }
     }
 }
 
-/// A second signal means now; what is in flight then is an unknown outcome. On a thread of its own: a disk that
-/// hangs may hold up everything else, and then the process ends without it when `drain` is over.
+/// Exits at a second signal, or soon after `drain`; what is in flight then is an unknown outcome. This has its own
+/// thread because a disk that hangs may block everything else.
 fn watch_the_end(drain: Duration) {
     let watch = move || {
         let watching = async {

@@ -11,33 +11,25 @@ use zeroize::Zeroizing;
 use super::secret;
 use crate::config::{Config, Environment, Fault, Place, Source, Store, Target};
 
-/// The settings file that is read when none is named.
 const DEFAULT_FILE: &str = "proxy.toml";
-/// The file beside it that adds to the environment.
 const ENV_FILE: &str = ".env";
 /// Variables that are read besides `TOLLGATE_…`: where the key stands.
 const KEYS: &[&str] = &["GATEWAY_API_KEY", "GATEWAY_API_KEY_FILE"];
-/// No settings or key file is larger than this.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Settings that are right, and where they came from.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub config: Config,
-    /// The settings file, if there is one.
     pub file: Option<PathBuf>,
-    /// What deserves a second look, a sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Reads the settings: `explicit` is the file of `--config`, which must be there. The environment of
-/// this process wins over `.env`, and both over the file. What never `asks_gateway` needs no key, and a
-/// faulty one does not stop it. Every fault is returned at once; none of them repeats a value.
+/// Reads the settings; the file of `--config` (`explicit`) must exist. The environment wins over `.env`, and both
+/// over the file. A command that never `asks_gateway` needs no key. No fault repeats a value.
 pub fn load(explicit: Option<&Path>, asks_gateway: bool) -> Result<Loaded, Vec<Fault>> {
     load_from(explicit, asks_gateway, Path::new(""), std::env::vars_os())
 }
 
-/// [`load`], with the folder of the default file and the environment given.
 pub fn load_from(
     explicit: Option<&Path>,
     asks_gateway: bool,
@@ -116,8 +108,7 @@ fn judged(source: &Source<'_>, settings: Option<&Path>) -> Result<Config, Vec<Fa
     if faults.is_empty() { Ok(config) } else { Err(faults) }
 }
 
-/// What the settings name and is not there, by setting: a site that was never built, a file of it, a folder
-/// for the ledger.
+/// Files and folders that the settings name and that do not exist.
 fn missing_files(config: &Config) -> Vec<(&'static str, String)> {
     let mut missing = Vec::new();
     let mut need = |setting, what: &str, path: &Path, is_there: bool| {
@@ -141,8 +132,7 @@ fn missing_files(config: &Config) -> Vec<(&'static str, String)> {
     missing
 }
 
-/// The files of tollgate's own that `page.dir` would serve: the settings, the ledger with the replies and
-/// the secret beside it, files of keys.
+/// Files with secrets that `page.dir` would serve.
 fn exposed(
     config: &Config,
     settings: Option<&Path>,
@@ -181,13 +171,11 @@ fn is_served(file: &Path, site: &Path) -> bool {
         .is_some_and(|inner| !inner.components().any(is_hidden))
 }
 
-/// Where a file really is, or will be once it is made.
 fn real(file: &Path) -> Option<PathBuf> {
     let made_later = || Some(secret::folder_of(file).canonicalize().ok()?.join(file.file_name()?));
     file.canonicalize().ok().or_else(made_later)
 }
 
-/// The variables that are ours; their names and values are text.
 fn environment(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     faults: &mut Vec<Fault>,
@@ -212,8 +200,7 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("TOLLGATE_") || KEYS.contains(&name)
 }
 
-/// Adds what `.env` says to an environment that it never overrides; of two lines for one variable
-/// the first holds. The process environment stays as it is.
+/// Adds the variables of `.env` that are not set yet; the first of two lines for one variable wins.
 fn add_env_file(path: &Path, environment: &mut Environment, faults: &mut Vec<Fault>) {
     let name = path.display().to_string();
     let text = match text_of(path) {
@@ -269,7 +256,6 @@ impl io::Read for OneLine<'_> {
     }
 }
 
-/// Why a file gave no text.
 struct Unread {
     kind: ErrorKind,
     /// The first one that is not UTF-8.

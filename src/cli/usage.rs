@@ -31,7 +31,7 @@ pub enum Format {
     Table,
     /// Comma-separated values with a header
     Csv,
-    /// One object with `rows` and `total`
+    /// JSON with all details
     Json,
 }
 
@@ -72,7 +72,6 @@ fn number(digits: &str) -> Option<u64> {
     digits.parse().ok().filter(|_| plain)
 }
 
-/// Prints the report to `out`.
 pub async fn usage(
     config: &Config,
     (since, by, format): (Since, By, Format),

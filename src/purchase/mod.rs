@@ -229,7 +229,7 @@ pub struct Terms {
 
 impl Terms {
     /// How long the reply of what is bought there is kept.
-    fn keep(&self, service: Service) -> Duration {
+    pub fn keep(&self, service: Service) -> Duration {
         match service {
             Service::Chat => self.keep_chats,
             Service::Video | Service::Other => self.keep_videos,

@@ -13,9 +13,7 @@ use crate::problem::Problem;
 use crate::store::{Row, Snapshot};
 use crate::upstream::billing::{KeyRow, Listing};
 
-/// Snapshots that are shown, the latest first.
 const MAX_CHECKPOINTS: usize = 100;
-/// Unknown outcomes that are shown, the latest first.
 const MAX_UNKNOWN: usize = 500;
 /// A public prefix is short; whatever else the gateway puts there is cut.
 const MAX_PREFIX: usize = 24;

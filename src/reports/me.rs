@@ -18,7 +18,6 @@ use crate::upstream::window::Window;
 pub struct Me {
     /// `sandbox` or `live`.
     pub mode: &'static str,
-    /// `access.mode`.
     pub access: &'static str,
     /// Whether every caller may see the account's balance; admins always may.
     pub shows_balance: bool,

@@ -64,7 +64,6 @@ struct Budget {
 }
 
 impl Reports {
-    /// All members with their budgets and spend, and without tokens.
     pub async fn members(&self) -> Result<Answer, Problem> {
         let listed = list(&self.store).await.map_err(unavailable)?;
         let document = Document { members: listed.iter().map(row).collect() };

@@ -12,8 +12,7 @@ pub fn csv<const N: usize>(head: &str, rows: impl Iterator<Item = [String; N]>) 
     text
 }
 
-/// Returns lines of aligned columns, the header first, which is comma-separated; columns from `numbers` on
-/// are aligned to the right.
+/// Returns aligned columns under a comma-separated header; those from `numbers` on are aligned to the right.
 pub fn table<const N: usize>(
     head: &str,
     rows: impl Iterator<Item = [String; N]>,
@@ -59,7 +58,6 @@ pub fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
 }
 
-/// Returns `1 key`, or `2 keys`.
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

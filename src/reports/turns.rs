@@ -17,12 +17,10 @@ use crate::sync::lock;
 const MAX_REPORTS: usize = 16;
 /// How long a caller gets the same answer to the same question.
 const FRESH: Duration = Duration::from_millis(200);
-/// When to come back if there are too many.
 const COME_BACK: Duration = Duration::from_secs(2);
 /// Callers whose latest answer is kept, besides those who wait for one.
 const MAX_KEPT: usize = 64;
 
-/// The reports that are being read, and each caller's latest one.
 pub struct Turns {
     turns: Mutex<HashMap<Caller, Turn>>,
     places: Semaphore,
@@ -44,8 +42,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// The answer of `report` to `question`, once the caller's earlier reports have ended; or the answer
-    /// that it had to the same question a moment ago. Whether the caller may ask is decided before.
+    /// Runs `report` after the caller's earlier ones, or repeats its answer to the same question a moment ago.
     pub async fn of(
         &self,
         caller: &Caller,

@@ -23,7 +23,6 @@ pub(super) const MAX_ROWS: usize = 20_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     pub count: u64,
-    /// What those that were charged cost.
     pub settled: Usd,
     /// The prices of those whose outcome is unknown.
     pub unknown: Usd,
@@ -32,7 +31,6 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The names of its [columns](Self::columns).
     pub const COLUMNS: &str = "count,settled,unknown,held";
 
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a Spending>) -> Self {
@@ -44,7 +42,6 @@ impl Sum {
         })
     }
 
-    /// Adds up rows with the same key.
     pub fn by(rows: &[Spending], key: impl Fn(&Spending) -> String) -> BTreeMap<String, Self> {
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for row in rows {
@@ -57,7 +54,6 @@ impl Sum {
         plus(plus(self.settled, self.unknown), self.held)
     }
 
-    /// The count, and the amounts with six places.
     pub fn columns(&self) -> [String; 4] {
         let Self { count, settled, unknown, held } = self;
         [count.to_string(), settled.to_string(), unknown.to_string(), held.to_string()]

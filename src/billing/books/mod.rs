@@ -14,21 +14,17 @@ use crate::store::{
 };
 use crate::upstream::billing::{Billing, Listing};
 
-/// Both books.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// What the ledger knows, read after the gateway had answered.
     pub evidence: Vec<Evidence>,
     pub before: Option<Checkpoint>,
-    /// What the gateway says now.
     pub now: Snapshot,
-    /// The ids of the account's keys.
     pub keys: Vec<String>,
     /// When the evidence was read: wall-clock time since the Unix epoch.
     pub read_at: Duration,
 }
 
-/// Why they cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum Blocked {
     #[error("the gateway's books cannot be read: {0}")]
@@ -46,8 +42,7 @@ pub enum Blocked {
     Ledger(#[from] Unavailable),
 }
 
-/// Looks into both books, the gateway's by `gateway`. Purchases may be under way: whatever may or may not
-/// be in the gateway's figures is in the evidence as such.
+/// Reads the gateway's counters and the ledger. Purchases may be under way: the evidence marks them as such.
 pub async fn look(
     ledger: &Store,
     gateway: impl Future<Output = Result<Listing, String>>,
@@ -70,9 +65,8 @@ pub async fn look(
     Ok(Look { evidence, before, now: snapshot(&listing.billing, at), keys, read_at: ledger.now() })
 }
 
-/// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be told
-/// from the earlier one; whether it did. `keep` says for how long a purchase that was charged keeps its key.
-/// What was settled before an error stays so; if the ledger is another account's by now, nothing is written.
+/// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be decided from
+/// the earlier one; returns whether it did. What was settled before an error stays settled.
 pub async fn write_down(
     ledger: &Store,
     look: &Look,
@@ -100,14 +94,13 @@ pub async fn write_down(
     Ok(is_final)
 }
 
-/// The end of a purchase that was charged as far as can be told: its reply was never read.
+/// The end of a purchase that was charged, and whose reply was never read.
 pub fn charged(cost: Usd, keep: Duration) -> Ending {
     Ending::Posted { cost, reply: None, keep, job: None }
 }
 
-/// Judges each listing of the gateway: whether it is the ledger's account, and whether a checkpoint is
-/// due. One is noted by each process, from the first listing that can be had. If outcomes are unknown since
-/// the last checkpoint, or purchases may be missing since, that one stays: a new one would hide them.
+/// Checks that each listing is of the ledger's account. Each process notes one checkpoint, from its first listing,
+/// unless outcomes are unknown or purchases may be missing since the last one: a new one would hide them.
 pub struct Keeper {
     ledger: Store,
     binding: Binding,
@@ -119,7 +112,6 @@ impl Keeper {
         Self { ledger, binding, is_noted: AtomicBool::new(false) }
     }
 
-    /// Judges whatever the gateway lists, for as long as it is asked.
     pub async fn run(self, mut latest: watch::Receiver<Latest>) {
         loop {
             let Latest { known, is_read } = latest.borrow_and_update().clone();

@@ -30,7 +30,6 @@ enum Counts {
     Back,
 }
 
-/// All that a verdict turns on.
 pub(super) struct Case<'a> {
     before: &'a Checkpoint,
     now: &'a Snapshot,
@@ -234,7 +233,6 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// How many of the doubtful videos there are, by price.
     fn doubtful_videos(&self) -> Vec<(i128, u64)> {
         let mut kinds: BTreeMap<i128, u64> = BTreeMap::new();
         for (way, times) in [(Counts::Perhaps, 1), (Counts::OrBack, 2), (Counts::Back, 1)] {
@@ -306,11 +304,9 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Combinations that are tried.
 const MAX_TRIES: u32 = 100_000;
 
-/// The only choice with a sum between two bounds, both excluded. A choice takes of each kind (price, how
-/// many there are) any number.
+/// The only choice with a sum between two exclusive bounds, as a number of each kind (price, how many exist).
 fn only_sum(kinds: &[(i128, u64)], above: i128, below: i128) -> Result<Vec<u64>, Doubt> {
     let mut search = Search { kinds, found: Vec::new(), tries: MAX_TRIES };
     search.extend(&mut Vec::new(), above, below);

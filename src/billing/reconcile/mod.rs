@@ -34,7 +34,6 @@ pub const REFUNDS_WITHIN: Duration = Duration::from_secs(86_400);
 
 const CENT: i128 = 10_000;
 
-/// What can be said of every unknown outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub settled: Vec<Settled>,
@@ -45,7 +44,6 @@ pub struct Verdict {
     pub is_final: bool,
 }
 
-/// An outcome that was unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
     pub id: PurchaseId,
@@ -54,19 +52,15 @@ pub struct Settled {
     pub proof: Proof,
 }
 
-/// How an outcome became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// By the gateway's count of chats.
     Count(Count),
     /// Beyond what is surely charged here, at most so much was spent.
     Spending(Usd),
 }
 
-/// Chats since the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// By the gateway.
     pub counted: u64,
     /// Surely charged here.
     pub charged: u64,
@@ -74,7 +68,6 @@ pub struct Count {
     pub doubtful: u64,
 }
 
-/// Why an outcome stays unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
     #[error("it began before the last checkpoint, {}", iso8601(*.0))]
@@ -122,32 +115,26 @@ pub enum Doubt {
     Clock,
 }
 
-/// Our books and the gateway's since the checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    /// What is charged here, with what has been settled now.
     pub posted: Usd,
-    /// What may have been charged besides: still unknown or under way here.
+    /// Unknown or under way here.
     pub unknown: Usd,
     /// What the gateway says was spent, to the cent; `None` where its counter went back.
     pub spent: Option<Usd>,
 }
 
-/// What the two books say together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// They agree, to the cent.
     None,
     /// What is unknown here may explain it.
     Unknown,
     /// The gateway took this much more than is booked here.
     More(Usd),
-    /// It took this much less.
     Less(Usd),
 }
 
-/// Compares the gateway's books of a checkpoint and of now with the evidence of the ledger, which was
-/// read after the gateway had answered, at `read_at` (wall-clock time since the Unix epoch).
+/// `evidence` was read from the ledger at `read_at` (since the Unix epoch), after the gateway had answered.
 pub fn decide(
     before: &Checkpoint,
     now: &Snapshot,

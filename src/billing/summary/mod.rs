@@ -24,7 +24,6 @@ use crate::upstream::billing::{self, Billing, KeyRow, Listing};
 use crate::upstream::window::Window;
 use crate::upstream::{Ask, Error, Reply, What};
 
-/// How old a summary may be that a page shows.
 const PAGE_AGE: Duration = Duration::from_secs(60);
 /// How often it is fetched while there are purchases.
 const WHILE_USED: Duration = Duration::from_secs(300);
@@ -43,7 +42,6 @@ pub struct Known {
     pub generation: u64,
 }
 
-/// What came of the questions so far.
 #[derive(Clone, Debug, Default)]
 pub struct Latest {
     pub known: Option<Known>,
@@ -51,11 +49,9 @@ pub struct Latest {
     pub is_read: Option<bool>,
 }
 
-/// The summary as a running server hands it to a command on the same machine. Of a key it holds no more
-/// than the gateway itself makes public.
+/// The summary as a running server gives it to a command; it holds only the public parts of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
-    /// The server's.
     pub process: u32,
     pub keys: Vec<KeyRow>,
     pub billing: Billing,
@@ -65,12 +61,10 @@ pub struct Statement {
 #[derive(Clone)]
 pub struct Summary(Arc<Shared>);
 
-/// The gateway that is asked now.
 #[derive(Clone)]
 struct Source {
     gateway: BoxCloneSyncService<Ask, Reply, Error>,
     keys: Arc<[Key]>,
-    /// How many gateways with other keys or another address there were before.
     generation: u64,
     /// Cancelled when another account may answer.
     replaced: CancellationToken,
@@ -78,16 +72,12 @@ struct Source {
 
 struct Shared {
     source: Mutex<Source>,
-    /// Held while the gateway is asked.
     turn: tokio::sync::Mutex<()>,
     /// Held by the operator whose question is next.
     operators: tokio::sync::Mutex<()>,
-    /// When the gateway was asked last, and what came of it.
     last: Mutex<Option<(Instant, Result<Known, Problem>)>>,
     latest: watch::Sender<Latest>,
-    /// The rate limit that this gateway told.
     limit: Mutex<Option<AccountLimit>>,
-    /// Prefixes of the keys whose revocation was logged.
     revoked: Mutex<HashSet<String>>,
     ledger: Store,
     window: Arc<Window>,
@@ -95,11 +85,16 @@ struct Shared {
 
 impl Summary {
     /// Asks through `gateway` with `keys`. `ledger` learns the balance, and `window` the rate limit.
-    pub fn new<S>(gateway: S, keys: &[Key], ledger: Store, window: Arc<Window>) -> Self
-    where
-        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
-        S::Future: Send,
-    {
+    pub fn new(
+        gateway: impl Service<Ask, Response = Reply, Error = Error, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+        keys: &[Key],
+        ledger: Store,
+        window: Arc<Window>,
+    ) -> Self {
         let source = Source {
             gateway: BoxCloneSyncService::new(gateway),
             keys: keys.into(),
@@ -119,14 +114,18 @@ impl Summary {
         }))
     }
 
-    /// Asks through another gateway from now on. If its keys or its address changed (`is_another`), the
-    /// account may have, too: the former one's rate limit is forgotten, its answers are ignored, and the
-    /// new one is asked at once.
-    pub fn ask_through<S>(&self, gateway: S, keys: &[Key], is_another: bool)
-    where
-        S: Service<Ask, Response = Reply, Error = Error> + Clone + Send + Sync + 'static,
-        S::Future: Send,
-    {
+    /// Asks through another gateway from now on. If its keys or address changed (`is_another`), the account may
+    /// have, too: the old one's limit and answers are dropped, and the new one is asked at once.
+    pub fn ask_through(
+        &self,
+        gateway: impl Service<Ask, Response = Reply, Error = Error, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+        keys: &[Key],
+        is_another: bool,
+    ) {
         let mut source = lock(&self.0.source);
         source.gateway = BoxCloneSyncService::new(gateway);
         source.keys = keys.into();
@@ -159,15 +158,13 @@ impl Summary {
         timeout(PATIENCE, asking).await.ok();
     }
 
-    /// Returns the summary for an operator, or the cause: the gateway is asked after this call. Those who
-    /// wait share an answer.
+    /// Asks the gateway anew, for an operator; concurrent calls share an answer.
     pub async fn now(&self) -> Result<Known, Problem> {
         let shared = Arc::clone(&self.0);
         in_task(async move { shared.now().await }).await
     }
 
-    /// Asks at once, and then every few minutes while there are purchases; sooner while the gateway does
-    /// not answer. It ends when nobody else holds the summary.
+    /// Asks at once, then every few minutes while there are purchases, until nobody else holds the summary.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         // What was asked before the ledger was open was held back.
         *lock(&self.0.last) = None;
@@ -184,7 +181,6 @@ impl Summary {
     }
 }
 
-/// Waits for so long, and then until there was a purchase or nobody holds the summary.
 async fn until_used(summary: &Weak<Shared>, pause: Duration) {
     sleep(pause).await;
     while summary.upgrade().is_some_and(|shared| !shared.ledger.was_used()) {
@@ -192,8 +188,7 @@ async fn until_used(summary: &Weak<Shared>, pause: Duration) {
     }
 }
 
-/// In a task of its own: a client that hangs up neither takes the answer from others nor lets the next
-/// question go out sooner.
+/// In a task of its own: if a client hangs up, others still get the answer and the pace is kept.
 async fn in_task(
     asking: impl Future<Output = Result<Known, Problem>> + Send + 'static,
 ) -> Result<Known, Problem> {
@@ -214,8 +209,7 @@ impl Shared {
         }
     }
 
-    /// Returns what is said from now on. The question waits for `gateway.max_wait` at most, as an operator
-    /// is waiting.
+    /// Asks after this call. The question waits for `gateway.max_wait` at most, as an operator is waiting.
     async fn now(&self) -> Result<Known, Problem> {
         let since = Some(clock::now());
         let _operator = self.operators.lock().await;
@@ -291,8 +285,7 @@ impl Shared {
         });
     }
 
-    /// Names keys of the ring that the gateway lists as revoked, once each. A prefix that a working
-    /// key has, too, says nothing.
+    /// Logs each revoked key of the ring once. A prefix that a working key has, too, says nothing.
     fn warn_of_revoked(&self, listed: &[KeyRow], ring: &[Key]) {
         let is_ours = |prefix: &str| ring.iter().any(|key| key.expose().starts_with(prefix));
         for key in listed.iter().filter(|key| key.revoked_at.is_some()) {

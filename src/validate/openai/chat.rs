@@ -9,11 +9,10 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
 use crate::problem::Problem;
-use crate::validate::chat as native;
 use crate::validate::chat::{Saying, Spoken};
 use crate::validate::json::{self, Entry, Field, Members, Shape, Value};
 use crate::validate::rule::{Faults, Ignored, Rule, Unknown, shown};
-use crate::validate::{ChatRules, Checked, Order};
+use crate::validate::{ChatRules, Checked, Order, chat as native};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatOrder {
