@@ -1,8 +1,7 @@
 //! `POST /api/v1/chat` (2.4): a made-up reply, charged like a real one. It is Markdown that gives a chat
 //! window something to show.
 
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 
 use super::Gateway;
 use super::account::{Sale, Seed};
@@ -22,13 +21,12 @@ pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
     let receipt = gateway.account.charge(Sale::Chat, model.toll())?;
     mood.dawdle(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
-    // The contract shows `message.content` alone; the other fields are guesses.
-    Ok(mood.spoil(&json!({
-        "id": format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
-        "model": model.id,
-        "created": clock::wall().as_secs(),
-        "message": { "role": "assistant", "content": content },
-    })))
+    Ok(mood.spoil(&Chat {
+        id: format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
+        model: &model.id,
+        created: clock::wall().as_secs(),
+        message: Said { role: "assistant", content: &content },
+    }))
 }
 
 #[derive(Deserialize)]
@@ -41,6 +39,21 @@ struct Order {
 struct Message {
     role: String,
     content: String,
+}
+
+/// The contract shows `message.content` alone; the other fields are guesses.
+#[derive(Serialize)]
+struct Chat<'a> {
+    id: String,
+    model: &'a str,
+    created: u64,
+    message: Said<'a>,
+}
+
+#[derive(Serialize)]
+struct Said<'a> {
+    role: &'a str,
+    content: &'a str,
 }
 
 impl Order {

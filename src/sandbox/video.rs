@@ -13,7 +13,6 @@ use http::header::{
 };
 use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Gateway;
 use super::account::Sale;
@@ -58,14 +57,14 @@ pub(super) async fn order(gateway: &Gateway, body: &[u8]) -> Reply {
     lock(&gateway.jobs).insert(request_id.clone(), job);
     mood.dawdle(&gateway.settings).await?;
     let cost = model.toll.short();
-    Ok(mood.spoil(&json!({
-        "message": format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
-        "request_id": request_id,
-        "model": model.id,
-        "cost": { "this_request": cost, "per_video": cost },
-        "balance": receipt.left.short(),
-        "metadata": { "latency_ms": clock::now().duration_since(arrived).as_millis() },
-    })))
+    Ok(mood.spoil(&Accepted {
+        message: format!("Video accepted. Poll /api/v1/video/status?request_id={request_id}"),
+        request_id,
+        model: &model.id,
+        cost: Cost { this_request: &cost, per_video: &cost },
+        balance: receipt.left.short(),
+        metadata: Metadata { latency_ms: clock::now().duration_since(arrived).as_millis() },
+    }))
 }
 
 pub(super) fn status(gateway: &Gateway, query: &str, origin: &str) -> Reply {
@@ -100,6 +99,27 @@ struct Order {
     duration: Option<u32>,
     aspect_ratio: Option<String>,
     image_url: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Accepted<'a> {
+    request_id: String,
+    model: &'a str,
+    message: String,
+    cost: Cost<'a>,
+    balance: String,
+    metadata: Metadata,
+}
+
+#[derive(Serialize)]
+struct Cost<'a> {
+    this_request: &'a str,
+    per_video: &'a str,
+}
+
+#[derive(Serialize)]
+struct Metadata {
+    latency_ms: u128,
 }
 
 /// "Fields of the video status response: not shown" (2.5). Guess: all of them.

@@ -8,7 +8,10 @@ use super::rule::{Faults, shown};
 use crate::problem::{Fault, Problem};
 
 /// A value at fault: the fault's stable name, and what was expected.
-type Wrong = (&'static str, String);
+struct Wrong {
+    code: &'static str,
+    detail: String,
+}
 
 struct Params<'q> {
     pairs: Vec<(&'q str, &'q str)>,
@@ -41,13 +44,14 @@ impl<'q> Params<'q> {
             [value] => self.accept(name, judge(value)),
             ref several => {
                 let detail = format!("expected one {name}, not {}", several.len());
-                self.accept(name, Err(("duplicate", detail)))
+                self.accept(name, Err(Wrong { code: "duplicate", detail }))
             }
         }
     }
 
     fn accept<T>(&mut self, name: &str, read: Result<T, Wrong>) -> Option<T> {
-        let fault = |(code, detail)| self.faults.push(format_args!("/{name}"), code, detail);
+        let fault =
+            |Wrong { code, detail }| self.faults.push(format_args!("/{name}"), code, detail);
         read.map_err(fault).ok()
     }
 
@@ -100,7 +104,7 @@ pub fn status(query: Option<&str>) -> Result<Box<str>, Problem> {
     let mut params = Params::read(query);
     if params.all(NAME).is_empty() {
         let detail = "required: the request_id that the video request was answered with".to_owned();
-        params.accept(NAME, Err::<(), _>(("required", detail)));
+        params.accept(NAME, Err::<(), _>(Wrong { code: "required", detail }));
     }
     let request_id = params.one(NAME, identifier).unwrap_or_default();
     params.finish().map(|()| request_id)
@@ -123,7 +127,7 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
         }
         if request_ids.len() > MOST_JOBS {
             let detail = format!("expected at most {MOST_JOBS} jobs");
-            params.accept(NAME, Err::<(), _>(("too_many", detail)));
+            params.accept(NAME, Err::<(), _>(Wrong { code: "too_many", detail }));
             break;
         }
     }
@@ -133,18 +137,22 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
 fn identifier(value: &str) -> Result<Box<str>, Wrong> {
     let Some(id) = decoded(value) else {
         let detail = "expected two hexadecimal digits after each %".to_owned();
-        return Err(("bad_encoding", detail));
+        return Err(Wrong { code: "bad_encoding", detail });
     };
     match id.len() {
-        0 => Err(("empty", format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty"))),
+        0 => {
+            let detail = format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty");
+            Err(Wrong { code: "empty", detail })
+        }
         1..=MAX_REQUEST_ID => {
             let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
-            let detail = || ("bad_character", "expected visible ASCII characters only".to_owned());
-            visible.flatten().map(String::into_boxed_str).ok_or_else(detail)
+            let detail = "expected visible ASCII characters only".to_owned();
+            let id = visible.flatten().map(String::into_boxed_str);
+            id.ok_or(Wrong { code: "bad_character", detail })
         }
         length => {
             let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {length}");
-            Err(("too_long", detail))
+            Err(Wrong { code: "too_long", detail })
         }
     }
 }
@@ -180,7 +188,7 @@ pub fn everybody(query: Option<&str>) -> Result<EverybodyQuery, Problem> {
     let shape = params.one("format", |value| match value {
         "json" => Ok(Shape::Json),
         "csv" => Ok(Shape::Csv),
-        _ => Err(("bad_format", "expected json or csv".to_owned())),
+        _ => Err(Wrong { code: "bad_format", detail: "expected json or csv".to_owned() }),
     });
     params.finish()?;
     let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
@@ -192,7 +200,7 @@ fn days(value: &str, most: u64) -> Result<u64, Wrong> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     let days = digits.parse().ok().filter(|days| plain && (1..=most).contains(days));
     let detail = || format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d");
-    days.ok_or_else(|| ("bad_period", detail()))
+    days.ok_or_else(|| Wrong { code: "bad_period", detail: detail() })
 }
 
 pub fn too_many_rows(most: usize) -> Problem {
@@ -224,14 +232,14 @@ pub fn page(query: Option<&str>) -> Result<Page, Problem> {
     let limit = limit.map_or(Ok(DEFAULT_PAGE), |limit| {
         let limit = limit.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
         let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
-        limit.ok_or(("bad_parameter", detail))
+        limit.ok_or(Wrong { code: "bad_parameter", detail })
     });
     let is_ascending = match order.as_deref() {
         None | Some("desc") => Ok(false),
         Some("asc") => Ok(true),
         Some(order) => {
             let detail = format!("expected asc or desc, not `{}`", shown(order));
-            Err(("bad_parameter", detail))
+            Err(Wrong { code: "bad_parameter", detail })
         }
     };
     let limit = params.accept("limit", limit).unwrap_or_default();
