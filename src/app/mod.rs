@@ -46,7 +46,7 @@ use crate::reports::Reports;
 use crate::reports::me::Me;
 use crate::reports::turns::Turns;
 use crate::routes::api::Passthrough;
-use crate::routes::catalog::{self, Facts};
+use crate::routes::catalog::{self, Facts, Replay, Words};
 use crate::routes::page::Page;
 use crate::routes::site::Site;
 use crate::routes::{Handlers, Routes, endpoints, openapi};
@@ -370,7 +370,7 @@ fn handlers(
     let tolls = sold.map(|one| (one.path.clone(), one.toll)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
-        catalog: price_list(config, &origins, shared),
+        catalog: catalog::render(&config.catalog, &facts(config, origins, shared)),
         ledger_name: HeaderValue::try_from(&*shared.store.name()).map_err(io::Error::other)?,
         openapi: openapi::document(&config.catalog),
         rules: ChatRules {
@@ -401,16 +401,12 @@ fn routes(config: &Config) -> Arc<Table> {
     Arc::new(endpoints::routes(added.map(|one| (one.method, one.path))))
 }
 
-fn mode(config: &Config) -> &'static str {
-    match config.gateway.target {
-        Target::Sandbox => "sandbox",
-        Target::Live { .. } => "live",
-    }
-}
-
 fn me(config: &Config, shared: &SharedState, limiter: &Arc<Limiter>, summary: &Summary) -> Me {
     Me {
-        mode: mode(config),
+        mode: match config.gateway.target {
+            Target::Sandbox => "sandbox",
+            Target::Live { .. } => "live",
+        },
         access: config.access.mode.name(),
         shows_balance: config.access.mode == Mode::Open && config.is_private(),
         budgets: terms(config).limits,
@@ -421,24 +417,24 @@ fn me(config: &Config, shared: &SharedState, limiter: &Arc<Limiter>, summary: &S
     }
 }
 
-fn price_list(config: &Config, media_origins: &[String], shared: &SharedState) -> Bytes {
-    let config::Jobs { finished, failed, result } = &config.jobs;
+/// What the price list says besides prices.
+fn facts(config: &Config, media_origins: Vec<String>, shared: &SharedState) -> Facts {
+    let sandbox = matches!(config.gateway.target, Target::Sandbox);
+    let config::Jobs { finished, failed, result } = config.jobs.clone();
     let terms = terms(config);
-    let facts = Facts {
-        mode: mode(config),
+    Facts {
+        sandbox,
         access: config.access.mode.name(),
         chat_body: config.server.chat_body,
         video_body: config.server.video_body,
-        finished,
-        failed,
-        result,
-        media_origins,
-        moods: if mode(config) == "live" { &[] } else { sandbox::MOODS },
-        chat_seconds: terms.keep_chats.as_secs(),
-        video_seconds: terms.keep_videos.as_secs(),
-        ledger: &shared.store.name(),
-    };
-    catalog::render(&config.catalog, &facts)
+        jobs: Words { finished, failed, result, media_origins },
+        moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
+        replay: Replay {
+            chat_seconds: terms.keep_chats.as_secs(),
+            video_seconds: terms.keep_videos.as_secs(),
+            ledger: String::from(&*shared.store.name()),
+        },
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 
 use http::header::CONTENT_TYPE;
 
-use super::route::is_at;
 use crate::answer::{self, Answer, Body};
 use crate::problem::{SHOULD_RETRY, is_sent_again};
 
@@ -84,6 +83,11 @@ const HINTS: &[(&str, &str)] = &[
 
 pub(super) fn hint(path: &str) -> Option<&'static str> {
     HINTS.iter().find(|(known, _)| is_at(known, path)).map(|(_, hint)| *hint)
+}
+
+/// Whether `path` is this one of a table; one that ends in `/` stands for all below it.
+pub(super) fn is_at(known: &str, path: &str) -> bool {
+    path == known || (known.ends_with('/') && path.starts_with(known))
 }
 
 #[cfg(test)]

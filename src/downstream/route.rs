@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::dialect::hint;
+use super::dialect::{hint, is_at};
 use crate::problem::{METHOD_NOT_ALLOWED, Problem, UNKNOWN_ENDPOINT};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,6 @@ const RESERVED: &[&str] = &["/api/", "/bff/", "/v1/"];
 
 pub(super) fn is_reserved(path: &str) -> bool {
     RESERVED.iter().any(|prefix| is_at(prefix, path) || path == &prefix[..prefix.len() - 1])
-}
-
-/// Whether `path` is this one of a table; one that ends in `/` stands for all below it.
-pub(super) fn is_at(known: &str, path: &str) -> bool {
-    path == known || (known.ends_with('/') && path.starts_with(known))
 }
 
 impl Route {

@@ -1,96 +1,161 @@
 //! The price list of `GET /bff/catalog`, for the page and for any form.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::contract::catalog::{Aspect, Catalog, Durations, Image};
 use crate::contract::{catalog as contract, video, wire};
 
-pub struct Facts<'a> {
-    pub mode: &'static str,
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Play money or real.
+    pub sandbox: bool,
+    /// `access.mode`: whether the page has to ask who is calling.
     pub access: &'static str,
     pub chat_body: usize,
     pub video_body: usize,
-    /// How a job's status is read; guesses.
-    pub finished: &'a [String],
-    pub failed: &'a [String],
-    /// JSON pointers to the video's address.
-    pub result: &'a [String],
-    pub media_origins: &'a [String],
-    pub moods: &'static [(&'static str, &'static str)],
-    /// For how long a purchase that is asked for again is not bought again.
+    /// How a job's status is read; guesses, from the settings.
+    pub jobs: Words,
+    pub moods: Vec<(&'static str, &'static str)>,
+    pub replay: Replay,
+}
+
+/// For how long, and by whose memory, a purchase that is asked for again is not bought again.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replay {
     pub chat_seconds: u64,
     pub video_seconds: u64,
-    /// Names the ledger. Under another name, keys that were sent before may be forgotten, and buy anew.
-    pub ledger: &'a str,
+    /// Names the memory. Another name: keys that were sent before may be forgotten, and buy anew.
+    pub ledger: String,
 }
 
-pub fn render(catalog: &Catalog, facts: &Facts<'_>) -> Bytes {
-    let chat = catalog.chat.iter().map(|model| {
-        let toll = model.toll();
-        json!({
-            "id": model.id,
-            "tier": model.tier.name(),
-            "toll": toll.to_string(),
-            "toll_micros": toll.as_micros(),
-            "best_for": model.best_for,
-        })
-    });
-    let moods = facts.moods.iter().map(|(word, does)| json!({ "word": word, "does": does }));
-    let list = json!({
-        "mode": facts.mode,
-        "access": facts.access,
-        "chat": chat.collect::<Vec<_>>(),
-        "video": catalog.video.iter().map(video_row).collect::<Vec<_>>(),
-        "defaults": {
-            "video_model": contract::DEFAULT_VIDEO_MODEL,
-            "duration": contract::DEFAULT_DURATION,
-            "aspect_ratio": video::DEFAULT_ASPECT_RATIO,
-        },
-        "limits": {
-            "prompt_characters": video::PROMPT_LIMIT,
-            "chat_body_bytes": facts.chat_body,
-            "video_body_bytes": facts.video_body,
-        },
-        "aspect_ratios": video::ASPECT_RATIOS,
-        "roles": wire::ROLES,
-        "jobs": {
-            "finished": facts.finished,
-            "failed": facts.failed,
-            "result": facts.result,
-            "media_origins": facts.media_origins,
-        },
-        "sandbox_moods": moods.collect::<Vec<_>>(),
-        "replay": {
-            "chat_seconds": facts.chat_seconds,
-            "video_seconds": facts.video_seconds,
-            "ledger": facts.ledger,
-        },
-    });
-    list.to_string().into()
+/// How a job's status body is read (`[jobs]`).
+#[derive(Clone, Debug, Serialize)]
+pub struct Words {
+    pub finished: Vec<String>,
+    pub failed: Vec<String>,
+    /// JSON pointers to the video's address.
+    pub result: Vec<String>,
+    pub media_origins: Vec<String>,
 }
 
-fn video_row(model: &contract::VideoModel) -> Value {
+#[derive(Serialize)]
+struct PriceList<'a> {
+    mode: &'static str,
+    access: &'static str,
+    chat: Vec<ChatRow<'a>>,
+    video: Vec<VideoRow<'a>>,
+    defaults: Defaults,
+    limits: Bounds,
+    aspect_ratios: &'static [&'static str],
+    roles: &'static [&'static str],
+    jobs: &'a Words,
+    sandbox_moods: Vec<Mood>,
+    replay: &'a Replay,
+}
+
+#[derive(Serialize)]
+struct ChatRow<'a> {
+    id: &'a str,
+    tier: &'static str,
+    toll: String,
+    toll_micros: u64,
+    best_for: &'static str,
+}
+
+#[derive(Serialize)]
+struct VideoRow<'a> {
+    id: &'a str,
+    toll: String,
+    toll_micros: u64,
+    durations: Lengths,
+    image: &'static str,
+    aspect_ratio: &'static str,
+    remarks: &'static str,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Lengths {
+    OneOf { values: &'static [u32] },
+    Range { min: u32, max: u32 },
+    Unstated { min: u32, max: u32 },
+}
+
+#[derive(Serialize)]
+struct Defaults {
+    video_model: &'static str,
+    duration: u32,
+    aspect_ratio: &'static str,
+}
+
+#[derive(Serialize)]
+struct Bounds {
+    prompt_characters: usize,
+    chat_body_bytes: usize,
+    video_body_bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Mood {
+    word: &'static str,
+    does: &'static str,
+}
+
+pub fn render(catalog: &Catalog, facts: &Facts) -> Bytes {
+    let chats = catalog.chat.iter().map(|model| ChatRow {
+        id: &model.id,
+        tier: model.tier.name(),
+        toll: model.toll().to_string(),
+        toll_micros: model.toll().as_micros(),
+        best_for: model.best_for,
+    });
+    let list = PriceList {
+        mode: if facts.sandbox { "sandbox" } else { "live" },
+        access: facts.access,
+        chat: chats.collect(),
+        video: catalog.video.iter().map(video_row).collect(),
+        defaults: Defaults {
+            video_model: contract::DEFAULT_VIDEO_MODEL,
+            duration: contract::DEFAULT_DURATION,
+            aspect_ratio: video::DEFAULT_ASPECT_RATIO,
+        },
+        limits: Bounds {
+            prompt_characters: video::PROMPT_LIMIT,
+            chat_body_bytes: facts.chat_body,
+            video_body_bytes: facts.video_body,
+        },
+        aspect_ratios: video::ASPECT_RATIOS,
+        roles: wire::ROLES,
+        jobs: &facts.jobs,
+        sandbox_moods: facts.moods.iter().map(|&(word, does)| Mood { word, does }).collect(),
+        replay: &facts.replay,
+    };
+    // Plain structs of strings and numbers: this cannot fail.
+    serde_json::to_vec(&list).unwrap_or_default().into()
+}
+
+fn video_row(model: &contract::VideoModel) -> VideoRow<'_> {
     let (min, max) = contract::OVERALL_DURATION;
-    json!({
-        "id": model.id,
-        "toll": model.toll.to_string(),
-        "toll_micros": model.toll.as_micros(),
-        "durations": match model.durations {
-            Durations::Between(min, max) => json!({ "kind": "range", "min": min, "max": max }),
-            Durations::OneOf(values) => json!({ "kind": "one_of", "values": values }),
-            Durations::Unstated => json!({ "kind": "unstated", "min": min, "max": max }),
+    VideoRow {
+        id: &model.id,
+        toll: model.toll.to_string(),
+        toll_micros: model.toll.as_micros(),
+        durations: match model.durations {
+            Durations::Between(min, max) => Lengths::Range { min, max },
+            Durations::OneOf(values) => Lengths::OneOf { values },
+            Durations::Unstated => Lengths::Unstated { min, max },
         },
-        "image": match model.image {
+        image: match model.image {
             Image::Optional => "optional",
             Image::Required => "required",
         },
-        "aspect_ratio": match model.aspect_ratio {
+        aspect_ratio: match model.aspect_ratio {
             Aspect::Ignored => "ignored",
             Aspect::Unstated => "unstated",
         },
-        "remarks": model.remarks,
-    })
+        remarks: model.remarks,
+    }
 }
 
 #[cfg(test)]
@@ -100,21 +165,16 @@ mod tests {
     #[test]
     fn the_list_names_every_model_with_its_toll_in_both_units() {
         let facts = Facts {
-            mode: "sandbox",
+            sandbox: true,
             access: "open",
             chat_body: 10,
             video_body: 5,
-            finished: &[],
-            failed: &[],
-            result: &[],
-            media_origins: &[],
-            moods: &[("sandbox:slow", "answers late")],
-            chat_seconds: 60,
-            video_seconds: 90,
-            ledger: "a memory",
+            jobs: Words { finished: vec![], failed: vec![], result: vec![], media_origins: vec![] },
+            moods: vec![("sandbox:slow", "answers late")],
+            replay: Replay { chat_seconds: 60, video_seconds: 90, ledger: "a memory".to_owned() },
         };
         let list = render(&Catalog::published(), &facts);
-        let list: Value = serde_json::from_slice(&list).unwrap();
+        let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
         assert_eq!(list["chat"].as_array().unwrap().len(), 12);
         assert_eq!(list["chat"][0]["toll"], "0.006000");
         assert_eq!(list["chat"][0]["toll_micros"], 6_000);

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::purchases;
 use crate::answer::{self, Answer};
@@ -20,29 +19,48 @@ use crate::problem::{
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
 
+const PREFIX: &str = "/v1/models/";
+
+#[derive(Serialize)]
+struct Models<'a> {
+    object: &'static str,
+    data: Vec<Model<'a>>,
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    id: &'a str,
+    object: &'static str,
+    /// Nobody knows; strict clients want a number.
+    created: u64,
+    owned_by: &'static str,
+    /// Ours: which endpoint takes it.
+    kind: &'static str,
+    toll: String,
+}
+
 pub(super) fn models(catalog: &Catalog) -> Answer {
-    let models: Vec<_> = all_models(catalog).map(|(_, model)| model).collect();
-    answer::json(StatusCode::OK, &json!({ "object": "list", "data": models }))
+    answer::json(StatusCode::OK, &Models { object: "list", data: all_models(catalog).collect() })
 }
 
 pub(super) fn model(catalog: &Catalog, path: &str) -> Result<Answer, Problem> {
-    let id = path.strip_prefix("/v1/models/").unwrap_or_default();
+    let id = path.strip_prefix(PREFIX).unwrap_or_default();
     let id = percent_decode_str(id).decode_utf8_lossy();
-    let model = all_models(catalog).find(|(known, _)| *known == id).ok_or_else(|| {
+    let model = all_models(catalog).find(|model| model.id == id).ok_or_else(|| {
         Problem::new(&NOT_FOUND)
             .detail("there is no such model; GET /v1/models lists those on offer")
     })?;
-    Ok(answer::json(StatusCode::OK, &model.1))
+    Ok(answer::json(StatusCode::OK, &model))
 }
 
-fn all_models(catalog: &Catalog) -> impl Iterator<Item = (&str, Value)> {
-    // Nobody knows when a model was created; strict clients want a number. `kind` and `toll` are ours.
-    let model = |id, kind, toll: Usd| {
-        let toll = toll.to_string();
-        let model = json!({
-            "id": id, "object": "model", "created": 0, "owned_by": "gateway", "kind": kind, "toll": toll,
-        });
-        (id, model)
+fn all_models(catalog: &Catalog) -> impl Iterator<Item = Model<'_>> {
+    let model = |id, kind, toll: Usd| Model {
+        id,
+        object: "model",
+        created: 0,
+        owned_by: "gateway",
+        kind,
+        toll: toll.to_string(),
     };
     let chats = catalog.chat.iter().map(move |row| model(&*row.id, "chat", row.toll()));
     chats.chain(catalog.video.iter().map(move |row| model(&*row.id, "video", row.toll)))

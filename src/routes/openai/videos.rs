@@ -9,7 +9,6 @@ use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use multer::Multipart;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::{refusal, text_at};
 use crate::answer::{self, Answer};
@@ -102,6 +101,15 @@ fn polled(mut answer: Answer) -> Answer {
     answer
 }
 
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Video<'a>>,
+    first_id: Option<&'a str>,
+    last_id: Option<&'a str>,
+    has_more: bool,
+}
+
 pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
     let page = validate::openai::page(cx.query())?;
     let mut jobs = cx.handlers.jobs.own(&cx.call.caller).await.map_err(|problem| {
@@ -125,14 +133,13 @@ pub(crate) async fn list(cx: Context) -> Result<Answer, Problem> {
     };
     let rest = jobs.get(start..).unwrap_or_default();
     let shown = rest.get(..page.limit.min(rest.len())).unwrap_or_default();
-    let videos = shown.iter().map(|job| Video::of(job, &cx.handlers.redactor));
-    let list = json!({
-        "object": "list",
-        "data": videos.collect::<Vec<_>>(),
-        "first_id": shown.first().map(|job| &*job.request_id),
-        "last_id": shown.last().map(|job| &*job.request_id),
-        "has_more": rest.len() > shown.len(),
-    });
+    let list = List {
+        object: "list",
+        data: shown.iter().map(|job| Video::of(job, &cx.handlers.redactor)).collect(),
+        first_id: shown.first().map(|job| &*job.request_id),
+        last_id: shown.last().map(|job| &*job.request_id),
+        has_more: rest.len() > shown.len(),
+    };
     Ok(answer::json(StatusCode::OK, &list))
 }
 
