@@ -9,10 +9,11 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
 use crate::problem::Problem;
+use crate::validate::chat as native;
 use crate::validate::chat::{Saying, Spoken};
 use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown, Value};
 use crate::validate::rule::{Faults, Ignored, Rule, shown};
-use crate::validate::{ChatRules, Checked, Order, chat as native};
+use crate::validate::{ChatRules, Checked, Order};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatOrder {

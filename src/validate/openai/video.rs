@@ -10,8 +10,7 @@ use crate::contract::video::ASPECT_RATIOS;
 use crate::problem::Problem;
 use crate::validate::json::{self, Entry, Field, Members, Shape, Unknown};
 use crate::validate::rule::{Faults, Ignored, Rule, shown};
-use crate::validate::video as native;
-use crate::validate::video::{Picture, VideoOrder};
+use crate::validate::video::{self as native, Picture, VideoOrder};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
