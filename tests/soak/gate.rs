@@ -1,8 +1,9 @@
 //! The real binary before a sandbox in this process, what it takes of the machine, and its books.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use serde::Deserialize;
 use tempfile::TempDir;

@@ -18,7 +18,8 @@ use crate::clock;
 use crate::problem::Problem;
 use crate::purchase::Receipt;
 use crate::redact::Redactor;
-use crate::routes::{Context, purchases};
+use crate::routes::Context;
+use crate::routes::purchases;
 use crate::validate::{self, Checked, Order};
 
 pub(crate) async fn buy(cx: Context) -> Result<Answer, Problem> {
