@@ -17,12 +17,12 @@ use uuid::Uuid;
 
 use super::books::Books;
 use super::file::{self, FileId, Purpose};
-use super::handle::{Admission, Shared, Steps, Store, Verb, true_name};
+use super::handle::{Shared, Steps, Store, Verb, true_name};
 use super::identity::Identity;
 use super::lock::{self, Lock};
 use super::reader::Reader;
 use super::schema::{self, Kind};
-use super::writer::{Access, Weight, Writer};
+use super::writer::{Access, Admission, Weight, Writer};
 use super::{Fault, Holder, OpenError, members, window};
 use crate::clock;
 use crate::store::{Clock, Money, Room, Unavailable};

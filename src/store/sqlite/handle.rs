@@ -4,18 +4,18 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{fmt, thread};
 
 use rusqlite::Connection;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::books::Books;
 use super::file::FileId;
 use super::identity::Identity;
 use super::reader::Reader;
-use super::writer::{Step, Weight, Writer, awaited, noted};
+use super::writer::{Admission, Step, Weight, Writer, awaited, noted};
 use super::{Fault, Holder, lock};
 use crate::store::{
     AccountLimit, Clock, Ending, Place, PurchaseId, Refused, Reservation, Unavailable,
@@ -50,44 +50,6 @@ pub(super) enum Steps {
     Nowhere,
     Inline(Box<Mutex<Writer>>),
     Thread { queue: mpsc::Sender<Box<dyn Step>>, writer: thread::JoinHandle<()> },
-}
-
-/// Whether verbs are answered; shared with the writer's thread.
-#[derive(Clone, Default)]
-pub(super) struct Admission {
-    state: Arc<OnceLock<Result<(), Unavailable>>>,
-    /// Too many ends wait to be written: no purchase begins.
-    pub(super) is_full: Arc<AtomicBool>,
-    /// Whoever opened it is gone.
-    pub(super) stop: Arc<AtomicBool>,
-    /// Woken when purchases have ended.
-    pub(super) ends: Arc<Notify>,
-}
-
-impl Admission {
-    pub(super) fn opened() -> Self {
-        let admission = Self::default();
-        admission.admit();
-        admission
-    }
-
-    fn pass(&self) -> Result<(), Unavailable> {
-        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
-        self.state.get().cloned().unwrap_or_else(starting)
-    }
-
-    pub(super) fn is_starting(&self) -> bool {
-        self.state.get().is_none()
-    }
-
-    pub(super) fn admit(&self) {
-        // Where it could not be opened, that stays so.
-        let _ = self.state.set(Ok(()));
-    }
-
-    pub(super) fn close(&self, why: Unavailable) {
-        let _ = self.state.set(Err(why));
-    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -5,21 +5,58 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 use std::{iter, slice};
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::books::Books;
-use super::handle::Admission;
 use super::lock::Lock;
 use super::{Fault, file};
 use crate::clock;
 use crate::store::{PurchaseId, Unavailable};
+
+/// Whether verbs are answered; shared with the writer's thread.
+#[derive(Clone, Default)]
+pub(super) struct Admission {
+    state: Arc<OnceLock<Result<(), Unavailable>>>,
+    /// Too many ends wait to be written: no purchase begins.
+    pub(super) is_full: Arc<AtomicBool>,
+    /// Whoever opened it is gone.
+    pub(super) stop: Arc<AtomicBool>,
+    /// Woken when purchases have ended.
+    pub(super) ends: Arc<Notify>,
+}
+
+impl Admission {
+    pub(super) fn opened() -> Self {
+        let admission = Self::default();
+        admission.admit();
+        admission
+    }
+
+    pub(super) fn pass(&self) -> Result<(), Unavailable> {
+        let starting = || Err(Unavailable("starting: the ledger is being opened".into()));
+        self.state.get().cloned().unwrap_or_else(starting)
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        self.state.get().is_none()
+    }
+
+    pub(super) fn admit(&self) {
+        // Where it could not be opened, that stays so.
+        let _ = self.state.set(Ok(()));
+    }
+
+    pub(super) fn close(&self, why: Unavailable) {
+        let _ = self.state.set(Err(why));
+    }
+}
 
 /// Steps in one transaction: each waits for all, so there is a bound.
 const BATCH: usize = 256;
