@@ -74,6 +74,20 @@ async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
     assert_eq!(since(&desk, Duration::ZERO).await.len(), 1_000);
 }
 
+async fn what_is_under_way_is_kept_although_the_clock_was_set_a_day_ahead(desk: Desk) {
+    let place = took(&desk).await;
+    desk.pass(DAY + SECOND);
+    let now = desk.now();
+    for _ in 0..200 {
+        let other = took(&desk).await;
+        desk.store.unsent(other);
+    }
+    assert_eq!(since(&desk, START).await, [now]);
+    desk.store.replied(place);
+    desk.pass(HOUR);
+    assert_eq!(since(&desk, START).await, [now]);
+}
+
 async fn the_limit_that_was_noted_last_is_known(desk: Desk) {
     let noted = || bounded(desk.store.noted_limit());
     assert_eq!(noted().await.expect("read"), None);
@@ -91,6 +105,7 @@ on_every_backend!(
     no_reply_is_older_than_its_request,
     what_was_not_sent_leaves_no_trace,
     what_is_older_than_a_day_is_dropped,
+    what_is_under_way_is_kept_although_the_clock_was_set_a_day_ahead,
 );
 
 #[tokio::test]

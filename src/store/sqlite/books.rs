@@ -16,6 +16,8 @@ pub(super) struct Books {
     /// How many purchases are remembered after their end; nothing is all.
     pub(super) remembered_ends: Option<usize>,
     pub(super) ends: Cell<usize>,
+    /// How many places in the window were taken since the old ones were dropped.
+    pub(super) places: Cell<usize>,
     pub(super) latest: Cell<Option<i64>>,
     /// What went wrong with steps that were undone alone.
     pub(super) fault: Cell<Option<Fault>>,
@@ -30,6 +32,7 @@ impl Books {
             replies: Replies::within(room),
             remembered_ends: None,
             ends: Cell::default(),
+            places: Cell::default(),
             latest: Cell::default(),
             fault: Cell::default(),
             has_ended: Cell::default(),
@@ -50,6 +53,7 @@ impl Books {
         self.set_credit(&Credit::default())?;
         self.replies.count_anew();
         self.ends.set(0);
+        self.places.set(0);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::store::model::KEEP_PLACES;
 use crate::store::{AccountLimit, Place, Unavailable};
 
 /// One place in so many drops what is too old.
-const TIDY_EVERY: u8 = 64;
+const TIDY_EVERY: usize = 64;
 
 /// The log of what was sent to the gateway in the last day, and the limit that it told, so that a restart
 /// does not forget the window.
@@ -83,16 +83,18 @@ fn took(books: &Books, place: Place, at: Duration) -> Result<(), Fault> {
     let sql = "INSERT INTO places (id, at) VALUES (?, ?)";
     let mut insert = books.connection.prepare_cached(sql)?;
     insert.execute(params![place.0.as_bytes(), nanos(at)])?;
-    // The last byte of a name is random.
-    match place.0.as_bytes().last() {
-        Some(byte) if byte % TIDY_EVERY == 0 => tidy(books, at),
-        Some(_) | None => Ok(()),
+    books.places.set(books.places.get() + 1);
+    if books.places.get() < TIDY_EVERY {
+        return Ok(());
     }
+    tidy(books, at)
 }
 
 fn tidy(books: &Books, now: Duration) -> Result<(), Fault> {
-    // What counts is the reply: a clock that was set ahead meanwhile makes its request look old.
-    let sql = "DELETE FROM places WHERE at < ?1 AND coalesce(replied, at) < ?1";
+    books.places.set(0);
+    // What counts is the reply: a clock that was set ahead meanwhile makes its request look old. What is
+    // under way has none yet, and stays.
+    let sql = "DELETE FROM places WHERE at < ?1 AND replied < ?1";
     let mut old = books.connection.prepare_cached(sql)?;
     old.execute([nanos(now.saturating_sub(KEEP_PLACES))])?;
     Ok(())
