@@ -5,17 +5,13 @@ use std::io::{Result, Write};
 pub(super) type Compress = fn(&[u8]) -> Result<Vec<u8>>;
 
 /// In the server's order of preference, where a client likes several as much.
-pub(super) const CODINGS: [(&str, Compress); 3] = [("br", brotli), ("zstd", zstd), ("gzip", gzip)];
+pub(super) const CODINGS: [(&str, Compress); 2] = [("br", brotli), ("gzip", gzip)];
 
 fn brotli(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut small = Vec::new();
     let best = brotli::enc::BrotliEncoderParams { quality: 11, ..Default::default() };
     brotli::BrotliCompress(&mut &bytes[..], &mut small, &best)?;
     Ok(small)
-}
-
-fn zstd(bytes: &[u8]) -> Result<Vec<u8>> {
-    zstd::bulk::compress(bytes, 19)
 }
 
 fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {

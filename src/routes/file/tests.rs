@@ -36,7 +36,7 @@ fn the_client_gets_the_coding_that_it_likes_best() {
         (Some(""),                      None),
         (Some("gzip, deflate, br, zstd"), Some("br")),
         (Some("gzip, deflate"),         Some("gzip")),
-        (Some("zstd, gzip"),            Some("zstd")),
+        (Some("zstd, gzip"),            Some("gzip")),
         (Some("br;q=0.5, gzip;q=0.8"),  Some("gzip")),
         (Some("br; q=0.1"),             Some("br")),
         (Some("BR"),                    Some("br")),
@@ -64,7 +64,7 @@ fn the_client_gets_the_coding_that_it_likes_best() {
 async fn every_coding_decodes_to_the_file_and_has_a_tag_of_its_own() {
     let file = file();
     let mut tags = BTreeSet::new();
-    for coding in ["br", "zstd", "gzip", "identity"] {
+    for coding in ["br", "gzip", "identity"] {
         let answer = file.answer(&Method::GET, &headers(&[(ACCEPT_ENCODING, coding)]));
         tags.insert(answer.headers()[ETAG].to_str().expect("ASCII").to_owned());
         let sent = body(answer).await;
@@ -73,7 +73,6 @@ async fn every_coding_decodes_to_the_file_and_has_a_tag_of_its_own() {
             "br" => {
                 brotli::Decompressor::new(&sent[..], 4096).read_to_end(&mut plain).expect("br");
             }
-            "zstd" => plain = zstd::stream::decode_all(&sent[..]).expect("zstd"),
             "gzip" => {
                 flate2::read::GzDecoder::new(&sent[..]).read_to_end(&mut plain).expect("gzip");
             }
@@ -81,7 +80,7 @@ async fn every_coding_decodes_to_the_file_and_has_a_tag_of_its_own() {
         }
         assert!(plain == TEXT, "{coding}");
     }
-    assert_eq!(tags.len(), 4);
+    assert_eq!(tags.len(), 3);
     assert!(tags.iter().all(|tag| tag.starts_with('"')), "strong tags: {tags:?}");
 }
 
