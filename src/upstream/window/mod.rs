@@ -107,9 +107,10 @@ impl Window {
                 hold(&mut state.queue, now);
             }
         });
-        let now = clock::now();
         match self.log.replies_since(LONGEST).await {
             Ok(ages) => {
+                // Read after the ages: a slow ledger frees slots late, never early.
+                let now = clock::now();
                 let replied = ages.into_iter().map(|ago| now.checked_sub(ago).unwrap_or(now));
                 self.change(|state, _| state.queue.restore(replied));
             }
