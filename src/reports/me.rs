@@ -1,9 +1,11 @@
 //! `GET /bff/me`: what is left to a caller of its limits, of budgets, and of the account where it may see that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use serde::Serialize;
+use tokio::time::timeout;
 
 use super::Amounts;
 use crate::access::Standing;
@@ -14,6 +16,9 @@ use crate::downstream::rate::{Allowed, Limiter};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 use crate::store::{Caller, Left, Limits, Own, Role, Scope, Store};
 use crate::upstream::window::Window;
+
+/// The longest wait for the ledger to tell the balance.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 pub struct Me {
     /// `sandbox` or `live`.
@@ -80,7 +85,11 @@ impl Me {
             self.summary.refresh().await;
         }
         let left = match shows_balance {
-            true => self.store.credit_left().await.ok().flatten(),
+            true => timeout(MAX_WAIT, self.store.credit_left())
+                .await
+                .ok()
+                .and_then(Result::ok)
+                .flatten(),
             false => None,
         };
         let document = Document {

@@ -83,18 +83,20 @@ struct Shared {
     window: Arc<Window>,
 }
 
+/// A service that asks the gateway.
+pub trait Asks:
+    Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + Send + Sync + 'static
+{
+}
+
+impl<S> Asks for S where
+    S: Service<Ask, Response = Reply, Error = Error, Future: Send> + Clone + Send + Sync + 'static
+{
+}
+
 impl Summary {
     /// Asks through `gateway` with `keys`. `ledger` learns the balance, and `window` the rate limit.
-    pub fn new(
-        gateway: impl Service<Ask, Response = Reply, Error = Error, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-        keys: &[Key],
-        ledger: Store,
-        window: Arc<Window>,
-    ) -> Self {
+    pub fn new(gateway: impl Asks, keys: &[Key], ledger: Store, window: Arc<Window>) -> Self {
         let source = Source {
             gateway: BoxCloneSyncService::new(gateway),
             keys: keys.into(),
@@ -116,16 +118,7 @@ impl Summary {
 
     /// Asks through another gateway from now on. If its keys or address changed (`is_another`), the account may
     /// have, too: the old one's limit and answers are dropped, and the new one is asked at once.
-    pub fn ask_through(
-        &self,
-        gateway: impl Service<Ask, Response = Reply, Error = Error, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-        keys: &[Key],
-        is_another: bool,
-    ) {
+    pub fn ask_through(&self, gateway: impl Asks, keys: &[Key], is_another: bool) {
         let mut source = lock(&self.0.source);
         source.gateway = BoxCloneSyncService::new(gateway);
         source.keys = keys.into();

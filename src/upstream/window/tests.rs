@@ -1,14 +1,16 @@
 //! What waiting for the window promises, with time that stands still unless somebody waits for it.
 
+use std::future::ready;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::store::{Answer, Refused, Tap, Unavailable, Verb};
 use crate::upstream::{Ask, BeforeSend, Reply, Ring, Transport};
 
 mod limits;
@@ -82,7 +84,7 @@ impl Gateway {
             let gateway = gateway.clone();
             async move {
                 let number = gateway.asked.fetch_add(1, Ordering::SeqCst);
-                tokio::time::sleep(gateway.delay).await;
+                sleep(gateway.delay).await;
                 (gateway.answers)(number)
             }
         };
@@ -146,7 +148,7 @@ async fn after_a_429_nobody_else_asks_before_its_time_and_the_same_call_is_the_f
     let start = clock::now();
     let first = gateway.ask(&window, chat("a"));
     let second = async {
-        tokio::time::sleep(SECOND).await;
+        sleep(SECOND).await;
         gateway.ask(&window, chat("b")).await.map(|_| clock::now())
     };
     let (first, second) = tokio::join!(first, second);
@@ -166,7 +168,7 @@ async fn who_cannot_be_served_in_time_is_told_at_once_and_succeeds_when_told() {
     let wait = retry_after(gateway.ask(&window, chat("b")).await);
     assert_eq!((gateway.asked(), clock::now()), (2, start));
     assert_eq!(window.wait_expected(), wait);
-    tokio::time::sleep(wait).await;
+    sleep(wait).await;
     gateway.ask(&window, chat("b")).await.unwrap();
     assert_eq!(window.waiting(), 0);
 }
@@ -180,14 +182,14 @@ async fn who_waits_in_vain_is_told_within_max_wait_and_succeeds_when_told() {
     let start = clock::now();
     let others = ["b", "c"].map(|caller| gateway.ask(&window, chat(caller)));
     let last = async {
-        tokio::time::sleep(SECOND / 10).await;
+        sleep(SECOND / 10).await;
         let outcome = gateway.ask(&window, chat("d")).await;
         (retry_after(outcome), clock::now() - start)
     };
     let ((wait, took), others) = tokio::join!(last, futures_util::future::join_all(others));
     assert!(others.iter().all(Result::is_ok), "{others:?}");
     assert!(took > 18 * SECOND && took <= MAX_WAIT, "{took:?}");
-    tokio::time::sleep(wait).await;
+    sleep(wait).await;
     gateway.ask(&window, chat("d")).await.unwrap();
 }
 
@@ -199,7 +201,7 @@ impl BeforeSend for Leaver {
     }
 
     fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(tokio::time::sleep(self.0))
+        Box::pin(sleep(self.0))
     }
 }
 
@@ -229,7 +231,7 @@ async fn a_shutdown_refuses_who_waits_and_leaves_alone_who_was_sent() {
         gateway.ask(&window, chat("b")).await
     };
     let stop = async {
-        tokio::time::sleep(SECOND).await;
+        sleep(SECOND).await;
         shutdown.cancel();
     };
     let (sent, waits, ()) = tokio::join!(sent, waits, stop);
@@ -283,7 +285,7 @@ async fn a_call_that_is_dropped_takes_its_place_from_then_on_and_a_waiting_one_n
     let waits = timeout(SECOND, gateway.ask(&window, chat("b")));
     waits.await.expect_err("there is no place");
     assert_eq!(window.waiting(), 0);
-    tokio::time::sleep(9 * SECOND + SECOND / 10).await;
+    sleep(9 * SECOND + SECOND / 10).await;
     assert_eq!((window.free(), gateway.asked()), (1, 1));
 }
 
@@ -315,6 +317,45 @@ async fn a_restart_goes_on_with_the_log_and_a_clock_that_was_set_back_counts_fro
     let window = Window::new(log, setting(10, 60), CancellationToken::new());
     window.restore().await;
     assert_eq!(window.free(), 7);
+}
+
+/// A ledger that is slow to tell when replies came.
+struct SlowLog(Duration);
+
+impl Tap for SlowLog {
+    fn before<'a>(&'a self, verb: Verb<'a>) -> Answer<'a, Result<(), Unavailable>> {
+        let is_asked = matches!(verb, Verb::Other("replies_since"));
+        Box::pin(async move {
+            if is_asked {
+                sleep(self.0).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn after<'a>(&'a self, _: Verb<'a>, _: &'a Result<(), Refused>) -> Answer<'a, ()> {
+        Box::pin(ready(()))
+    }
+
+    fn passes(&self, _: Verb<'_>) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_ledger_frees_no_slot_early_after_a_restart() {
+    let log = memory();
+    clock::set_wall(Some(clock::wall()));
+    let place = Place::new();
+    log.took(place).await.unwrap();
+    log.replied(place);
+    let log = log.tapped(Arc::new(SlowLog(5 * SECOND)));
+    let window = Window::new(log, setting(10, 60), CancellationToken::new());
+    window.restore().await;
+    sleep(52 * SECOND).await;
+    assert_eq!(window.free(), 9, "the reply came 57 s ago");
+    sleep(4 * SECOND).await;
+    assert_eq!(window.free(), 10);
 }
 
 /// With real time: cores do not share a runtime.
@@ -359,7 +400,7 @@ async fn who_leaves_in_the_moment_of_its_grant_gives_its_place_back_once() {
     let sleeper = Gateway::slow(50 * SECOND);
     let (one, two) = (sleeper.ask(&window, chat("a")), sleeper.ask(&window, chat("b")));
     let leaving = async {
-        tokio::time::sleep(SECOND).await;
+        sleep(SECOND).await;
         let (waiting, granted) = window.enter(&chat("c"), false);
         // Its future is being dropped on one core while another one grants it a place.
         drop(granted);
@@ -376,7 +417,7 @@ async fn who_is_granted_a_place_in_its_last_moment_has_it() {
     let window = window(1, 60);
     let sleeper = Gateway::slow(50 * SECOND);
     let late = async {
-        tokio::time::sleep(SECOND).await;
+        sleep(SECOND).await;
         let (mut waiting, mut granted) = window.enter(&chat("b"), false);
         // It looked, saw nothing, and another core grants it a place before it gives up.
         granted.try_recv().expect_err("there is no place yet");
