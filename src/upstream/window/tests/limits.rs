@@ -38,7 +38,7 @@ async fn an_answer_lets_those_go_who_wait_for_it() {
     let window = auto();
     let start = clock::now();
     let answer = async {
-        tokio::time::sleep(SECOND).await;
+        sleep(SECOND).await;
         window.set_limit(billing(7, 30));
     };
     let (bought, ()) = tokio::join!(gateway.ask(&window, chat("a")), answer);
@@ -52,7 +52,7 @@ async fn a_gateway_that_does_not_tell_lets_those_go_who_wait_for_its_word() {
     let window = auto();
     let start = clock::now();
     let silence = async {
-        tokio::time::sleep(SECOND).await;
+        sleep(SECOND).await;
         assert_eq!(window.waiting(), 1);
         window.assume();
     };
@@ -118,11 +118,11 @@ async fn restart_begins_with_limit_that_was_told_last() {
 async fn hold_begins_anew_when_ledger_has_opened() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
-    tokio::time::sleep(60 * SECOND).await;
+    sleep(60 * SECOND).await;
     window.restore().await;
     let start = clock::now();
     let answer = async {
-        tokio::time::sleep(2 * SECOND).await;
+        sleep(2 * SECOND).await;
         assert_eq!(gateway.asked(), 0);
         window.set_limit(billing(7, 30));
     };
@@ -242,7 +242,7 @@ async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
         let start = clock::now();
         let asking = send(&window, 2 * SECOND, transport, chat("a"));
         let telling = async {
-            tokio::time::sleep(told_after * SECOND).await;
+            sleep(told_after * SECOND).await;
             window.set_limit(billing(1_000, 60));
         };
         let asking = async { (asking.await, clock::now() - start) };

@@ -18,20 +18,20 @@ async fn purchases_never_wait_behind_the_polls_of_fifty_jobs() {
         tokio::spawn(async move {
             while clock::now() - start < five_minutes {
                 let _ = gateway.ask(&window, poll(job)).await;
-                tokio::time::sleep(5 * SECOND).await;
+                sleep(5 * SECOND).await;
             }
         })
     });
     let pollers: Vec<_> = pollers.collect();
     // The first minute is the polls' own; then a purchase comes every ten seconds.
-    tokio::time::sleep(60 * SECOND).await;
+    sleep(60 * SECOND).await;
     let mut bought = 0;
     while clock::now() - start < five_minutes {
         let asked = clock::now();
         gateway.ask(&window, chat("a buyer")).await.expect("there is room");
         assert!(clock::now() - asked < SECOND / 2, "it waited {:?}", clock::now() - asked);
         bought += 1;
-        tokio::time::sleep(10 * SECOND).await;
+        sleep(10 * SECOND).await;
     }
     for poller in pollers {
         poller.await.expect("it ends");
