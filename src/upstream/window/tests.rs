@@ -197,7 +197,7 @@ struct Leaver(Duration);
 
 impl BeforeSend for Leaver {
     fn authorize(&self) -> Pin<Box<dyn Future<Output = Result<(), Abort>> + Send + '_>> {
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(ready(Ok(())))
     }
 
     fn cancelled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

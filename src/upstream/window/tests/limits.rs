@@ -228,7 +228,7 @@ async fn start_for_new_account_passes_over_stored_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
-    let transport = |_: Attempt| std::future::ready(Ok::<_, Error>(reply()));
+    let transport = |_: Attempt| ready(Ok::<_, Error>(reply()));
     for (told_after, served_after) in [(1, Some(1)), (3, None)] {
         let log = memory();
         // As many as the assumed limit allows, and more.
