@@ -7,7 +7,8 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, Ending, KeptReply, Limits, PurchaseId, Reservation, Service, Store, Twin,
+    Account, Claim, DuplicateCheck, Ending, KeptReply, Limits, PurchaseId, Reservation, Service,
+    Store,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -33,15 +34,15 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Each of so many buys its share, one purchase after another: reserved, sent, posted, delivered.
-async fn measure(name: &str, ledger: &Store, toll: Usd, times: u32, at_once: u32) -> Outcome {
+/// Each of so many buys its share, one purchase after another: reserved, sent, charged, delivered.
+async fn measure(name: &str, ledger: &Store, price: Usd, times: u32, at_once: u32) -> Outcome {
     let start = clock::now();
     let tasks = tokio::task::LocalSet::new();
     for _ in 0..at_once {
         let ledger = ledger.clone();
         tasks.spawn_local(async move {
             for _ in 0..times / at_once {
-                if let Err(error) = buy(&ledger, toll).await {
+                if let Err(error) = buy(&ledger, price).await {
                     println!("{error}");
                 }
             }
@@ -52,13 +53,13 @@ async fn measure(name: &str, ledger: &Store, toll: Usd, times: u32, at_once: u32
     Ok(())
 }
 
-async fn buy(ledger: &Store, toll: Usd) -> Outcome {
+async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let id = PurchaseId::new();
-    let mut likeness = [0; 32];
-    likeness[..16].copy_from_slice(id.0.as_bytes());
+    let mut fingerprint = [0; 32];
+    fingerprint[..16].copy_from_slice(id.0.as_bytes());
     let limits = Limits { total_month: Some(Usd::dollars(1_000_000)), ..Limits::default() };
-    let claim = Claim::Twin(Twin {
-        likeness,
+    let claim = Claim::Fingerprint(DuplicateCheck {
+        fingerprint,
         within: Duration::ZERO,
         ahead: Duration::ZERO,
         delivered_since: None,
@@ -66,12 +67,12 @@ async fn buy(ledger: &Store, toll: Usd) -> Outcome {
     let (caller, model) = ("192.0.2.7".to_owned(), "alpha".into());
     let service = Service::Chat;
     let only_repeats = false;
-    let asked = Reservation { id, caller, service, model, toll, claim, limits, only_repeats };
+    let asked = Reservation { id, caller, service, model, price, claim, limits, only_repeats };
     ledger.reserve(&asked).await?;
     ledger.sent(id, Account::Recognised).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
-    ledger.settle(id, Ending::Posted { cost: toll, reply: Some(reply), keep, job: None }).await?;
+    ledger.settle(id, Ending::Charged { cost: price, reply: Some(reply), keep, job: None }).await?;
     ledger.delivered(id);
     Ok(())
 }

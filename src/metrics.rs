@@ -16,13 +16,13 @@ pub struct Metrics {
     requests: Family<Request, Counter>,
     request_micros: Family<Route, Counter<u64, AtomicU64>>,
     purchases: Family<Purchase, Counter>,
-    tolls: Family<Purchase, Counter>,
-    pub blotted: Counter,
+    prices: Family<Purchase, Counter>,
+    pub redacted: Counter,
     pub credentials_failed: Counter,
     pub connections: Gauge,
     pub connections_refused: Counter,
-    window_free: Gauge,
-    window_waiting: Gauge,
+    slots_free: Gauge,
+    slot_waiters: Gauge,
     window: OnceLock<Box<dyn Fn() -> (usize, usize) + Send + Sync>>,
 }
 
@@ -61,14 +61,14 @@ impl Default for Metrics {
                 "Time from a request's head to its answer's head, summed",
             ),
             purchases: add(all, "purchases", "Purchases by outcome"),
-            tolls: add(
+            prices: add(
                 all,
-                "toll_microdollars",
+                "price_microdollars",
                 "Prices of purchases by outcome, in micro-dollars",
             ),
-            blotted: add(
+            redacted: add(
                 all,
-                "keys_blotted",
+                "keys_redacted",
                 "Replies of the gateway in which a key was found and redacted",
             ),
             credentials_failed: add(
@@ -82,12 +82,12 @@ impl Default for Metrics {
                 "connections_refused",
                 "Connections closed because their address had too many",
             ),
-            window_free: add(
+            slots_free: add(
                 all,
-                "window_free",
+                "rate_limit_free",
                 "Free slots in the account's rate limit; 0 while a 429 is waited out",
             ),
-            window_waiting: add(all, "window_waiting", "Requests that wait for a slot"),
+            slot_waiters: add(all, "rate_limit_waiting", "Requests that wait for a slot"),
             window: OnceLock::new(),
             registry,
         }
@@ -108,10 +108,10 @@ impl Metrics {
     }
 
     /// `outcome` is `charged`, `refused` or `unknown`.
-    pub fn purchase(&self, service: &'static str, outcome: &'static str, toll_micros: u64) {
+    pub fn purchase(&self, service: &'static str, outcome: &'static str, price_micros: u64) {
         let labels = Purchase { service, outcome };
         self.purchases.get_or_create(&labels).inc();
-        self.tolls.get_or_create(&labels).inc_by(toll_micros);
+        self.prices.get_or_create(&labels).inc_by(price_micros);
     }
 
     /// `look` returns the free slots and the waiting requests; the first one that is set stays.
@@ -123,8 +123,8 @@ impl Metrics {
         if let Some(look) = self.window.get() {
             let (free, waiting) = look();
             let figure = |count| i64::try_from(count).unwrap_or(i64::MAX);
-            self.window_free.set(figure(free));
-            self.window_waiting.set(figure(waiting));
+            self.slots_free.set(figure(free));
+            self.slot_waiters.set(figure(waiting));
         }
         let mut page = String::new();
         text::encode(&mut page, &self.registry).map_or_else(|_| String::new(), |()| page)

@@ -105,7 +105,7 @@ pub fn prefix(token: &str) -> &str {
 }
 
 /// The text with every token in it cut down to what may be shown: for whatever repeats a user's words.
-pub fn blot(text: &str) -> Cow<'_, str> {
+pub fn redact_tokens(text: &str) -> Cow<'_, str> {
     let mut parts = text.split(TOKEN_PREFIX);
     let mut clean = parts.next().unwrap_or_default().to_owned();
     let mut found = false;
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_blotted_out_of_whatever_is_said() {
+    fn a_token_is_redacted_from_every_text() {
         let (one, other) = (mint().unwrap(), mint().unwrap());
         let said = format!("'{}' and {}, not tg_no", one.expose(), other.expose());
         let shown = format!("'{}…' and {}…, not tg_no", one.prefix(), other.prefix());
-        assert_eq!(blot(&said), shown);
-        assert!(matches!(blot("nothing, tg_no"), Cow::Borrowed(_)));
+        assert_eq!(redact_tokens(&said), shown);
+        assert!(matches!(redact_tokens("nothing, tg_no"), Cow::Borrowed(_)));
     }
 
     #[test]

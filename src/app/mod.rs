@@ -176,7 +176,7 @@ impl App {
             is_public: !config.is_private(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
-        shared.window.follow(config.gateway.window);
+        shared.window.follow(config.gateway.rate_limit);
         let most = config.server.max_connections_per_address;
         shared.crowd.follow(most, Arc::clone(&downstream.trusted));
     }
@@ -332,7 +332,7 @@ pub fn terms(config: &Config) -> Terms {
 
 /// The window of a command that asks the gateway itself, which goes on with what `store` remembers.
 pub async fn standalone_window(store: Store, settings: &config::Gateway) -> Arc<Window> {
-    let window = Window::new(store, settings.window, CancellationToken::new());
+    let window = Window::new(store, settings.rate_limit, CancellationToken::new());
     window.restore().await;
     window.assume();
     window
@@ -367,7 +367,7 @@ fn handlers(
     let media = Media::new(origins.clone(), config.gateway.connect_timeout);
     let are_shared = !config.access.allowed_origins.is_empty();
     let sold = config.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
-    let tolls = sold.map(|one| (one.path.clone(), one.toll)).collect();
+    let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
         catalog: catalog::render(&config.catalog, &facts(config, origins, shared)),
@@ -385,7 +385,7 @@ fn handlers(
             knows_callers: config.access.mode != Mode::Open || config.is_private(),
             turns: Turns::default(),
         },
-        passthrough: Passthrough::new(gateway, tolls),
+        passthrough: Passthrough::new(gateway, prices),
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, config.jobs.clone(), shared.jobs.clone(), are_shared),
@@ -428,7 +428,7 @@ fn facts(config: &Config, media_origins: Vec<String>, shared: &SharedState) -> F
         chat_body: config.server.chat_body,
         video_body: config.server.video_body,
         jobs: Words { finished, failed, result, media_origins },
-        moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
+        faults: if sandbox { sandbox::SANDBOX_FAULTS.to_vec() } else { Vec::new() },
         replay: Replay {
             chat_seconds: terms.keep_chats.as_secs(),
             video_seconds: terms.keep_videos.as_secs(),

@@ -57,7 +57,7 @@ pub async fn prepare(
 ) -> io::Result<(SharedState, Option<Opening>)> {
     let (store, opening) = open_store(config, admin).await?;
     let jobs = Jobs::new(store.clone(), behind.clone(), shutdown.begun.clone());
-    let window = Window::new(store.clone(), config.gateway.window, shutdown.begun.clone());
+    let window = Window::new(store.clone(), config.gateway.rate_limit, shutdown.begun.clone());
     let metrics = Arc::new(Metrics::default());
     let watched = Arc::clone(&window);
     metrics.watch_window(move || (watched.free(), watched.waiting()));

@@ -38,7 +38,7 @@ pub use settings::{Loaded, load, load_from, read_text};
 pub use usage::{By, Format, Since, usage};
 
 use crate::access::token;
-use crate::config::{Fault, blot};
+use crate::config::{Fault, redact_keys};
 
 /// A proxy that keeps the key of a prepaid AI gateway, and never buys twice.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -177,7 +177,7 @@ impl Cli {
         };
         let text = error.render().to_string();
         if error.use_stderr() {
-            write!(err, "{}", token::blot(&blot(&text)))?;
+            write!(err, "{}", token::redact_tokens(&redact_keys(&text)))?;
             return Ok(Err(Exit::Mistake));
         }
         write!(out, "{text}")?;

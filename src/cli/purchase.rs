@@ -50,18 +50,18 @@ pub enum Outcome {
 
 impl ValueEnum for State {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown]
+        &[Self::Held, Self::Sent, Self::Charged, Self::Released, Self::Unknown]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let help = match self {
-            Self::Reserved => "Its price is set aside; nothing was sent",
+            Self::Held => "Its price is set aside; nothing was sent",
             Self::Sent => "It was sent",
-            Self::Posted => "The gateway charged for it",
-            Self::Voided => "The gateway did not charge for it",
+            Self::Charged => "The gateway charged for it",
+            Self::Released => "The gateway did not charge for it",
             Self::Unknown => "Nobody knows; it counts as spent",
         };
-        Some(PossibleValue::new(self.shown()).help(help))
+        Some(PossibleValue::new(self.name()).help(help))
     }
 }
 
@@ -80,7 +80,7 @@ pub async fn purchase(
         PurchaseAction::Resolve { id, outcome } => {
             let (row, state) = resolve(config, id, outcome).await?;
             let (service, model) = (row.service.name(), plain(&row.model));
-            let (state, price) = (state.shown(), row.toll.short());
+            let (state, price) = (state.name(), row.price.short());
             writeln!(out, "{state:<10} {id}  {service} {model}, {price}")?;
         }
     }
@@ -109,14 +109,14 @@ async fn resolve(
     if row.state != State::Unknown {
         return Err(Failure::from(format!(
             "{id}: its outcome is known: {}; only unknown outcomes can be resolved",
-            row.state.shown()
+            row.state.name()
         )));
     }
     let (ending, state) = match outcome {
         Outcome::Charged => {
-            (charged(row.toll, app::terms(config).keep(row.service)), State::Posted)
+            (charged(row.price, app::terms(config).keep(row.service)), State::Charged)
         }
-        Outcome::Released => (Ending::Voided, State::Voided),
+        Outcome::Released => (Ending::Released, State::Released),
     };
     ledger.settle(id, ending).await?;
     Ok((row, state))
@@ -139,8 +139,8 @@ fn cells(row: &Row) -> [String; 7] {
         plain(&row.caller),
         row.service.name().to_owned(),
         plain(&row.model),
-        row.toll.to_string(),
-        row.state.shown().to_owned(),
+        row.price.to_string(),
+        row.state.name().to_owned(),
     ]
 }
 
@@ -167,9 +167,9 @@ impl<'a> Listed<'a> {
             caller: &row.caller,
             service: row.service.name(),
             model: &row.model,
-            price: row.toll,
-            price_micros: row.toll.as_micros(),
-            state: row.state.shown(),
+            price: row.price,
+            price_micros: row.price.as_micros(),
+            state: row.state.name(),
         }
     }
 }

@@ -63,7 +63,7 @@ pub async fn reconcile(
         Format::Text => print(&report, out)?,
         Format::Json => print_json(&report, out)?,
     }
-    let is_left = report.purchases.iter().any(|one| one.state == State::Unknown.shown());
+    let is_left = report.purchases.iter().any(|one| one.state == State::Unknown.name());
     Ok(if is_left { Exit::Unknown } else { Exit::Done })
 }
 
@@ -109,7 +109,7 @@ async fn compare(config: &Config, dry_run: bool) -> Result<Report, Failure> {
         dry_run,
         since: look.before.map(|before| iso8601(before.snapshot.at)),
         purchases: purchases(&look, verdict.as_ref()),
-        charged: drift.map(|drift| drift.posted),
+        charged: drift.map(|drift| drift.charged),
         unknown: drift.map(|drift| drift.unknown),
         spent: drift.and_then(|drift| drift.spent),
         drift: drift.as_ref().map(difference),
@@ -132,7 +132,7 @@ fn print(report: &Report, out: &mut impl Write) -> Result<(), Failure> {
     };
     writeln!(out, "since      {since}")?;
     for Purchase { id, service, model, price, state, reason } in purchases {
-        let state = if *state == State::Voided.shown() { "free" } else { state };
+        let state = if *state == State::Released.name() { "free" } else { state };
         let (model, price) = (plain(model), price.short());
         writeln!(out, "{state:<10} {id}  {service} {model}, {price}: {reason}")?;
     }
@@ -166,7 +166,7 @@ fn purchases(look: &Look, verdict: Option<&Verdict>) -> Vec<Purchase> {
     let told: Vec<_> = match verdict {
         Some(Verdict { settled, undecided, .. }) => {
             let settled = settled.iter().map(|Settled { id, charged, proof }| {
-                let state = if charged.is_some() { State::Posted } else { State::Voided };
+                let state = if charged.is_some() { State::Charged } else { State::Released };
                 (*id, state, proof.to_string())
             });
             let left = undecided.iter().map(|(id, doubt)| (*id, State::Unknown, doubt.to_string()));
@@ -181,8 +181,8 @@ fn purchases(look: &Look, verdict: Option<&Verdict>) -> Vec<Purchase> {
     let rows: HashMap<_, _> = look.evidence.iter().map(|one| (one.row.id, &one.row)).collect();
     let purchase = |(id, state, reason): (PurchaseId, State, String)| {
         let row: &Row = rows.get(&id)?;
-        let (service, model, price) = (row.service.name(), row.model.clone(), row.toll);
-        Some(Purchase { id: id.to_string(), service, model, price, state: state.shown(), reason })
+        let (service, model, price) = (row.service.name(), row.model.clone(), row.price);
+        Some(Purchase { id: id.to_string(), service, model, price, state: state.name(), reason })
     };
     told.into_iter().filter_map(purchase).collect()
 }

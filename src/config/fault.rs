@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use crate::contract::wire::KEY_PREFIX;
 
 /// One mistake in the settings. It is printed as `proxy.toml:3:10: server.listen: expected …` or
-/// `TOLLGATE_SERVER__LISTEN: expected …`; `Debug` prints the same, with any key blotted out.
+/// `TOLLGATE_SERVER__LISTEN: expected …`; `Debug` prints the same, with any key redacted.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
     place: Place,
@@ -54,7 +54,7 @@ impl Place {
 }
 
 /// The text with every gateway key cut down to its public prefix: for text that repeats a user's own words.
-pub fn blot(text: &str) -> Cow<'_, str> {
+pub fn redact_keys(text: &str) -> Cow<'_, str> {
     let Some((before, found)) = text.split_once(KEY_PREFIX) else { return Cow::Borrowed(text) };
     // Whatever follows up to a blank may belong to it.
     let parts = found.split(KEY_PREFIX);
@@ -65,9 +65,9 @@ pub fn blot(text: &str) -> Cow<'_, str> {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.place.to_string();
-        on_one_line(&blot(&place), f)?;
+        on_one_line(&redact_keys(&place), f)?;
         f.write_str(if place.is_empty() { "" } else { ": " })?;
-        on_one_line(&blot(&self.text), f)
+        on_one_line(&redact_keys(&self.text), f)
     }
 }
 
@@ -101,7 +101,7 @@ impl fmt::Debug for Fault {
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        on_one_line(&blot(&self.to_string()), f)
+        on_one_line(&redact_keys(&self.to_string()), f)
     }
 }
 
@@ -110,8 +110,25 @@ impl std::error::Error for Fault {}
 const KEY_NAMES: &[&str] = &["key", "keys", "api_key", "api_keys", "secret", "token"];
 const MAX_NAME: usize = 60;
 
+/// Settings that had another name before, with their names today.
+const RENAMED: &[(&str, &str)] = &[
+    ("gateway.window", "gateway.rate_limit"),
+    ("gateway.passthrough.toll", "gateway.passthrough.price"),
+    ("models.chat.toll", "models.chat.price"),
+];
+
+/// Returns the full name that a setting had before, if it was renamed.
+pub(super) fn former_name(name: &str) -> Option<&'static str> {
+    RENAMED.iter().find(|(_, new)| *new == name).map(|(old, _)| *old)
+}
+
 /// The fault of a name that is no setting; `name` is a section's, or `section.setting`.
 pub(super) fn unknown(place: Place, name: &str, known: &[String]) -> Fault {
+    if let Some((old, new)) = RENAMED.iter().find(|(old, _)| *old == name) {
+        let is_variable = matches!(place, Place::Variable(_));
+        let new = if is_variable { variable(new) } else { (*new).to_owned() };
+        return Fault::new(place, format!("{old} was renamed to {new}"));
+    }
     let shown: String = name.chars().take(MAX_NAME).flat_map(char::escape_debug).collect();
     let kind = if name.contains('.') { "setting" } else { "section" };
     let mut text = format!("unknown {kind} `{shown}`");
@@ -176,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_blotted_out_of_whatever_is_said() {
+    fn keys_are_redacted_from_every_text() {
         let fault = Fault::new(
             Place::Variable("svc_sk_CANARY_1".to_owned()),
             "two: svc_sk_CANARY-2, svc_sk_CANARY3+/='.",
@@ -184,6 +201,6 @@ mod tests {
         let said = format!("{fault} {fault:?} {:?}", fault.place());
         assert!(!said.contains("CANARY"), "{said}");
         assert_eq!(fault.to_string(), "svc_sk_…: two: svc_sk_… svc_sk_…");
-        assert!(matches!(blot("nothing here"), Cow::Borrowed(_)));
+        assert!(matches!(redact_keys("nothing here"), Cow::Borrowed(_)));
     }
 }

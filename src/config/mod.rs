@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use url::Url;
 
-pub use fault::{Fault, Place, blot};
+pub use fault::{Fault, Place, redact_keys};
 pub use secrets::{Key, SecretText};
 pub use sections::{Environment, Source};
 
@@ -83,7 +83,7 @@ pub struct Gateway {
     pub connect_timeout: Duration,
     pub chat_timeout: Duration,
     pub video_timeout: Duration,
-    pub window: Window,
+    pub rate_limit: Window,
     pub max_wait: Duration,
     pub balance_floor: Usd,
     pub chat_fields: Vec<String>,
@@ -112,7 +112,7 @@ pub struct Passthrough {
     pub method: http::Method,
     /// An exact path below `/api/v1/`.
     pub path: String,
-    pub toll: Usd,
+    pub price: Usd,
 }
 
 #[derive(Clone, Debug)]

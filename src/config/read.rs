@@ -1,7 +1,7 @@
 //! Reads the tables of the settings, and remembers which names were asked for.
 
 use super::Parsed;
-use super::fault::{Fault, Place, unknown};
+use super::fault::{Fault, Place, former_name, unknown};
 use super::raw::{Node, Raw, Table, Value};
 
 #[derive(Default)]
@@ -188,7 +188,11 @@ impl Section<'_> {
     }
 
     fn demand(&mut self, name: &str) {
-        if !self.has(name) {
+        // If it is here under its former name, that name is the fault.
+        let is_renamed = former_name(&format!("{}.{name}", self.path))
+            .and_then(|former| former.rsplit('.').next())
+            .is_some_and(|former| self.has(former));
+        if !self.has(name) && !is_renamed {
             self.own_fault(&format!("expected a setting `{name}` in it"));
         }
     }

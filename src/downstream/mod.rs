@@ -24,7 +24,7 @@ use self::route::Route;
 use crate::access::cookie::Way;
 use crate::access::{Access, Standing};
 use crate::clock;
-use crate::config::{self, Network, blot};
+use crate::config::{self, Network, redact_keys};
 use crate::metrics::Metrics;
 use crate::store::Caller;
 
@@ -103,7 +103,7 @@ impl RequestId {
 fn shown(value: Option<&HeaderValue>) -> String {
     const MOST: usize = 100;
     let text = String::from_utf8_lossy(value.map(HeaderValue::as_bytes).unwrap_or_default());
-    let cut: String = blot(&text).chars().take(MOST).collect();
+    let cut: String = redact_keys(&text).chars().take(MOST).collect();
     cut.escape_debug().to_string()
 }
 

@@ -18,8 +18,8 @@ use crate::problem::{
     PURCHASE_NOT_FOUND, Problem,
 };
 use crate::store::{
-    self, CreditMark, Ending, Identity, Job, KeptReply, Limit, OverBudget, PurchaseId, Refusals,
-    Refused, RefusedAs, Reservation, Twin,
+    self, CreditMark, DuplicateCheck, Ending, Identity, Job, KeptReply, Limit, OverBudget,
+    PurchaseId, Refusals, Refused, RefusedAs, Reservation,
 };
 use crate::upstream::{Abort, BeforeSend, Reply};
 use crate::validate::Paid;
@@ -52,14 +52,14 @@ impl Hold {
         let Context { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.claim {
-            store::Claim::Twin(twin) => Some(twin.likeness),
+            store::Claim::Fingerprint(duplicate) => Some(duplicate.fingerprint),
             store::Claim::Key { .. } => None,
         };
         let mark = ledger.reserve(&reservation).await.map_err(|refused| {
             let stop = match (refused, binding.must_not_be_other()) {
                 // The balance is not the account's that the ledger is about.
                 (Refused::InsufficientCredit, Err(other_account)) => other_account.into(),
-                (refused, _) => stop(refused, reservation.toll),
+                (refused, _) => stop(refused, reservation.price),
             };
             if matches!(stop, Stop::Problem(_)) {
                 note_refusal(refusals, fingerprint);
@@ -88,7 +88,7 @@ impl Hold {
     /// Records the end, with the reply that a repeat gets and the job that a video became.
     pub(super) async fn settle(&self, charge: Charge, reply: Option<&Reply>, job: Option<&Job>) {
         let ending = match charge {
-            Charge::Paid(cost) => Ending::Posted {
+            Charge::Paid(cost) => Ending::Charged {
                 cost,
                 reply: reply.map(|reply| KeptReply {
                     status: reply.status.as_u16(),
@@ -99,7 +99,7 @@ impl Hold {
                 job: job.cloned().map(Box::new),
             },
             // The key is free again.
-            Charge::Free => Ending::Voided,
+            Charge::Free => Ending::Released,
             Charge::Unknown => Ending::Unknown,
         };
         if charge == Charge::Free {
@@ -126,7 +126,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let ending = match self.progress.phase() {
             Phase::Settled => return,
-            Phase::Queued => Ending::Voided,
+            Phase::Queued => Ending::Released,
             Phase::AtRisk | Phase::Sent => Ending::Unknown,
         };
         self.context.ledger.settle_later(self.id, ending);
@@ -195,13 +195,13 @@ pub(super) fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusal
             ]),
             payload: identity(&[&order.body]),
         },
-        Claim::Likeness { is_retry } => {
-            let likeness = identity(&[caller.as_bytes(), route.as_bytes(), &order.body]);
-            store::Claim::Twin(Twin {
-                likeness,
+        Claim::Fingerprint { is_retry } => {
+            let fingerprint = identity(&[caller.as_bytes(), route.as_bytes(), &order.body]);
+            store::Claim::Fingerprint(DuplicateCheck {
+                fingerprint,
                 within: look_back(*is_retry, terms, service),
                 ahead: terms.dedupe_window,
-                delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &likeness)),
+                delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &fingerprint)),
             })
         }
     };
@@ -210,7 +210,7 @@ pub(super) fn reservation(purchase: &Purchase, terms: &Terms, refusals: &Refusal
         caller,
         service,
         model: order.model.clone(),
-        toll: order.toll,
+        price: order.price,
         claim,
         limits: terms.limits.and(purchase.standing.own),
         only_repeats: purchase.only_repeats,

@@ -123,8 +123,8 @@ pub(super) async fn repeat(
     // The one that it repeats may have been sent.
     purchase.progress.enter(Phase::AtRisk);
     match earlier.state {
-        State::Reserved | State::Sent => join(context, purchase, earlier.id, give_up).await,
-        State::Posted | State::Voided | State::Unknown => {
+        State::Held | State::Sent => join(context, purchase, earlier.id, give_up).await,
+        State::Charged | State::Released | State::Unknown => {
             Some(replay(context, purchase, earlier, give_up).await)
         }
     }
@@ -164,8 +164,8 @@ async fn replay(
     earlier: Earlier,
     give_up: Instant,
 ) -> Outcome {
-    let Earlier { id, state, toll, reply_bytes } = earlier;
-    if state != State::Posted {
+    let Earlier { id, state, cost, reply_bytes } = earlier;
+    if state != State::Charged {
         return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
     }
     let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
@@ -181,9 +181,9 @@ async fn replay(
             Some(room) => Bytes::from_owner(InRoom { body, _room: room }),
             None => body,
         },
-        toll,
+        cost,
         is_replay: true,
-        delivery: matches!(purchase.claim, Claim::Likeness { .. })
+        delivery: matches!(purchase.claim, Claim::Fingerprint { .. })
             .then(|| Delivery { ledger: context.ledger.clone(), id }),
     })
 }

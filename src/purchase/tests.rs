@@ -51,9 +51,9 @@ where
     Purchases::new(context.clone(), gateway, TaskTracker::new())
 }
 
-/// A video, told from others by its likeness.
+/// A video, told from others by its fingerprint.
 pub(super) fn purchase() -> Purchase {
-    claimed(Claim::Likeness { is_retry: false })
+    claimed(Claim::Fingerprint { is_retry: false })
 }
 
 /// The same one each time, as its key says.

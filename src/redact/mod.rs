@@ -51,7 +51,7 @@ impl Redactor {
 
     fn redacted(&self, text: &[u8]) -> Option<Vec<u8>> {
         let redacted = self.forms.load().redacted(text)?;
-        self.metrics.blotted.inc();
+        self.metrics.redacted.inc();
         error!("gateway key redacted from a gateway reply");
         Some(redacted)
     }

@@ -123,7 +123,7 @@ fn what_is_found_is_counted() {
     redactor.learn(&[Key::new(KEY.to_owned())]);
     redactor.text("nothing".to_owned());
     redactor.bytes(KEY.replace('_', "\\u005f").into());
-    assert!(metrics.text().contains("tollgate_keys_blotted_total 1"), "{}", metrics.text());
+    assert!(metrics.text().contains("tollgate_keys_redacted_total 1"), "{}", metrics.text());
 }
 
 /// One way to write one character.

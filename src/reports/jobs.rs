@@ -23,7 +23,7 @@ struct List<T> {
 struct Own<'a> {
     model: &'a str,
     #[serde(flatten)]
-    toll: Amounts<1>,
+    price: Amounts<1>,
     ordered_at: String,
     #[serde(flatten)]
     status: Status<'a>,
@@ -35,7 +35,7 @@ struct OfAll<'a> {
     owner: &'a str,
     model: &'a str,
     #[serde(flatten)]
-    toll: Amounts<1>,
+    price: Amounts<1>,
     /// `open`, `finished` or `failed`.
     state: &'static str,
     ordered_at: String,
@@ -59,7 +59,7 @@ pub async fn list(jobs: &Jobs, caller: &Caller, named: Vec<Box<str>>) -> Result<
     }
     let rows = found.iter().map(|job| Own {
         model: &job.model,
-        toll: Amounts([("toll", job.toll)]),
+        price: Amounts([("price", job.price)]),
         ordered_at: iso8601(job.at),
         status: Status::new(&job.request_id, job.latest.as_ref()),
     });
@@ -73,7 +73,7 @@ impl Reports {
             request_id: &job.request_id,
             owner: &job.owner,
             model: &job.model,
-            toll: Amounts([("toll", job.toll)]),
+            price: Amounts([("price", job.price)]),
             state: job.latest.as_ref().map_or("open", |word| word.state.name()),
             ordered_at: iso8601(job.at),
             age_seconds: clock::wall().saturating_sub(job.at).as_secs(),

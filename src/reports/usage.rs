@@ -23,7 +23,7 @@ pub(super) const MAX_ROWS: usize = 20_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     pub count: u64,
-    pub settled: Usd,
+    pub charged: Usd,
     /// The prices of those whose outcome is unknown.
     pub unknown: Usd,
     /// The prices of those under way.
@@ -31,12 +31,12 @@ pub struct Sum {
 }
 
 impl Sum {
-    pub const COLUMNS: &str = "count,settled,unknown,held";
+    pub const COLUMNS: &str = "count,charged,unknown,held";
 
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a Spending>) -> Self {
         rows.into_iter().fold(Self::default(), |sum, row| Self {
             count: sum.count + row.count,
-            settled: plus(sum.settled, row.settled),
+            charged: plus(sum.charged, row.charged),
             unknown: plus(sum.unknown, row.unknown),
             held: plus(sum.held, row.held),
         })
@@ -51,12 +51,12 @@ impl Sum {
     }
 
     fn spent(&self) -> Usd {
-        plus(plus(self.settled, self.unknown), self.held)
+        plus(plus(self.charged, self.unknown), self.held)
     }
 
     pub fn columns(&self) -> [String; 4] {
-        let Self { count, settled, unknown, held } = self;
-        [count.to_string(), settled.to_string(), unknown.to_string(), held.to_string()]
+        let Self { count, charged, unknown, held } = self;
+        [count.to_string(), charged.to_string(), unknown.to_string(), held.to_string()]
     }
 }
 
@@ -172,17 +172,17 @@ fn beginning(days: u64) -> Duration {
 }
 
 fn figures<'a>(rows: impl IntoIterator<Item = &'a Spending>) -> Figures {
-    let Sum { count, settled, unknown, held } = Sum::of(rows);
-    let amounts = Amounts([("settled", settled), ("unknown", unknown), ("held", held)]);
+    let Sum { count, charged, unknown, held } = Sum::of(rows);
+    let amounts = Amounts([("charged", charged), ("unknown", unknown), ("held", held)]);
     Figures { count, amounts }
 }
 
 fn download(rows: &[Spending]) -> Answer {
     let rows = rows.iter().map(|row| {
-        let [count, settled, unknown, held] = Sum::of([row]).columns();
+        let [count, charged, unknown, held] = Sum::of([row]).columns();
         let service = row.service.name().to_owned();
         let (caller, model) = (row.caller.clone(), row.model.clone());
-        [caller, day(row.day), service, model, count, settled, unknown, held]
+        [caller, day(row.day), service, model, count, charged, unknown, held]
     });
     let text = csv(&format!("caller,day,service,model,{}", Sum::COLUMNS), rows).into();
     let mut answer = answer::bytes_of(StatusCode::OK, "text/csv; charset=utf-8", text);
@@ -205,16 +205,16 @@ mod tests {
             service: Service::Chat,
             model: model.to_owned(),
             count: sum.count,
-            settled: sum.settled,
+            charged: sum.charged,
             unknown: sum.unknown,
             held: sum.held,
         }
     }
 
-    fn sum(count: u64, settled: u64, unknown: u64, held: u64) -> Sum {
+    fn sum(count: u64, charged: u64, unknown: u64, held: u64) -> Sum {
         Sum {
             count,
-            settled: Usd::mills(settled),
+            charged: Usd::mills(charged),
             unknown: Usd::mills(unknown),
             held: Usd::mills(held),
         }

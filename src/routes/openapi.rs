@@ -53,7 +53,7 @@ const ASKED_OF_PURCHASES: &[Query] = &[
 
 const TOLD_OF_PURCHASES: &[(&str, &str)] = &[
     (
-        "Tollgate-Toll",
+        "Tollgate-Cost",
         "What it cost, in dollars: 0.006000. A replay repeats it and is not charged again.",
     ),
     ("Idempotent-Replayed", "`true` where it is the reply of an earlier or running purchase."),

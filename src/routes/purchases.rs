@@ -27,7 +27,7 @@ pub(super) fn claim(headers: &HeaderMap) -> Result<Claim, Problem> {
     let Some(first) = keys.next() else {
         let count = headers.get(RETRY_COUNT).and_then(|count| count.to_str().ok());
         let count = count.and_then(|count| count.trim().parse::<u32>().ok());
-        return Ok(Claim::Likeness { is_retry: count.is_some_and(|count| count > 0) });
+        return Ok(Claim::Fingerprint { is_retry: count.is_some_and(|count| count > 0) });
     };
     if keys.next().is_some() {
         return Err(invalid("expected one Idempotency-Key, not several"));
@@ -63,8 +63,8 @@ pub(super) fn check_ledger(name: &HeaderValue, headers: &HeaderMap) -> Result<()
 pub(super) fn answer(receipt: Receipt) -> Answer {
     let mut answer = passed_on(receipt.status, receipt.is_json, receipt.body);
     let headers = answer.headers_mut();
-    if let Ok(toll) = HeaderValue::try_from(receipt.toll.to_string()) {
-        headers.insert("tollgate-toll", toll);
+    if let Ok(cost) = HeaderValue::try_from(receipt.cost.to_string()) {
+        headers.insert("tollgate-cost", cost);
     }
     if receipt.is_replay {
         headers.insert(REPLAYED, HeaderValue::from_static("true"));
@@ -130,7 +130,7 @@ mod tests {
     fn an_sdk_that_sends_again_says_so() {
         for (count, is_retry) in [("0", false), ("1", true), ("x", false), ("", false)] {
             let read = read("x-stainless-retry-count", &[count]);
-            assert_eq!(read, Some(Claim::Likeness { is_retry }), "{count:?}");
+            assert_eq!(read, Some(Claim::Fingerprint { is_retry }), "{count:?}");
         }
     }
 

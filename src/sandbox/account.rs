@@ -88,11 +88,11 @@ impl Account {
         Ok(())
     }
 
-    pub(super) fn charge(&self, sale: Sale, toll: Usd) -> Result<Receipt, Stop> {
+    pub(super) fn charge(&self, sale: Sale, price: Usd) -> Result<Receipt, Stop> {
         let mut state = self.books();
-        let Some(left) = state.balance.checked_sub(toll) else {
-            let (toll, balance) = (toll.short(), state.balance.short());
-            let message = format!("This costs {toll}, and the balance is {balance}");
+        let Some(left) = state.balance.checked_sub(price) else {
+            let (price, balance) = (price.short(), state.balance.short());
+            let message = format!("This costs {price}, and the balance is {balance}");
             return Err(reply::refuse(reply::NO_CREDIT, &message));
         };
         state.balance = left;
@@ -102,7 +102,7 @@ impl Account {
         };
         spent.count += 1;
         // No overflow: what was spent never exceeds the balance that there once was.
-        spent.micros += toll.as_micros();
+        spent.micros += price.as_micros();
         Ok(Receipt { nth: spent.count, left })
     }
 

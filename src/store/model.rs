@@ -89,14 +89,14 @@ pub enum Claim {
         payload: Identity,
     },
     /// No key: it may be the repeat of an identical purchase of the same caller.
-    Twin(Twin),
+    Fingerprint(DuplicateCheck),
 }
 
 /// How a purchase without a key is recognised as a repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Twin {
+pub struct DuplicateCheck {
     /// Hash of caller, route and canonical payload.
-    pub likeness: Identity,
+    pub fingerprint: Identity,
     /// An identical one that ended longer ago is another purchase.
     pub within: Duration,
     /// So is one that ended so much later than now: it ended under a clock that was ahead.
@@ -114,7 +114,7 @@ pub struct Reservation {
     pub service: Service,
     pub model: Box<str>,
     /// What it costs, as far as we know.
-    pub toll: Usd,
+    pub price: Usd,
     pub claim: Claim,
     pub limits: Limits,
     /// Nothing is set aside: it is either recognised as a repeat, or refused.
@@ -124,7 +124,7 @@ pub struct Reservation {
 impl Reservation {
     /// Whether it is worth waiting for the disk: at least ten cents.
     pub fn is_dear(&self) -> bool {
-        self.toll >= DEAR
+        self.price >= DEAR
     }
 }
 
@@ -184,7 +184,7 @@ pub struct OverBudget {
     pub renews: Duration,
 }
 
-/// What a scope has spent in the current periods: posted, set aside, and unknown.
+/// What a scope has spent in the current periods: charged, held, and unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// This UTC day.
@@ -240,43 +240,35 @@ pub struct Left {
 pub struct Earlier {
     pub id: PurchaseId,
     pub state: State,
-    pub toll: Usd,
-    /// How many bytes the gateway's reply has, if the purchase is posted and the reply is still kept.
+    pub cost: Usd,
+    /// How many bytes the gateway's reply has, if the purchase is charged and the reply is still kept.
     pub reply_bytes: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    Reserved,
+    /// Its price is held; nothing was sent.
+    Held,
     /// It was sent, or is about to be.
     Sent,
-    Posted,
-    Voided,
-    /// Nobody knows; it counts as spent.
+    /// The gateway charged for it.
+    Charged,
+    /// The gateway did not charge for it; the hold is released.
+    Released,
+    /// The outcome is unknown; it counts as spent.
     Unknown,
 }
 
 impl State {
     pub const ALL: [Self; 5] =
-        [Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown];
+        [Self::Held, Self::Sent, Self::Charged, Self::Released, Self::Unknown];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Reserved => "reserved",
+            Self::Held => "held",
             Self::Sent => "sent",
-            Self::Posted => "posted",
-            Self::Voided => "voided",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// As users read it.
-    pub const fn shown(self) -> &'static str {
-        match self {
-            Self::Reserved => "held",
-            Self::Sent => "sent",
-            Self::Posted => "charged",
-            Self::Voided => "released",
+            Self::Charged => "charged",
+            Self::Released => "released",
             Self::Unknown => "unknown",
         }
     }
@@ -284,7 +276,7 @@ impl State {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    Posted {
+    Charged {
         /// What the gateway says that it cost.
         cost: Usd,
         /// What the same claim is answered with from now on; `None` where it could not be read.
@@ -293,8 +285,8 @@ pub enum Ending {
         /// The job that a video's order became; it is written down in the same step.
         job: Option<Box<Job>>,
     },
-    /// Not charged: the toll is given back and the key is free again.
-    Voided,
+    /// Not charged: the hold is released and the key is free again.
+    Released,
     Unknown,
 }
 
@@ -308,14 +300,14 @@ pub struct KeptReply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub id: PurchaseId,
-    /// When its toll was set aside: wall-clock time since the Unix epoch.
+    /// When its price was held: wall-clock time since the Unix epoch.
     pub at: Duration,
     /// When it first ended, if only as unknown; `None` while it is under way.
     pub ended: Option<Duration>,
     pub caller: String,
     pub service: Service,
     pub model: String,
-    pub toll: Usd,
+    pub price: Usd,
     pub state: State,
 }
 
@@ -329,7 +321,7 @@ pub struct Spending {
     pub service: Service,
     pub model: String,
     pub count: u64,
-    pub settled: Usd,
+    pub charged: Usd,
     pub unknown: Usd,
     pub held: Usd,
 }
@@ -457,7 +449,7 @@ pub struct Job {
     pub owner: Arc<str>,
     pub key: Option<KeyId>,
     pub model: Arc<str>,
-    pub toll: Usd,
+    pub price: Usd,
     /// When it was accepted: wall-clock time since the Unix epoch.
     pub at: Duration,
     pub latest: Option<Word>,

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    CreditMark, Ending, Identity, Left, Limit, Limits, OverBudget, Refused, Spent, State, Twin,
-    Unavailable,
+    CreditMark, DuplicateCheck, Ending, Identity, Left, Limit, Limits, OverBudget, Refused, Spent,
+    State, Unavailable,
 };
 use crate::clock::{self, Date};
 use crate::contract::money::Usd;
@@ -44,18 +44,18 @@ pub(super) fn by_key(
 
 /// Whether a charged purchase's reply and key are no longer kept.
 pub(super) fn is_expired(state: State, keep_until: Option<Duration>, now: Duration) -> bool {
-    state == State::Posted && keep_until.is_none_or(|until| until <= now)
+    state == State::Charged && keep_until.is_none_or(|until| until <= now)
 }
 
 /// Whether a purchase with this fingerprint repeats one that ended at `ended`, in its window: its caller
 /// may not have seen the reply. One that is running is always repeated.
 pub(super) fn is_repeat(
-    twin: &Twin,
+    duplicate: &DuplicateCheck,
     (state, ended, is_delivered): (State, Duration, bool),
 ) -> bool {
     state == State::Unknown
         || !is_delivered
-        || twin.delivered_since.is_some_and(|since| ended >= since)
+        || duplicate.delivered_since.is_some_and(|since| ended >= since)
 }
 
 /// Nothing if every limit leaves room for the price; else the limit that renews last.
@@ -97,21 +97,21 @@ pub(super) fn add(spent: Usd, amount: Usd) -> Option<Usd> {
 /// Where an ending leads from a state; `None` if it changes nothing.
 pub(super) fn end(state: State, ending: &Ending) -> Option<State> {
     let end = match ending {
-        Ending::Posted { .. } => State::Posted,
-        Ending::Voided => State::Voided,
+        Ending::Charged { .. } => State::Charged,
+        Ending::Released => State::Released,
         Ending::Unknown => State::Unknown,
     };
     match state {
-        State::Reserved | State::Sent => Some(end),
+        State::Held | State::Sent => Some(end),
         State::Unknown => (end != State::Unknown).then_some(end),
-        State::Posted | State::Voided => None,
+        State::Charged | State::Released => None,
     }
 }
 
 pub(super) fn amount(price: Usd, ending: &Ending) -> Usd {
     match ending {
-        Ending::Posted { cost, .. } => *cost,
-        Ending::Voided => Usd::ZERO,
+        Ending::Charged { cost, .. } => *cost,
+        Ending::Released => Usd::ZERO,
         Ending::Unknown => price,
     }
 }

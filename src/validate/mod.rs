@@ -63,7 +63,7 @@ pub struct Order {
     /// The model that `body` names; the path, where it is of an endpoint of `gateway.passthrough`.
     pub model: Box<str>,
     /// From the row that `model` was found in.
-    pub toll: Usd,
+    pub price: Usd,
     /// The JSON that is sent: the same fields in the same order for the same request, without
     /// blanks between them.
     pub body: Bytes,
@@ -75,7 +75,7 @@ impl fmt::Debug for Order {
         f.debug_struct("Order")
             .field("paid", &self.paid)
             .field("model", &self.model)
-            .field("toll", &self.toll)
+            .field("price", &self.price)
             .field("body", &format_args!("{} bytes", self.body.len()))
             .finish()
     }
@@ -122,14 +122,14 @@ pub fn passthrough(
     payload: &[u8],
     query: Option<&str>,
     path: &str,
-    toll: Usd,
+    price: Usd,
 ) -> Result<Checked<Order>, Problem> {
     no_query(query)?;
     json::object(payload, &mut Unknown::default())?;
     Ok(Checked(Order {
         paid: Paid::Other,
         model: path.into(),
-        toll,
+        price,
         body: Bytes::copy_from_slice(payload.trim_ascii()),
     }))
 }
@@ -182,7 +182,10 @@ mod tests {
             let order = passthrough(payload.as_bytes(), None, PATH, Usd::mills(6)).unwrap();
             let order = order.into_inner();
             assert_eq!(order.body, payload.trim());
-            assert_eq!((order.paid, &*order.model, order.toll), (Paid::Other, PATH, Usd::mills(6)));
+            assert_eq!(
+                (order.paid, &*order.model, order.price),
+                (Paid::Other, PATH, Usd::mills(6))
+            );
         }
     }
 

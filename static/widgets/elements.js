@@ -21,7 +21,7 @@ class TollgateChat extends Purchasing {
     const { select, isFixed } = this.models(this.catalog.chat, 'best_for');
     const picked = () => this.catalog.chat.find((row) => row.id === select.value);
     const send = element('button', { class: 'main', type: 'submit' });
-    const label = () => { send.textContent = `Send · ${price(picked().toll_micros)}`; };
+    const label = () => { send.textContent = `Send · ${price(picked().price_micros)}`; };
     select.addEventListener('change', label);
     label();
     this.list = element('ol', { 'aria-label': 'Conversation', 'aria-live': 'polite' });
@@ -120,7 +120,7 @@ class TollgateVideo extends Purchasing {
       length.value = values.includes(this.catalog.defaults.duration) ? this.catalog.defaults.duration : values[0];
       shapes.hidden = ratio === 'ignored';
       picture.required = image === 'required';
-      order.textContent = `Generate · ${price(picked().toll_micros)}`;
+      order.textContent = `Generate · ${price(picked().price_micros)}`;
       begin();
     };
     select.addEventListener('change', follow);
@@ -128,7 +128,7 @@ class TollgateVideo extends Purchasing {
       if (this.isBusy()) return;
       if (!prompt.value.trim()) { this.said.textContent = 'Say what the video should show.'; prompt.focus(); return; }
       if (!picture.reportValidity()) return;
-      const yes = button(`Yes, spend ${price(picked().toll_micros)}`, () => {
+      const yes = button(`Yes, spend ${price(picked().price_micros)}`, () => {
         if (this.isBusy()) return;
         begin();
         order.focus();

@@ -11,7 +11,7 @@
 
 import { callerName, createClient, newKey } from '../client.js';
 import { button, element, twice } from './dom.js';
-import { price } from './format.js';
+import { price, withCost } from './format.js';
 import { Purchases, draft, isUnheld } from './purchases.js';
 
 const STYLE = `
@@ -44,7 +44,7 @@ const FORGOTTEN = 'The answer was lost, and the service may no longer know this 
 
 /** A field with its name. */
 export const labelled = (name, field) => element('label', {}, name, field);
-const option = (model, remark) => element('option', { value: model.id, text: `${model.id} · ${price(model.toll_micros)}${remark ? ` · ${remark}` : ''}` });
+const option = (model, remark) => element('option', { value: model.id, text: `${model.id} · ${price(model.price_micros)}${remark ? ` · ${remark}` : ''}` });
 
 /**
  * Keeps the tab's purchases in `sessionStorage`, in the order in which they were sent: those whose caller is known and that are not
@@ -60,7 +60,7 @@ class TabStore {
   all() {
     try {
       const list = JSON.parse(sessionStorage.getItem(this.#name));
-      return Array.isArray(list) ? list : [];
+      return Array.isArray(list) ? list.map(withCost) : [];
     } catch {
       return [];
     }
@@ -266,7 +266,7 @@ export class Purchasing extends HTMLElement {
     const onRetry = () => { this.said.textContent = record.anew ? 'Asking again.' : 'Asking again; it is not bought twice.'; };
     await this.#purchases.send(record, { atRisk, onRetry });
     if (record.state === 'done') {
-      this.said.textContent = `Received for ${price(record.tollMicros)}.`;
+      this.said.textContent = `Received for ${price(record.costMicros)}.`;
       this.took(record, spot);
     } else {
       this.said.textContent = '';
@@ -305,7 +305,7 @@ export class Purchasing extends HTMLElement {
 
   #cost({ payload }) {
     const row = this.catalog[this.kind].find(({ id }) => id === payload.model);
-    return row ? price(row.toll_micros) : 'its price';
+    return row ? price(row.price_micros) : 'its price';
   }
 
   card(words, charged, ...ways) {

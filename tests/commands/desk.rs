@@ -110,7 +110,7 @@ impl Desk {
     /// Enters a purchase so long ago; without an end it stays under way.
     pub(crate) fn enter(
         &self,
-        (service, model, toll): (Service, &str, Usd),
+        (service, model, price): (Service, &str, Usd),
         caller: &str,
         ending: Option<Ending>,
         ago: Duration,
@@ -124,7 +124,7 @@ impl Desk {
             caller: caller.to_owned(),
             service,
             model: model.into(),
-            toll,
+            price,
             claim: Claim::Key { key, payload: key },
             limits: Limits::default(),
             only_repeats: false,
@@ -244,9 +244,9 @@ pub(crate) fn get(address: SocketAddr, path: &str, token: &str) -> u16 {
     answer.split(' ').nth(1).expect("a status").parse().unwrap()
 }
 
-pub(crate) fn posted(cost: Usd) -> Option<Ending> {
+pub(crate) fn charged(cost: Usd) -> Option<Ending> {
     let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
-    Some(Ending::Posted { cost, reply: Some(reply), keep: MINUTE, job: None })
+    Some(Ending::Charged { cost, reply: Some(reply), keep: MINUTE, job: None })
 }
 
 pub(crate) fn line(out: &str, id: PurchaseId) -> &str {

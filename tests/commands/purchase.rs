@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tollgate::store::{Ending, PurchaseId, State};
 
-use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, line, post, posted};
+use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, charged, line, post};
 
 #[test]
 fn purchases_are_listed_newest_first_in_the_words_of_users() {
     let desk = Desk::with_ledger();
     assert_eq!(desk.done(&["purchase", "list"]).lines().count(), 1, "the head alone");
-    let sold = desk.enter(CHAT, "192.0.2.1", posted(CHAT.2), 5 * MINUTE);
-    let free = desk.enter(CHAT, "member:ann", Some(Ending::Voided), 4 * MINUTE);
+    let sold = desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), 5 * MINUTE);
+    let free = desk.enter(CHAT, "member:ann", Some(Ending::Released), 4 * MINUTE);
     let lost = desk.lose(VIDEO, 3 * MINUTE);
     let held = desk.enter(CHAT, "192.0.2.1", None, 2 * MINUTE);
     let all = desk.done(&["purchase", "list"]);
@@ -47,7 +47,7 @@ fn operator_ends_an_unknown_outcome_once() {
     assert!(out.starts_with("charged") && out.contains("$3.00"), "{out}");
     let out = desk.done(&["purchase", "resolve", &free.to_string(), "released"]);
     assert!(out.starts_with("released"), "{out}");
-    assert_eq!([bought, free].map(|id| desk.state(id)), [State::Posted, State::Voided]);
+    assert_eq!([bought, free].map(|id| desk.state(id)), [State::Charged, State::Released]);
 
     for (id, outcome, says) in [
         (bought, "released", "its outcome is known: charged"),
@@ -62,7 +62,7 @@ fn operator_ends_an_unknown_outcome_once() {
         let ended = desk.run(&["purchase", "resolve", wrong[0], wrong[1]], &[]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{}", ended.err);
     }
-    assert_eq!([bought, free].map(|id| desk.state(id)), [State::Posted, State::Voided]);
+    assert_eq!([bought, free].map(|id| desk.state(id)), [State::Charged, State::Released]);
 }
 
 #[test]

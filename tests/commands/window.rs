@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 fn desk() -> (Desk, Upstream) {
     let (desk, recorder) = (Desk::open(), recorder());
     let settings = format!(
-        "[gateway]\nbase_url = \"http://{}\"\nwindow = {{ requests = {LIMIT}, seconds = {} }}\n\
+        "[gateway]\nbase_url = \"http://{}\"\nrate_limit = {{ requests = {LIMIT}, seconds = {} }}\n\
          [page]\nmedia_origins = [\"https://cdn.example\"]\n",
         recorder.address(),
         PERIOD.as_secs()

@@ -7,18 +7,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate::clock::Date;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Claim, Ending, Limits, PurchaseId, Refused, Reservation, State, Twin};
+use tollgate::store::{
+    Claim, DuplicateCheck, Ending, Limits, PurchaseId, Refused, Reservation, State,
+};
 
 use crate::clients::{Asked, Clients, Identity};
 
-/// A purchase whose toll was set aside.
+/// A purchase whose price was set aside.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) identity: Identity,
     pub(crate) order: usize,
     pub(crate) caller: String,
     pub(crate) state: State,
-    /// What it counts for unless it is voided.
+    /// What it counts for unless it is released.
     pub(crate) cost: Usd,
     /// When, on the clock that is never set.
     pub(crate) set_aside: Duration,
@@ -58,7 +60,7 @@ impl Books {
         self.entries.get(&id).map(|entry| entry.state)
     }
 
-    /// The store has set a toll aside, or said why not.
+    /// The store has set a price aside, or said why not.
     pub(crate) fn reserve(
         &mut self,
         asked: &Reservation,
@@ -67,21 +69,21 @@ impl Books {
         (wall, now): (Duration, Duration),
     ) -> Kept {
         let wish = clients.wish(asked.id);
-        let twin = match &asked.claim {
-            Claim::Twin(twin) => Some(twin),
+        let duplicate = match &asked.claim {
+            Claim::Fingerprint(duplicate) => Some(duplicate),
             Claim::Key { .. } => None,
         };
-        if let Some(since) = twin.and_then(|twin| twin.delivered_since)
+        if let Some(since) = duplicate.and_then(|duplicate| duplicate.delivered_since)
             && since < self.started
         {
             return Err(format!("{} is matched by refusals of {since:?}", asked.id));
         }
         for entry in self.entries.values_mut().filter(|entry| entry.identity == wish.identity()) {
-            entry.was_over |= entry.state == State::Posted && entry.keep_until <= wall;
+            entry.was_over |= entry.state == State::Charged && entry.keep_until <= wall;
         }
-        let earlier = self.earlier(wish.identity(), wish.claim, twin, wall);
+        let earlier = self.earlier(wish.identity(), wish.claim, duplicate, wall);
         let day = self.today(wall);
-        let over = self.is_over(&asked.caller, asked.toll, day);
+        let over = self.is_over(&asked.caller, asked.price, day);
         match outcome {
             Ok(()) => {
                 if let Some(id) = earlier {
@@ -101,8 +103,8 @@ impl Books {
                     identity: wish.identity(),
                     order: wish.order,
                     caller: asked.caller.clone(),
-                    state: State::Reserved,
-                    cost: asked.toll,
+                    state: State::Held,
+                    cost: asked.price,
                     set_aside: now,
                     reply: None,
                     keep_until: Duration::ZERO,
@@ -143,20 +145,21 @@ impl Books {
         &self,
         identity: Identity,
         claim: Asked,
-        twin: Option<&Twin>,
+        duplicate: Option<&DuplicateCheck>,
         wall: Duration,
     ) -> Option<PurchaseId> {
         let is_same = |entry: &Entry| match (claim, entry.state) {
-            (_, State::Voided) => false,
+            (_, State::Released) => false,
             _ if entry.is_replaced => false,
-            (Asked::Key(_), State::Posted) => entry.keep_until > wall,
-            (_, State::Reserved | State::Sent) | (Asked::Key(_), State::Unknown) => true,
-            (Asked::Likeness { is_retry }, State::Posted | State::Unknown) => {
-                let Some((twin, at)) = twin.zip(entry.ended_at) else { return false };
-                let (since, until) = (wall.saturating_sub(twin.within), wall + twin.ahead);
+            (Asked::Key(_), State::Charged) => entry.keep_until > wall,
+            (_, State::Held | State::Sent) | (Asked::Key(_), State::Unknown) => true,
+            (Asked::Fingerprint { is_retry }, State::Charged | State::Unknown) => {
+                let Some((duplicate, at)) = duplicate.zip(entry.ended_at) else { return false };
+                let (since, until) =
+                    (wall.saturating_sub(duplicate.within), wall + duplicate.ahead);
                 let is_unseen = !entry.is_delivered || entry.state == State::Unknown;
                 // What was delivered before the latest refusal, another request was refused after.
-                let is_of_refused = twin.delivered_since.is_none_or(|since| at < since);
+                let is_of_refused = duplicate.delivered_since.is_none_or(|since| at < since);
                 (since..=until).contains(&at) && (is_unseen || (is_retry && !is_of_refused))
             }
         };
@@ -171,7 +174,7 @@ impl Books {
 
     pub(crate) fn sent(&mut self, id: PurchaseId) -> Kept {
         match self.entries.get_mut(&id) {
-            Some(entry) if matches!(entry.state, State::Reserved | State::Sent) => {
+            Some(entry) if matches!(entry.state, State::Held | State::Sent) => {
                 entry.state = State::Sent;
                 Ok(())
             }
@@ -196,7 +199,7 @@ impl Books {
         is_found_out: bool,
     ) -> Kept {
         let Some(entry) = self.entries.get_mut(&id) else { return Ok(()) };
-        let is_open = matches!(entry.state, State::Reserved | State::Sent);
+        let is_open = matches!(entry.state, State::Held | State::Sent);
         let is_news = entry.state == State::Unknown && *ending != Ending::Unknown;
         if !is_open && !is_news {
             return Ok(());
@@ -206,13 +209,13 @@ impl Books {
         }
         entry.ended_at.get_or_insert(wall);
         match ending {
-            Ending::Posted { cost, reply, keep, .. } => {
-                entry.state = State::Posted;
+            Ending::Charged { cost, reply, keep, .. } => {
+                entry.state = State::Charged;
                 entry.cost = *cost;
                 entry.reply = reply.as_ref().map(|reply| reply.body.clone());
                 entry.keep_until = wall + *keep;
             }
-            Ending::Voided => entry.state = State::Voided,
+            Ending::Released => entry.state = State::Released,
             Ending::Unknown => entry.state = State::Unknown,
         }
         entry.was_unknown |= *ending == Ending::Unknown;
@@ -236,9 +239,9 @@ impl Books {
         self.started = wall;
         for entry in self.entries.values_mut() {
             let found = match entry.state {
-                State::Reserved => State::Voided,
+                State::Held => State::Released,
                 State::Sent => State::Unknown,
-                ended @ (State::Posted | State::Voided | State::Unknown) => ended,
+                ended @ (State::Charged | State::Released | State::Unknown) => ended,
             };
             if found != entry.state {
                 entry.ended_at = Some(wall);
@@ -248,7 +251,7 @@ impl Books {
         }
     }
 
-    /// Posted, set aside and unknown: for a caller or all, in one day or its month.
+    /// Charged, set aside and unknown: for a caller or all, in one day or its month.
     pub(crate) fn spent(&self, caller: Option<&str>, day: u64, is_month: bool) -> Usd {
         let month = |day| (Date::on(day).year, Date::on(day).month);
         let counts = |entry: &&Entry| {
@@ -257,7 +260,7 @@ impl Books {
                 false => entry.day == day,
             };
             let is_own = caller.is_none_or(|caller| entry.caller == caller);
-            is_then && is_own && entry.state != State::Voided
+            is_then && is_own && entry.state != State::Released
         };
         let counted = self.entries.values().filter(counts);
         Usd::micros(counted.map(|entry| entry.cost.as_micros()).sum())

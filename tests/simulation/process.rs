@@ -108,7 +108,7 @@ impl Process {
         let _entered = self.runtime.enter();
         let claim = match wish.claim {
             Asked::Key(key) => Claim::Key(format!("key-{key}").into()),
-            Asked::Likeness { is_retry } => Claim::Likeness { is_retry },
+            Asked::Fingerprint { is_retry } => Claim::Fingerprint { is_retry },
         };
         let caller = callers()[wish.caller].clone();
         let mut purchase = Purchase::new(caller, ORDERS[wish.order].clone(), claim);
@@ -179,7 +179,7 @@ impl Process {
         if (free, waiting) != (requests, 0) {
             state.broken(format!("{free} of {requests} places are free, {waiting} wait"));
         }
-        let open = [store::State::Reserved, store::State::Sent];
+        let open = [store::State::Held, store::State::Sent];
         let left = state.books.entries.iter().find(|(_, entry)| open.contains(&entry.state));
         if let Some((id, entry)) = left.map(|(id, entry)| (*id, entry.clone())) {
             state.broken(format!("{id} is left under way: {entry:?}"));
@@ -244,8 +244,8 @@ impl Process {
 fn told(outcome: Result<Receipt, Problem>) -> (Told, Option<tollgate::purchase::Delivery>) {
     match outcome {
         Ok(receipt) => {
-            let Receipt { status, body, toll, is_replay, delivery, .. } = receipt;
-            let (status, micros) = (status.as_u16(), toll.as_micros());
+            let Receipt { status, body, cost, is_replay, delivery, .. } = receipt;
+            let (status, micros) = (status.as_u16(), cost.as_micros());
             (Told::Receipt { status, body, micros, is_replay }, delivery)
         }
         Err(problem) => {

@@ -42,14 +42,14 @@ pub(crate) fn look(state: &mut State, platter: &Platter, seen: &mut Vec<bool>) {
     promises.into_iter().for_each(|promise| state.hold(promise));
 }
 
-/// What the gateway charged is in the books as posted, under way or unknown; what is posted was
-/// charged, once; what is voided never is.
+/// What the gateway charged is in the books as charged, under way or unknown; what is charged was
+/// charged, once; what is released never is.
 fn money_adds_up(state: &State, now: Duration) -> Result<(), String> {
     let mut charged: BTreeMap<PurchaseId, (u64, Usd)> = BTreeMap::new();
     for flight in &state.gateway.flights {
         let (Some(id), Some((at, cost))) = (flight.id, flight.charges) else { continue };
         match state.books.state(id) {
-            Some(store::State::Sent | store::State::Posted | store::State::Unknown) => {}
+            Some(store::State::Sent | store::State::Charged | store::State::Unknown) => {}
             other => return Err(format!("{id} costs {cost} at the gateway, and is {other:?}")),
         }
         if at <= now {
@@ -57,29 +57,29 @@ fn money_adds_up(state: &State, now: Duration) -> Result<(), String> {
             *times = (times.0 + 1, cost);
         }
     }
-    let (mut posted, mut held) = (0, 0);
+    let (mut booked, mut held) = (0, 0);
     for (id, entry) in &state.books.entries {
         let Entry { cost, .. } = entry;
         match (entry.state, charged.get(id)) {
             (_, Some((times, _))) if *times > 1 => {
                 return Err(format!("{id} was charged {times} times"));
             }
-            (store::State::Posted, Some((_, charge))) if charge == cost => {
-                posted += cost.as_micros();
+            (store::State::Charged, Some((_, charge))) if charge == cost => {
+                booked += cost.as_micros();
             }
-            (store::State::Posted, other) => {
-                return Err(format!("{id} is posted at {cost}, and was charged {other:?}"));
+            (store::State::Charged, other) => {
+                return Err(format!("{id} is charged at {cost}, and was charged {other:?}"));
             }
-            (store::State::Reserved | store::State::Sent | store::State::Unknown, _) => {
+            (store::State::Held | store::State::Sent | store::State::Unknown, _) => {
                 held += cost.as_micros();
             }
-            (store::State::Voided, _) => {}
+            (store::State::Released, _) => {}
         }
     }
     let charged: u64 = charged.values().map(|(_, cost)| cost.as_micros()).sum();
-    match posted <= charged && charged <= posted + held {
+    match booked <= charged && charged <= booked + held {
         true => Ok(()),
-        false => Err(format!("charged {charged}, posted {posted}, held or unknown {held}")),
+        false => Err(format!("charged {charged}, booked {booked}, held or unknown {held}")),
     }
 }
 
@@ -96,7 +96,7 @@ fn what_was_answered_is_booked(state: &State, now: Duration) -> Result<(), Strin
         else {
             continue;
         };
-        if entry.state != store::State::Posted && !entry.was_refused {
+        if entry.state != store::State::Charged && !entry.was_refused {
             return Err(format!("{id} was answered at {:?}: {entry:?}", flight.replied));
         }
     }
@@ -115,7 +115,7 @@ fn is_the_only_charge_of_its_key(state: &State, id: PurchaseId) -> Result<(), St
             flights.any(|flight| flight.id == Some(*other) && flight.charges.is_some());
         let first = if earlier.set_aside <= entry.set_aside { earlier } else { entry };
         // A clock that is set back later gives no key back.
-        let is_over = first.state == store::State::Posted && first.was_over;
+        let is_over = first.state == store::State::Charged && first.was_over;
         if was_charged && !is_over {
             return Err(format!("{id} and {other} were charged for one key"));
         }
@@ -126,7 +126,7 @@ fn is_the_only_charge_of_its_key(state: &State, id: PurchaseId) -> Result<(), St
 /// Row by row, and in its counters.
 fn the_store_holds_what_it_acknowledged(state: &State, platter: &Platter) -> Result<(), String> {
     let rows: BTreeMap<_, _> =
-        platter.rows().into_iter().map(|row| (row.id, (row.state, row.toll))).collect();
+        platter.rows().into_iter().map(|row| (row.id, (row.state, row.price))).collect();
     let books: BTreeMap<_, _> =
         state.books.entries.iter().map(|(id, entry)| (*id, (entry.state, entry.cost))).collect();
     if rows != books {
@@ -177,7 +177,8 @@ fn is_true(state: &mut State, client: usize, wish: Wish, heard: &Heard) -> Resul
                 return Err(format!("it is the reply to {id}, {bought:?}"));
             }
             let entry = state.books.entries.get(&id).ok_or("it is not in the books")?;
-            let is_kept = entry.state == store::State::Posted && entry.reply.as_ref() == Some(body);
+            let is_kept =
+                entry.state == store::State::Charged && entry.reply.as_ref() == Some(body);
             match is_kept || entry.was_refused {
                 true => Ok(()),
                 false => Err(format!("it is kept as {entry:?}")),
@@ -211,11 +212,11 @@ fn is_true(state: &mut State, client: usize, wish: Wish, heard: &Heard) -> Resul
     }
 }
 
-/// Before a client is told that it costs nothing, its toll is given back.
+/// Before a client is told that it costs nothing, its price is given back.
 fn is_given_back(state: &State, own: PurchaseId) -> Result<(), String> {
     match state.books.entries.get(&own) {
-        Some(entry) if entry.state != store::State::Voided && !entry.was_refused => {
-            Err(format!("its toll is still set aside: {entry:?}"))
+        Some(entry) if entry.state != store::State::Released && !entry.was_refused => {
+            Err(format!("its price is still set aside: {entry:?}"))
         }
         Some(_) | None => Ok(()),
     }
@@ -238,14 +239,14 @@ pub(crate) fn replayable(state: &State, wall: Duration) -> Vec<(Wish, Told)> {
         let Asked::Key(_) = wish.claim else { continue };
         let unknown = |charged| Told::Problem { code: "outcome_unknown", charged };
         let expected = match (entry.state, &entry.reply) {
-            (store::State::Voided, _) => continue,
+            (store::State::Released, _) => continue,
             _ if entry.is_replaced => continue,
-            (store::State::Posted, _) if entry.keep_until <= wall + Duration::from_secs(60) => {
+            (store::State::Charged, _) if entry.keep_until <= wall + Duration::from_secs(60) => {
                 continue;
             }
-            (store::State::Posted, Some(reply)) => replay(reply, entry.cost),
-            (store::State::Posted, None) => unknown(Charged::Yes),
-            (store::State::Reserved | store::State::Sent | store::State::Unknown, _) => {
+            (store::State::Charged, Some(reply)) => replay(reply, entry.cost),
+            (store::State::Charged, None) => unknown(Charged::Yes),
+            (store::State::Held | store::State::Sent | store::State::Unknown, _) => {
                 unknown(Charged::Unknown)
             }
         };

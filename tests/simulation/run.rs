@@ -128,7 +128,7 @@ impl Run {
         let order = from + self.dice.index(to - from);
         let claim = match self.dice.chance(50) {
             true => Asked::Key(self.dice.below(6)),
-            false => Asked::Likeness { is_retry: false },
+            false => Asked::Fingerprint { is_retry: false },
         };
         let caller = self.dice.index(3);
         self.send(Wish { caller, order, claim });
@@ -160,7 +160,7 @@ impl Run {
                 }
                 "duplicate with its key"
             }
-            Asked::Likeness { is_retry } => {
+            Asked::Fingerprint { is_retry } => {
                 *is_retry = self.dice.chance(50);
                 match is_retry {
                     true => "duplicate marked as a retry",
@@ -207,8 +207,8 @@ impl Run {
         let is_any = |state: &crate::world::State, wanted| {
             state.books.entries.values().any(|entry| entry.state == wanted)
         };
-        if is_any(&state, State::Reserved) {
-            state.tally.add("crash with a toll set aside");
+        if is_any(&state, State::Held) {
+            state.tally.add("crash with a price set aside");
         }
         if is_any(&state, State::Sent) {
             state.tally.add("crash with a purchase sent");
@@ -224,9 +224,10 @@ impl Run {
         let wall = self.process.take().expect("one is alive").stop(pause);
         let mut state = self.world.lock();
         let refused = state.refused;
-        let left = state.books.entries.values().find(|entry| {
-            matches!(entry.state, State::Reserved | State::Sent) && !entry.was_refused
-        });
+        let left =
+            state.books.entries.values().find(|entry| {
+                matches!(entry.state, State::Held | State::Sent) && !entry.was_refused
+            });
         if let Some(left) = left.cloned() {
             state.broken(format!("a stop left {left:?} under way, store {refused:?}"));
         }
@@ -291,9 +292,9 @@ impl Run {
         let charges: Vec<_> = of_it.filter_map(|flight| flight.charges).collect();
         drop(state);
         let ending = match charges[..] {
-            [] => Ending::Voided,
+            [] => Ending::Released,
             [(at, cost), ..] if at <= now => {
-                Ending::Posted { cost, reply: None, keep: 7 * DAY, job: None }
+                Ending::Charged { cost, reply: None, keep: 7 * DAY, job: None }
             }
             [..] => return,
         };

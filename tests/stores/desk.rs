@@ -9,8 +9,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, Clock, Earlier, Ending, Identity, KeptReply, Limits, PurchaseId, Refused,
-    Reservation, Room, Row, Scope, Service, Spent, State, Store, Twin,
+    Account, Claim, Clock, DuplicateCheck, Earlier, Ending, Identity, KeptReply, Limits,
+    PurchaseId, Refused, Reservation, Room, Row, Scope, Service, Spent, State, Store,
 };
 
 /// 2025-11-20, noon.
@@ -18,7 +18,7 @@ pub(crate) const START: Duration = Duration::from_secs(1_763_640_000);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-pub(crate) const TOLL: Usd = Usd::mills(6);
+pub(crate) const PRICE: Usd = Usd::mills(6);
 
 pub(crate) struct Desk {
     pub(crate) store: Store,
@@ -83,21 +83,27 @@ impl Desk {
     }
 
     /// A purchase that is matched from `since` on. Its caller was never refused.
-    pub(crate) fn twin(&self, likeness: &str, since: Duration, is_retry: bool) -> Reservation {
-        self.matched(likeness, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
+    pub(crate) fn duplicate(
+        &self,
+        fingerprint: &str,
+        since: Duration,
+        is_retry: bool,
+    ) -> Reservation {
+        self.matched(fingerprint, (since, Duration::MAX), is_retry.then_some(Duration::ZERO))
     }
 
     /// The same, with all bounds.
     pub(crate) fn matched(
         &self,
-        likeness: &str,
+        fingerprint: &str,
         (since, until): (Duration, Duration),
         delivered_since: Option<Duration>,
     ) -> Reservation {
-        let (likeness, within) = (identity(likeness), self.now() - since);
+        let (fingerprint, within) = (identity(fingerprint), self.now() - since);
         let ahead = until.saturating_sub(self.now());
-        let claim = Claim::Twin(Twin { likeness, within, ahead, delivered_since });
-        Reservation { claim, ..asked("ann", TOLL) }
+        let claim =
+            Claim::Fingerprint(DuplicateCheck { fingerprint, within, ahead, delivered_since });
+        Reservation { claim, ..asked("ann", PRICE) }
     }
 
     /// Reserves and sends.
@@ -107,10 +113,10 @@ impl Desk {
         asked.id
     }
 
-    /// Buys for the toll that was expected.
+    /// Buys for the price that was expected.
     pub(crate) async fn buy(&self, asked: &Reservation, body: &str) -> PurchaseId {
         let id = self.send(asked).await;
-        self.settle(id, posted(asked.toll, body)).await;
+        self.settle(id, charged(asked.price, body)).await;
         id
     }
 
@@ -184,18 +190,19 @@ pub(crate) fn identity(name: &str) -> Identity {
 }
 
 /// A purchase that resembles no other.
-pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
+pub(crate) fn asked(caller: &str, price: Usd) -> Reservation {
     let id = PurchaseId::new();
-    let mut likeness = [0; 32];
-    likeness[16..].copy_from_slice(id.0.as_bytes());
+    let mut fingerprint = [0; 32];
+    fingerprint[16..].copy_from_slice(id.0.as_bytes());
     let (within, ahead) = (Duration::MAX, Duration::MAX);
-    let claim = Claim::Twin(Twin { likeness, within, ahead, delivered_since: None });
+    let claim =
+        Claim::Fingerprint(DuplicateCheck { fingerprint, within, ahead, delivered_since: None });
     Reservation {
         id,
         caller: caller.into(),
         service: Service::Chat,
         model: "alpha".into(),
-        toll,
+        price,
         claim,
         limits: Limits::default(),
         only_repeats: false,
@@ -204,15 +211,15 @@ pub(crate) fn asked(caller: &str, toll: Usd) -> Reservation {
 
 pub(crate) fn keyed(key: &str, payload: &str) -> Reservation {
     let claim = Claim::Key { key: identity(key), payload: identity(payload) };
-    Reservation { claim, ..asked("ann", TOLL) }
+    Reservation { claim, ..asked("ann", PRICE) }
 }
 
 pub(crate) fn reply(body: &str) -> KeptReply {
     KeptReply { status: 200, is_json: true, body: body.to_owned().into() }
 }
 
-pub(crate) fn posted(cost: Usd, body: &str) -> Ending {
-    Ending::Posted { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
+pub(crate) fn charged(cost: Usd, body: &str) -> Ending {
+    Ending::Charged { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
 /// Runs each promise on each backend, with the usual room.

@@ -16,9 +16,9 @@ on_every_backend!(
 );
 
 async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
-    let ends = || [posted(Usd::dollars(2), "x"), Ending::Voided, Ending::Unknown];
+    let ends = || [charged(Usd::dollars(2), "x"), Ending::Released, Ending::Unknown];
     for (first, state, spent) in
-        [(0, State::Posted, 2), (1, State::Voided, 0), (2, State::Unknown, 1)]
+        [(0, State::Charged, 2), (1, State::Released, 0), (2, State::Unknown, 1)]
     {
         for second in ends() {
             let before = desk.total().await.day;
@@ -29,8 +29,8 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
 
             desk.settle(id, second.clone()).await;
             let (state, spent) = match (state, &second) {
-                (State::Unknown, Ending::Posted { .. }) => (State::Posted, 2),
-                (State::Unknown, Ending::Voided) => (State::Voided, 0),
+                (State::Unknown, Ending::Charged { .. }) => (State::Charged, 2),
+                (State::Unknown, Ending::Released) => (State::Released, 0),
                 _ => (state, spent),
             };
             assert_eq!(desk.states().await.last(), Some(&state), "{first} {second:?}");
@@ -42,8 +42,8 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
 
 async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
     assert!(desk.store.sent(PurchaseId::new(), Account::Recognised).await.is_err());
-    for ending in [posted(TOLL, "x"), Ending::Voided, Ending::Unknown] {
-        let id = desk.send(&asked("ann", TOLL)).await;
+    for ending in [charged(PRICE, "x"), Ending::Released, Ending::Unknown] {
+        let id = desk.send(&asked("ann", PRICE)).await;
         desk.store.sent(id, Account::Recognised).await.expect("marking twice is once");
         desk.settle(id, ending).await;
         assert!(desk.store.sent(id, Account::Recognised).await.is_err());
@@ -51,21 +51,21 @@ async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
 }
 
 async fn an_end_that_nobody_waits_for_is_noted_all_the_same(desk: Desk) {
-    let id = desk.send(&asked("ann", TOLL)).await;
+    let id = desk.send(&asked("ann", PRICE)).await;
     desk.store.settle_later(id, Ending::Unknown);
     desk.total().await;
     assert_eq!(desk.states().await, [State::Unknown]);
 }
 
 async fn ending_what_never_was_changes_nothing(desk: Desk) {
-    desk.settle(PurchaseId::new(), posted(TOLL, "x")).await;
+    desk.settle(PurchaseId::new(), charged(PRICE, "x")).await;
     desk.store.delivered(PurchaseId::new());
     assert_eq!((desk.total().await.day, desk.states().await), (Usd::ZERO, vec![]));
 }
 
 async fn reports_begin_where_they_are_asked_to(desk: Desk) {
     for _ in 0..3 {
-        desk.send(&asked("ann", TOLL)).await;
+        desk.send(&asked("ann", PRICE)).await;
         desk.pass(HOUR);
     }
     let rows = desk.store.rows(START + HOUR).await.unwrap();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, Ending, Limits, PurchaseId, Reservation, Room, Scope, State, Twin,
+    Account, Claim, DuplicateCheck, Ending, Limits, PurchaseId, Reservation, Room, Scope, State,
 };
 
 use crate::desk::*;
@@ -20,7 +20,7 @@ const CALLERS: [&str; 3] = ["ann", "bob", "192.0.2.7"];
 
 #[derive(Clone, Debug)]
 enum Verb {
-    Reserve { caller: usize, toll: u64, limits: Limits, claim: Claimed },
+    Reserve { caller: usize, price: u64, limits: Limits, claim: Claimed },
     Sent(prop::sample::Index, Account),
     Settle { which: prop::sample::Index, ending: Ending, is_waited_for: bool },
     Delivered(prop::sample::Index),
@@ -33,7 +33,7 @@ enum Verb {
 #[derive(Clone, Debug)]
 enum Claimed {
     Key(u8, u8),
-    Twin { likeness: u8, window: Duration, delivered: Option<Duration> },
+    Fingerprint { fingerprint: u8, window: Duration, delivered: Option<Duration> },
 }
 
 fn verbs() -> impl Strategy<Value = Verb> {
@@ -51,23 +51,27 @@ fn verbs() -> impl Strategy<Value = Verb> {
     let claim = prop_oneof![
         (0..4_u8, 0..2_u8).prop_map(|(key, payload)| Claimed::Key(key, payload)),
         (0..4_u8, 0..60_u64, prop::option::weighted(0.2, 0..60_u64)).prop_map(
-            |(likeness, window, delivered)| {
+            |(fingerprint, window, delivered)| {
                 let window = Duration::from_secs(window);
-                Claimed::Twin { likeness, window, delivered: delivered.map(Duration::from_secs) }
+                Claimed::Fingerprint {
+                    fingerprint,
+                    window,
+                    delivered: delivered.map(Duration::from_secs),
+                }
             }
         ),
     ];
     let ending = prop_oneof![
         3 => (0..20_u64, prop::option::of("[a-z]{0,30}"), 0..100_u64).prop_map(|(cost, body, keep)| {
             let reply = body.map(|body| reply(&body));
-            Ending::Posted { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep), job: None }
+            Ending::Charged { cost: Usd::mills(cost), reply, keep: Duration::from_secs(keep), job: None }
         }),
-        1 => Just(Ending::Voided),
+        1 => Just(Ending::Released),
         1 => Just(Ending::Unknown),
     ];
     prop_oneof![
         8 => (0..3_usize, 0..12_u64, limits, claim)
-            .prop_map(|(caller, toll, limits, claim)| Verb::Reserve { caller, toll, limits, claim }),
+            .prop_map(|(caller, price, limits, claim)| Verb::Reserve { caller, price, limits, claim }),
         5 => (which(), any::<bool>()).prop_map(|(which, is_recognised)| {
             let account = if is_recognised { Account::Recognised } else { Account::Unrecognised };
             Verb::Sent(which, account)
@@ -117,8 +121,8 @@ struct All {
 impl All {
     async fn step(&mut self, verb: &Verb) {
         match verb {
-            Verb::Reserve { caller, toll, limits, claim } => {
-                let asked = self.reservation(*caller, *toll, *limits, claim);
+            Verb::Reserve { caller, price, limits, claim } => {
+                let asked = self.reservation(*caller, *price, *limits, claim);
                 let expected = format!("{:?}", self.oracle.reserve(&asked));
                 let answers = (self.memory.reserve(&asked).await, self.disk.reserve(&asked).await);
                 assert_eq!(format!("{:?}", answers.0), expected, "{asked:?}");
@@ -162,9 +166,9 @@ impl All {
                 self.oracle.restart();
                 for row in self.memory.rows().await {
                     match row.state {
-                        State::Reserved => self.memory.settle(row.id, Ending::Voided).await,
+                        State::Held => self.memory.settle(row.id, Ending::Released).await,
                         State::Sent => self.memory.settle(row.id, Ending::Unknown).await,
-                        State::Posted | State::Voided | State::Unknown => {}
+                        State::Charged | State::Released | State::Unknown => {}
                     }
                 }
                 self.disk.restart_with(LITTLE);
@@ -187,20 +191,22 @@ impl All {
     fn reservation(
         &self,
         caller: usize,
-        toll: u64,
+        price: u64,
         limits: Limits,
         claim: &Claimed,
     ) -> Reservation {
         let claim = match *claim {
             Claimed::Key(key, payload) => Claim::Key { key: [key; 32], payload: [payload; 32] },
-            Claimed::Twin { likeness, window, delivered } => Claim::Twin(Twin {
-                likeness: [likeness; 32],
-                within: window,
-                ahead: window,
-                delivered_since: delivered.map(|ago| self.disk.now().saturating_sub(ago)),
-            }),
+            Claimed::Fingerprint { fingerprint, window, delivered } => {
+                Claim::Fingerprint(DuplicateCheck {
+                    fingerprint: [fingerprint; 32],
+                    within: window,
+                    ahead: window,
+                    delivered_since: delivered.map(|ago| self.disk.now().saturating_sub(ago)),
+                })
+            }
         };
-        Reservation { limits, claim, ..asked(CALLERS[caller], Usd::mills(toll)) }
+        Reservation { limits, claim, ..asked(CALLERS[caller], Usd::mills(price)) }
     }
 
     /// What was set aside just now is within every budget that it was given.
@@ -239,13 +245,13 @@ fn adds_up(desk: &Desk) {
     let mut sums: HashMap<(String, String, i64), i64> = HashMap::new();
     let mut rows = file
         .prepare(
-            "SELECT caller, day, month, state, coalesce(cost_micros, toll_micros) FROM purchases",
+            "SELECT caller, day, month, state, coalesce(cost_micros, price_micros) FROM purchases",
         )
         .unwrap();
     let mut rows = rows.query([]).unwrap();
     while let Some(row) = rows.next().unwrap() {
         let (caller, state): (String, String) = (row.get(0).unwrap(), row.get(3).unwrap());
-        let counts = if state == "voided" { 0 } else { row.get(4).unwrap() };
+        let counts = if state == "released" { 0 } else { row.get(4).unwrap() };
         for scope in ["total".to_owned(), format!("caller {caller}")] {
             for (unit, period) in [("day", row.get(1).unwrap()), ("month", row.get(2).unwrap())] {
                 *sums.entry((scope.clone(), unit.to_owned(), period)).or_default() += counts;

@@ -45,7 +45,7 @@ impl Oracle {
             (Limit::CallerDay, limits.caller_day, own.day, own.day_renews),
         ] {
             let Some(budget) = budget else { continue };
-            let does_fit = spent.as_micros() + asked.toll.as_micros() <= budget.as_micros();
+            let does_fit = spent.as_micros() + asked.price.as_micros() <= budget.as_micros();
             if !does_fit && over.is_none_or(|over| renews > over.renews) {
                 let left = budget.saturating_sub(spent);
                 over = Some(OverBudget { limit, budget, left, renews });
@@ -64,8 +64,8 @@ impl Oracle {
             caller: asked.caller.clone(),
             service: asked.service,
             model: asked.model.to_string(),
-            toll: asked.toll,
-            state: State::Reserved,
+            price: asked.price,
+            state: State::Held,
         };
         self.entries.push(Entry {
             row,
@@ -88,7 +88,7 @@ impl Oracle {
                     return Ok(None);
                 };
                 let entry = &self.entries[place];
-                if entry.row.state == State::Posted && entry.keep_until <= self.now {
+                if entry.row.state == State::Charged && entry.keep_until <= self.now {
                     return Ok(Some(place));
                 }
                 match &entry.claim {
@@ -98,17 +98,18 @@ impl Oracle {
                     _ => Err(Refused::KeyReused),
                 }
             }
-            Claim::Twin(twin) => {
+            Claim::Fingerprint(duplicate) => {
                 let is_same = |entry: &&Entry| match &entry.claim {
-                    Some(Claim::Twin(held)) => held.likeness == twin.likeness,
+                    Some(Claim::Fingerprint(held)) => held.fingerprint == duplicate.fingerprint,
                     _ => false,
                 };
                 let repeats = |entry: &&Entry| match entry.row.ended {
                     None => true,
                     Some(ended) => {
-                        let is_new = twin.delivered_since.is_some_and(|since| ended >= since);
+                        let is_new = duplicate.delivered_since.is_some_and(|since| ended >= since);
                         let is_unseen = !entry.is_delivered || entry.row.state == State::Unknown;
-                        let (since, until) = (self.now - twin.within, self.now + twin.ahead);
+                        let (since, until) =
+                            (self.now - duplicate.within, self.now + duplicate.ahead);
                         (since..=until).contains(&ended) && (is_unseen || is_new)
                     }
                 };
@@ -123,10 +124,10 @@ impl Oracle {
     }
 
     fn known(&self, entry: &Entry) -> Earlier {
-        let is_kept = entry.row.state == State::Posted && entry.keep_until > self.now;
+        let is_kept = entry.row.state == State::Charged && entry.keep_until > self.now;
         let reply = entry.reply.as_ref().filter(|_| is_kept);
-        let Row { id, state, toll, .. } = entry.row;
-        Earlier { id, state, toll, reply_bytes: reply.map(|reply| reply.body.len()) }
+        let Row { id, state, price, .. } = entry.row;
+        Earlier { id, state, cost: price, reply_bytes: reply.map(|reply| reply.body.len()) }
     }
 
     fn entry(&mut self, id: PurchaseId) -> Option<&mut Entry> {
@@ -149,19 +150,19 @@ impl Oracle {
         let now = self.now;
         let Some(entry) = self.entry(id) else { return };
         match (entry.row.state, &ending) {
-            (State::Posted | State::Voided, _) | (State::Unknown, Ending::Unknown) => return,
+            (State::Charged | State::Released, _) | (State::Unknown, Ending::Unknown) => return,
             _ => {}
         }
         entry.row.ended.get_or_insert(now);
         match ending {
-            Ending::Posted { cost, reply, keep, .. } => {
-                entry.row.state = State::Posted;
-                entry.row.toll = cost;
+            Ending::Charged { cost, reply, keep, .. } => {
+                entry.row.state = State::Charged;
+                entry.row.price = cost;
                 entry.keep_until = now + keep;
                 entry.reply = reply;
             }
-            Ending::Voided => {
-                entry.row.state = State::Voided;
+            Ending::Released => {
+                entry.row.state = State::Released;
                 entry.claim = None;
             }
             Ending::Unknown => entry.row.state = State::Unknown,
@@ -202,9 +203,9 @@ impl Oracle {
     pub(crate) fn restart(&mut self) {
         for Row { id, state, .. } in self.rows() {
             match state {
-                State::Reserved => self.settle(id, Ending::Voided),
+                State::Held => self.settle(id, Ending::Released),
                 State::Sent => self.settle(id, Ending::Unknown),
-                State::Posted | State::Voided | State::Unknown => {}
+                State::Charged | State::Released | State::Unknown => {}
             }
         }
     }
@@ -227,11 +228,11 @@ impl Oracle {
                 Scope::Total => true,
                 Scope::Caller(caller) => entry.row.caller == *caller,
             };
-            is_of && entry.row.state != State::Voided
+            is_of && entry.row.state != State::Released
         };
         let sum = |is_in: &dyn Fn(Date) -> bool| {
             let all = self.entries.iter().filter(counts).filter(|entry| is_in(Date::on(entry.day)));
-            Usd::micros(all.map(|entry| entry.row.toll.as_micros()).sum())
+            Usd::micros(all.map(|entry| entry.row.price.as_micros()).sum())
         };
         Spent {
             day: sum(&|day| day == today),

@@ -67,7 +67,7 @@ impl InProcess {
             let store = wrap(shared.store.clone());
             shared.store = store.clone();
             shared.jobs = Jobs::new(store.clone(), runtime.handle().clone(), shutdown.clone());
-            shared.window = Window::new(store, config.gateway.window, shutdown.clone());
+            shared.window = Window::new(store, config.gateway.rate_limit, shutdown.clone());
             runtime.block_on(shared.window.restore());
         }
         let known = (shared.store.clone(), Arc::clone(&shared.access));
@@ -103,7 +103,7 @@ async fn serve(
     let own = vec![page.local_addr().unwrap().ip()];
     let (access, metrics) = (Arc::clone(&shared.access), Arc::clone(&shared.metrics));
     let app = App::new(config, own, shared.clone()).expect("the gate starts");
-    if app.config.gateway.window == tollgate::config::Window::Auto {
+    if app.config.gateway.rate_limit == tollgate::config::Window::Auto {
         tokio::spawn(app.follow_account());
     } else {
         // Nobody asks for the account's keys, so no purchase is to wait for them.

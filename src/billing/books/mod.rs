@@ -83,7 +83,7 @@ pub async fn write_down(
         };
         let ending = match settled.charged {
             Some(cost) => charged(cost, keep(entry.row.service)),
-            None => Ending::Voided,
+            None => Ending::Released,
         };
         ledger.settle(settled.id, ending).await?;
     }
@@ -96,7 +96,7 @@ pub async fn write_down(
 
 /// The end of a purchase that was charged, and whose reply was never read.
 pub fn charged(cost: Usd, keep: Duration) -> Ending {
-    Ending::Posted { cost, reply: None, keep, job: None }
+    Ending::Charged { cost, reply: None, keep, job: None }
 }
 
 /// Checks that each listing is of the ledger's account. Each process notes one checkpoint, from its first listing,

@@ -42,13 +42,13 @@ fn ledger() -> Store {
     Store::in_memory(Arc::new(|| NOON))
 }
 
-async fn reserve(ledger: &Store, (service, toll): (Kind, Usd), model: &str, id: PurchaseId) {
-    send(ledger, (service, toll), model, id, Account::Recognised).await;
+async fn reserve(ledger: &Store, (service, price): (Kind, Usd), model: &str, id: PurchaseId) {
+    send(ledger, (service, price), model, id, Account::Recognised).await;
 }
 
 async fn send(
     ledger: &Store,
-    (service, toll): (Kind, Usd),
+    (service, price): (Kind, Usd),
     model: &str,
     id: PurchaseId,
     account: Account,
@@ -60,7 +60,7 @@ async fn send(
         caller: "192.0.2.1".to_owned(),
         service,
         model: model.into(),
-        toll,
+        price,
         claim: Claim::Key { key, payload: key },
         limits: Limits::default(),
         only_repeats: false,
@@ -85,7 +85,7 @@ async fn first_listing_notes_checkpoint_though_purchases_are_under_way() {
     let noted = ledger.last_check().await.unwrap().expect("noted");
     assert_eq!((noted.snapshot, noted.settled, noted.number), (figures(), 0, 1));
     // One is enough for a process.
-    ledger.settle(id, Ending::Voided).await.unwrap();
+    ledger.settle(id, Ending::Released).await.unwrap();
     keeper.judge(&known(&["k1"])).await;
     assert_eq!(ledger.checks(9).await.unwrap().len(), 1);
 }
@@ -258,9 +258,9 @@ async fn end(ledger: &Store, bought: &Bought) {
     let reply = KeptReply { status: 200, is_json: true, body: "{}".into() };
     let reply = (!bought.is_assumed).then_some(reply);
     let ending = match bought.state {
-        State::Posted => Ending::Posted { cost: price, reply, keep, job },
-        State::Voided => Ending::Voided,
-        State::Reserved | State::Sent | State::Unknown => Ending::Unknown,
+        State::Charged => Ending::Charged { cost: price, reply, keep, job },
+        State::Released => Ending::Released,
+        State::Held | State::Sent | State::Unknown => Ending::Unknown,
     };
     ledger.settle(id, ending).await.unwrap();
 }
@@ -272,7 +272,7 @@ fn job(bought: &Bought) -> Job {
         owner: "".into(),
         key: None,
         model: bought.model.into(),
-        toll: bought.price,
+        price: bought.price,
         at: NOON,
         latest: None,
     }

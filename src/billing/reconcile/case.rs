@@ -115,7 +115,7 @@ impl<'a> Case<'a> {
     fn sure_chats(&self) -> (i128, i128, i128) {
         let chats = self.counting(&[Counts::Surely], Service::Chat);
         chats.fold((0, 0, 0), |(count, low, high), entry| {
-            let price = micros(entry.row.toll);
+            let price = micros(entry.row.price);
             let least = if entry.row.model == UNSTATED_CHAT { CHEAPEST_CHAT } else { price };
             (count + 1, low + least.min(price), high + price)
         })
@@ -123,7 +123,7 @@ impl<'a> Case<'a> {
 
     fn dearest_chat(&self) -> i128 {
         let ours = self.evidence.iter().filter(|entry| entry.row.service == Service::Chat);
-        ours.map(|entry| micros(entry.row.toll)).fold(DEAREST_CHAT, i128::max)
+        ours.map(|entry| micros(entry.row.price)).fold(DEAREST_CHAT, i128::max)
     }
 
     /// What may have been given back of what the checkpoint counts.
@@ -143,7 +143,7 @@ impl<'a> Case<'a> {
     }
 
     fn sum(&self, ways: &[Counts], service: Service) -> i128 {
-        self.counting(ways, service).map(|entry| micros(entry.row.toll)).sum()
+        self.counting(ways, service).map(|entry| micros(entry.row.price)).sum()
     }
 
     fn counts(&self, entry: &Evidence) -> Counts {
@@ -151,22 +151,22 @@ impl<'a> Case<'a> {
         let is_video = row.service == Service::Video;
         let is_refundable = is_video
             && match row.state {
-                State::Posted => entry.job != Some(JobState::Finished),
-                State::Unknown | State::Reserved | State::Sent => true,
-                State::Voided => false,
+                State::Charged => entry.job != Some(JobState::Finished),
+                State::Unknown | State::Held | State::Sent => true,
+                State::Released => false,
             };
-        if row.state == State::Voided {
+        if row.state == State::Released {
             Counts::Not
         } else if entry.number <= self.before.settled {
             let may_come = self.before.snapshot.at.saturating_sub(REFUNDS_WITHIN);
             // Of charged ones, the evidence has those alone that may be refunded.
-            let is_late = row.state == State::Posted || row.ended.is_none_or(|end| end > may_come);
+            let is_late = row.state == State::Charged || row.ended.is_none_or(|end| end > may_come);
             if is_refundable && is_late { Counts::Back } else { Counts::Not }
         } else if entry.number <= self.before.number {
             if is_refundable { Counts::OrBack } else { Counts::Perhaps }
         } else {
             // Nobody knows what an endpoint of `gateway.passthrough` costs.
-            let is_sure = row.state == State::Posted
+            let is_sure = row.state == State::Charged
                 && row.service != Service::Other
                 && !is_refundable
                 && !entry.is_assumed
@@ -211,7 +211,7 @@ impl<'a> Case<'a> {
         let below = self.spent_cents * CENT + CENT - chats - sure + self.refunds();
         let mut alike: BTreeMap<i128, Vec<&Evidence>> = BTreeMap::new();
         for entry in self.unknown(Service::Video) {
-            alike.entry(micros(entry.row.toll)).or_default().push(entry);
+            alike.entry(micros(entry.row.price)).or_default().push(entry);
         }
         let kinds = self.doubtful_videos();
         let choice = self.choice(&kinds, sure);
@@ -237,7 +237,7 @@ impl<'a> Case<'a> {
         let mut kinds: BTreeMap<i128, u64> = BTreeMap::new();
         for (way, times) in [(Counts::Perhaps, 1), (Counts::OrBack, 2), (Counts::Back, 1)] {
             for entry in self.counting(&[way], Service::Video) {
-                *kinds.entry(micros(entry.row.toll)).or_default() += times;
+                *kinds.entry(micros(entry.row.price)).or_default() += times;
             }
         }
         kinds.into_iter().collect()
@@ -276,13 +276,13 @@ impl<'a> Case<'a> {
     pub(super) fn finish(&self, verdict: Verdict) -> Verdict {
         let sum = |rows: &mut dyn Iterator<Item = Usd>| usd(rows.map(micros).sum());
         let undecided: HashSet<PurchaseId> = verdict.undecided.iter().map(|(id, _)| *id).collect();
-        let booked = self.since().filter(|entry| entry.row.state == State::Posted);
+        let booked = self.since().filter(|entry| entry.row.state == State::Charged);
         let charged = verdict.settled.iter().filter_map(|settled| settled.charged);
         let is_open =
             |entry: &&Evidence| undecided.contains(&entry.row.id) || entry.row.ended.is_none();
         let drift = Drift {
-            posted: sum(&mut booked.map(|entry| entry.row.toll).chain(charged)),
-            unknown: sum(&mut self.since().filter(is_open).map(|entry| entry.row.toll)),
+            charged: sum(&mut booked.map(|entry| entry.row.price).chain(charged)),
+            unknown: sum(&mut self.since().filter(is_open).map(|entry| entry.row.price)),
             spent: (self.spent_cents >= 0).then(|| usd(self.spent_cents * CENT)),
         };
         let can_be_told = |(_, doubt): &(PurchaseId, Doubt)| {
@@ -296,10 +296,10 @@ impl<'a> Case<'a> {
     /// Whether time alone may make this one certain.
     fn may_settle(&self, entry: &Evidence) -> bool {
         let is_open = entry.row.service == Service::Video
-            && entry.row.state == State::Posted
+            && entry.row.state == State::Charged
             && entry.job == Some(JobState::Open)
             && self.now.at.saturating_sub(entry.row.at) < REFUNDS_WITHIN;
-        let may_count = entry.row.state != State::Voided && self.is_young(entry);
+        let may_count = entry.row.state != State::Released && self.is_young(entry);
         entry.number > self.before.settled && (is_open || may_count)
     }
 }

@@ -332,7 +332,7 @@ async fn buy(ledger: &Store) {
         caller: "ann".to_owned(),
         service: store::Service::Chat,
         model: "alpha".into(),
-        toll: Usd::mills(6),
+        price: Usd::mills(6),
         claim: Claim::Key { key, payload: key },
         limits: Limits::default(),
         only_repeats: false,

@@ -69,7 +69,7 @@ async fn purchase_while_another_account_is_found(was_refused: bool) {
     assert_eq!(problem.kind().code, "ledger_unavailable");
     assert_eq!(problem.charge(), Charged::No);
     let row = ledger.purchase(purchase.id).await.unwrap().expect("it is there");
-    assert_eq!(row.state, State::Voided);
+    assert_eq!(row.state, State::Released);
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ impl Shop {
     /// Whether it was bought, or the reply of what it repeats was given again.
     async fn buys(&self, is_retry: bool, refusal: Option<fn() -> Error>) -> bool {
         let gateway = move |_| std::future::ready(refusal.map_or(Ok(accepted()), |why| Err(why())));
-        let purchase = Purchase { claim: Claim::Likeness { is_retry }, ..purchase() };
+        let purchase = Purchase { claim: Claim::Fingerprint { is_retry }, ..purchase() };
         match purchases(&self.0, gateway).complete(&purchase).await {
             Ok(receipt) if receipt.is_replay => false,
             Ok(receipt) => {

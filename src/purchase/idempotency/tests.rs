@@ -35,7 +35,7 @@ async fn elsewhere(until: Option<Duration>) -> (Outcome, Duration) {
     if let Some(until) = until {
         tokio::spawn(async move {
             sleep(until).await;
-            context.ledger.settle(earlier.id, Ending::Voided).await.expect("it is there");
+            context.ledger.settle(earlier.id, Ending::Released).await.expect("it is there");
         });
     }
     let start = clock::now();

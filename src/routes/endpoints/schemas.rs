@@ -140,8 +140,8 @@ fn jobs() -> Shape {
     let job = record([
         ("request_id model ordered_at", text()),
         ("state", one_of(["open", "finished", "failed"])),
-        ("toll", dollars()),
-        ("toll_micros", integer().into()),
+        ("price", dollars()),
+        ("price_micros", integer().into()),
     ])
     .property("at", nullable_text())
     .property("status", of("Anything"));
@@ -150,7 +150,7 @@ fn jobs() -> Shape {
 
 fn price_list() -> Shape {
     let priced =
-        || record([("id", text()), ("toll", dollars()), ("toll_micros", integer().into())]);
+        || record([("id", text()), ("price", dollars()), ("price_micros", integer().into())]);
     let chat = priced().property("tier", text()).property("best_for", text());
     let video = priced()
         .property("durations", object(Type::Object))

@@ -114,7 +114,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             keeps an `Idempotency-Key` (`replay`).",
         answer: |cx| Box::pin(bff::catalog(cx)),
         operations: &[op("catalog", "facts", "The price list")
-            .replies(&[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])])],
+            .replies(&[ok("Models, prices and the rules of forms.", &[(JSON, "Catalog")])])],
     },
     Endpoint {
         route: Route { path: "/bff/me", ..READ },
@@ -172,8 +172,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .takes(&[(JSON, "OpenAiChatRequest")])
             .replies(&[ok(
                 "A chat completion; with `stream: true` its chunks as server-sent events, the last of which has the \
-                 toll in its data, and then `data: [DONE]`. A problem after the beginning is an event with `error`, \
-                 and the end without `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Toll.",
+                 price in its data, and then `data: [DONE]`. A problem after the beginning is an event with `error`, \
+                 and the end without `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Cost.",
                 &[(JSON, "OpenAiObject"), (EVENTS, "Text")],
             )])],
     },

@@ -17,8 +17,8 @@ use super::{Fault, file, identity, jobs, replies, window};
 use crate::contract::money::Usd;
 use crate::store::rules::{self, Credit, Key, Today};
 use crate::store::{
-    Account, Claim, CreditMark, Earlier, Ending, Identity, KeptReply, Left, Money, PurchaseId,
-    Refused, Reservation, Scope, Spent, State, Twin, Unavailable,
+    Account, Claim, CreditMark, DuplicateCheck, Earlier, Ending, Identity, KeptReply, Left, Money,
+    PurchaseId, Refused, Reservation, Scope, Spent, State, Unavailable,
 };
 
 /// How soon a purchase that another process may end is looked at again.
@@ -94,7 +94,7 @@ impl Store {
     }
 
     /// Ends a purchase, and writes down the job that it became; on return, both are durable. Ending one
-    /// that has ended already changes nothing, except that an unknown one may become posted or voided.
+    /// that has ended already changes nothing, except that an unknown one may become charged or released.
     pub async fn settle(&self, id: PurchaseId, ending: Ending) -> Result<(), Unavailable> {
         let (clock, end) = (self.shared.clock.clone(), ending.clone());
         let settle = move |books: &Books| books.settle(id, &end, clock());
@@ -202,7 +202,7 @@ impl Books {
         }
         let judged = match &asked.claim {
             Claim::Key { key, payload } => self.by_key(key, payload, now)?,
-            Claim::Twin(twin) => self.by_fingerprint(twin, now)?.map_or(Ok(None), Err),
+            Claim::Fingerprint(like) => self.by_fingerprint(like, now)?.map_or(Ok(None), Err),
         };
         let expired = match judged {
             Ok(expired) => expired,
@@ -215,22 +215,22 @@ impl Books {
         let total = self.spent_by(&Scope::Total, today)?;
         let own = self.spent_by(&Scope::Caller(asked.caller.clone()), today)?;
         let mut credit = self.credit()?;
-        let covered = rules::cover(&asked.limits, total, own, asked.toll, today)
-            .and_then(|()| credit.hold(asked.toll, asked.limits.balance_floor, now));
+        let covered = rules::cover(&asked.limits, total, own, asked.price, today)
+            .and_then(|()| credit.hold(asked.price, asked.limits.balance_floor, now));
         if let Err(refused) = covered {
             return Ok(Err(refused));
         }
         if let Some(number) = expired {
             self.let_go(number)?;
         }
-        let (key, payload, likeness) = match &asked.claim {
+        let (key, payload, fingerprint) = match &asked.claim {
             Claim::Key { key, payload } => (Some(key), Some(payload), None),
-            Claim::Twin(twin) => (None, None, Some(&twin.likeness)),
+            Claim::Fingerprint(duplicate) => (None, None, Some(&duplicate.fingerprint)),
         };
         let mut insert = self.connection.prepare_cached(
             "INSERT INTO purchases
-                (id, at, day, month, caller, service, model, toll_micros, state, key, payload, likeness)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?)",
+                (id, at, day, month, caller, service, model, price_micros, state, key, payload, fingerprint)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)",
         )?;
         insert.execute(params![
             asked.id.0.as_bytes(),
@@ -240,13 +240,13 @@ impl Books {
             asked.caller,
             asked.service.name(),
             &*asked.model,
-            asked.toll.as_micros(),
+            asked.price.as_micros(),
             key,
             payload,
-            likeness,
+            fingerprint,
         ])?;
         let number = self.connection.last_insert_rowid();
-        self.change_spent(&asked.caller, today, Usd::ZERO, asked.toll)?;
+        self.change_spent(&asked.caller, today, Usd::ZERO, asked.price)?;
         self.set_credit(&credit)?;
         self.latest.set(Some(number));
         Ok(Ok(credit.mark()))
@@ -260,7 +260,7 @@ impl Books {
         now: Duration,
     ) -> Result<Result<Option<i64>, Refused>, Fault> {
         let mut find = self.connection.prepare_cached(
-            "SELECT number, id, state, coalesce(cost_micros, toll_micros), keep_until, payload
+            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until, payload
              FROM purchases WHERE key = ?",
         )?;
         let found = find.query_row([key], |row| Ok((Found::read(row)?, row.get(5)?)));
@@ -274,25 +274,30 @@ impl Books {
     }
 
     /// One that is running, or the latest that ended and is repeated.
-    fn by_fingerprint(&self, twin: &Twin, now: Duration) -> Result<Option<Refused>, Fault> {
+    fn by_fingerprint(
+        &self,
+        duplicate: &DuplicateCheck,
+        now: Duration,
+    ) -> Result<Option<Refused>, Fault> {
         let mut running = self.connection.prepare_cached(
-            "SELECT number, id, state, toll_micros, keep_until FROM purchases
-             WHERE likeness = ? AND ended_at IS NULL",
+            "SELECT number, id, state, price_micros, keep_until FROM purchases
+             WHERE fingerprint = ? AND ended_at IS NULL",
         )?;
-        if let Some(found) = running.query_row([twin.likeness], Found::read).optional()? {
+        if let Some(found) = running.query_row([duplicate.fingerprint], Found::read).optional()? {
             return Ok(Some(Refused::Known(self.earlier(found, now)?)));
         }
         let mut ended = self.connection.prepare_cached(
-            "SELECT number, id, state, coalesce(cost_micros, toll_micros), keep_until, ended_at, delivered
-             FROM purchases WHERE likeness = ? AND ended_at BETWEEN ? AND ?
+            "SELECT number, id, state, coalesce(cost_micros, price_micros), keep_until, ended_at, delivered
+             FROM purchases WHERE fingerprint = ? AND ended_at BETWEEN ? AND ?
              ORDER BY ended_at DESC, number DESC",
         )?;
-        let (since, until) = (now.saturating_sub(twin.within), now.saturating_add(twin.ahead));
-        let mut ended = ended.query(params![twin.likeness, nanos(since), nanos(until)])?;
+        let (since, until) =
+            (now.saturating_sub(duplicate.within), now.saturating_add(duplicate.ahead));
+        let mut ended = ended.query(params![duplicate.fingerprint, nanos(since), nanos(until)])?;
         while let Some(row) = ended.next()? {
             let found = Found::read(row)?;
             let end = (found.earlier.state, column::moment(row, 5)?, row.get(6)?);
-            if rules::is_repeat(twin, end) {
+            if rules::is_repeat(duplicate, end) {
                 return Ok(Some(Refused::Known(self.earlier(found, now)?)));
             }
         }
@@ -301,7 +306,7 @@ impl Books {
 
     fn let_go(&self, number: i64) -> Result<(), Fault> {
         let mut clear = self.connection.prepare_cached(
-            "UPDATE purchases SET key = NULL, payload = NULL, likeness = NULL WHERE number = ?",
+            "UPDATE purchases SET key = NULL, payload = NULL, fingerprint = NULL WHERE number = ?",
         )?;
         clear.execute([number])?;
         Ok(())
@@ -310,7 +315,7 @@ impl Books {
     fn earlier(&self, found: Found, now: Duration) -> Result<Earlier, Fault> {
         let Found { number, earlier, keep_until } = found;
         let is_kept =
-            earlier.state == State::Posted && !rules::is_expired(earlier.state, keep_until, now);
+            earlier.state == State::Charged && !rules::is_expired(earlier.state, keep_until, now);
         let reply_bytes = if is_kept { replies::size(&self.connection, number)? } else { None };
         Ok(Earlier { reply_bytes, ..earlier })
     }
@@ -334,25 +339,25 @@ impl Books {
     ) -> Result<(), Fault> {
         let Some(purchase) = self.purchase(id)? else { return Ok(()) };
         let Some(state) = rules::end(purchase.state, ending) else { return Ok(()) };
-        let counts = rules::amount(purchase.toll, ending);
-        self.change_spent(&purchase.caller, purchase.today, purchase.toll, counts)?;
+        let counts = rules::amount(purchase.price, ending);
+        self.change_spent(&purchase.caller, purchase.today, purchase.price, counts)?;
         let (cost, until) = match ending {
-            Ending::Posted { cost, keep, .. } => {
+            Ending::Charged { cost, keep, .. } => {
                 (Some(cost.as_micros()), Some(nanos(now.saturating_add(*keep))))
             }
-            Ending::Voided | Ending::Unknown => (None, None),
+            Ending::Released | Ending::Unknown => (None, None),
         };
         let mut end = self.connection.prepare_cached(
             "UPDATE purchases SET state = ?, cost_micros = ?, keep_until = ?,
                 ended_at = coalesce(ended_at, ?), assumed = ?
              WHERE number = ?",
         )?;
-        let assumed = matches!(ending, Ending::Posted { reply: None, .. });
+        let assumed = matches!(ending, Ending::Charged { reply: None, .. });
         end.execute(params![state.name(), cost, until, nanos(now), assumed, purchase.number])?;
-        if state == State::Voided {
+        if state == State::Released {
             self.let_go(purchase.number)?;
         }
-        if let Ending::Posted { reply: Some(reply), .. } = ending {
+        if let Ending::Charged { reply: Some(reply), .. } = ending {
             self.replies.keep(
                 &self.connection,
                 purchase.number,
@@ -360,12 +365,12 @@ impl Books {
                 until.unwrap_or_default(),
             )?;
         }
-        if let Ending::Posted { job: Some(job), .. } = ending {
+        if let Ending::Charged { job: Some(job), .. } = ending {
             jobs::accept(&self.connection, job)?;
         }
         if purchase.state != State::Unknown {
             let mut credit = self.credit()?;
-            credit.settle(purchase.toll, counts);
+            credit.settle(purchase.price, counts);
             self.set_credit(&credit)?;
             self.has_ended.set(true);
             self.count_end()?;
@@ -386,7 +391,7 @@ impl Books {
 
     fn is_under_way(&self, id: PurchaseId) -> Result<bool, Fault> {
         let state = self.purchase(id)?.map(|purchase| purchase.state);
-        Ok(matches!(state, Some(State::Reserved | State::Sent)))
+        Ok(matches!(state, Some(State::Held | State::Sent)))
     }
 
     /// One more has ended: beyond the bound, the one that ended first is forgotten.
@@ -418,7 +423,7 @@ impl Books {
         Ok(Today::at(now, latest))
     }
 
-    /// What the crash of an earlier server left behind: what was never sent is voided, what was sent
+    /// What the crash of an earlier server left behind: what was never sent is released, what was sent
     /// is unknown.
     pub(super) fn recover(&self, now: Duration) -> Result<(), Fault> {
         let mut left = self
@@ -427,7 +432,7 @@ impl Books {
         let left = left.query_map([], |row| Ok((column::id(row, 0)?, column::state(row, 1)?)))?;
         for purchase in left.collect::<rusqlite::Result<Vec<_>>>()? {
             let (id, state) = purchase;
-            let ending = if state == State::Reserved { Ending::Voided } else { Ending::Unknown };
+            let ending = if state == State::Held { Ending::Released } else { Ending::Unknown };
             tracing::warn!(purchase = %id, state = state.name(), "found under way after a crash");
             self.settle(id, &ending, now)?;
         }
@@ -437,18 +442,18 @@ impl Books {
 
     /// Whether a purchase is worth waiting for the disk; one that is not there is not.
     pub(super) fn is_dear(&self, id: PurchaseId) -> Result<bool, Fault> {
-        Ok(self.purchase(id)?.is_some_and(|purchase| purchase.toll >= crate::store::model::DEAR))
+        Ok(self.purchase(id)?.is_some_and(|purchase| purchase.price >= crate::store::model::DEAR))
     }
 
     fn purchase(&self, id: PurchaseId) -> Result<Option<Purchase>, Fault> {
         let mut find = self.connection.prepare_cached(
-            "SELECT number, state, toll_micros, caller, day, month FROM purchases WHERE id = ?",
+            "SELECT number, state, price_micros, caller, day, month FROM purchases WHERE id = ?",
         )?;
         let found = find.query_row([id.0.as_bytes()], |row| {
             Ok(Purchase {
                 number: row.get(0)?,
                 state: column::state(row, 1)?,
-                toll: column::money(row, 2)?,
+                price: column::money(row, 2)?,
                 caller: row.get(3)?,
                 today: Today { day: row.get(4)?, month: row.get(5)? },
             })
@@ -457,11 +462,11 @@ impl Books {
     }
 }
 
-/// What a verb has to know of a purchase that has not ended for good: so far, it counts for its toll.
+/// What a verb has to know of a purchase that has not ended for good: so far, it counts for its price.
 struct Purchase {
     number: i64,
     state: State,
-    toll: Usd,
+    price: Usd,
     caller: String,
     today: Today,
 }
@@ -477,7 +482,7 @@ impl Found {
         let earlier = Earlier {
             id: column::id(row, 1)?,
             state: column::state(row, 2)?,
-            toll: column::money(row, 3)?,
+            cost: column::money(row, 3)?,
             reply_bytes: None,
         };
         let keep_until: Option<u64> = row.get(4)?;

@@ -104,7 +104,7 @@ impl<'a, M: Spoken<'a> + 'a> Draft<'a, M> {
         Ok(Checked(Order {
             paid: Paid::Chat,
             model: (*row.id).into(),
-            toll: row.toll(),
+            price: row.price(),
             body: body.into(),
         }))
     }

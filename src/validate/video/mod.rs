@@ -171,7 +171,7 @@ impl<'a> Draft<'a> {
         Ok(Checked(Order {
             paid: Paid::Video,
             model: (*row.id).into(),
-            toll: row.toll,
+            price: row.price,
             body: body.into(),
         }))
     }

@@ -50,11 +50,11 @@ pub(super) fn ledger(data: &[u8]) -> bool {
         .block_on(async { (ledger.rows(Duration::ZERO).await, ledger.spent(Scope::Total).await) });
     // What SQLite finds out only now is an error, never a sum.
     if let (Ok(rows), Ok(spent)) = (rows, spent) {
-        let counted = rows.iter().filter(|row| row.state != State::Voided);
-        let sum: u64 = counted.map(|row| row.toll.as_micros()).sum();
+        let counted = rows.iter().filter(|row| row.state != State::Released);
+        let sum: u64 = counted.map(|row| row.price.as_micros()).sum();
         assert!(spent.month.as_micros() <= sum, "{spent:?} of {sum}");
         assert!(spent.day <= spent.month, "{spent:?}");
-        let own = |row: &&tollgate::store::Row| row.state == State::Reserved;
+        let own = |row: &&tollgate::store::Row| row.state == State::Held;
         assert_eq!(rows.iter().find(own).map(|row| row.id), None, "left under way");
     }
     true
@@ -103,7 +103,7 @@ async fn sell(ledger: &Store, turn: u8) {
         caller: ["ann", "bob", "eve"][usize::from(turn) % 3].to_owned(),
         service: Service::Chat,
         model: "eta-5-mini".into(),
-        toll: Usd::mills(3 + u64::from(turn)),
+        price: Usd::mills(3 + u64::from(turn)),
         claim: Claim::Key { key: [turn; 32], payload: [turn; 32] },
         limits: Limits::default(),
         only_repeats: false,
@@ -111,9 +111,9 @@ async fn sell(ledger: &Store, turn: u8) {
     let body = b"a reply that is kept".as_slice();
     let reply = KeptReply { status: 200, is_json: true, body: body.into() };
     let ending = match turn % 8 {
-        6 => Ending::Voided,
+        6 => Ending::Released,
         7 => Ending::Unknown,
-        _ => Ending::Posted { cost: reservation.toll, reply: Some(reply), keep: NOON, job: None },
+        _ => Ending::Charged { cost: reservation.price, reply: Some(reply), keep: NOON, job: None },
     };
     ledger.reserve(&reservation).await.expect("set aside");
     ledger.sent(id, Account::Recognised).await.expect("marked");

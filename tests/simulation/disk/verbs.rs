@@ -36,17 +36,17 @@ impl Disk {
         if was == state.books.state(id) {
             return;
         }
-        if matches!(ending, Ending::Posted { reply: None, .. }) && was != Some(State::Unknown) {
+        if matches!(ending, Ending::Charged { reply: None, .. }) && was != Some(State::Unknown) {
             // Only a reply that was read proves a charge; else somebody has to find out.
             state.broken(format!("{id} was charged without a reply"));
         }
         state.tally.add(match (ending, was) {
             (_, Some(State::Unknown)) => "reconciled",
-            (Ending::Posted { .. }, _) => "posted",
-            (Ending::Voided, _) => "voided",
+            (Ending::Charged { .. }, _) => "charged",
+            (Ending::Released, _) => "released",
             (Ending::Unknown, _) => "unknown",
         });
-        if *ending == Ending::Voided && !is_found_out {
+        if *ending == Ending::Released && !is_found_out {
             let was_sent = state.gateway.flights.iter().any(|flight| flight.id == Some(id));
             if !was_sent && !state.clients.waits_for(id) {
                 state.tally.add("abandoned in the queue");
@@ -54,7 +54,7 @@ impl Disk {
             let free = state.gateway.is_provably_free(id);
             state.hold(free);
         }
-        if let Ending::Posted { reply: Some(reply), .. } = ending {
+        if let Ending::Charged { reply: Some(reply), .. } = ending {
             let written = self.is_written_down(&reply.body);
             state.hold(written);
         }
@@ -75,10 +75,10 @@ impl Disk {
 
 fn words(ending: &Ending) -> String {
     match ending {
-        Ending::Posted { cost, reply, .. } => {
-            format!("posted {cost}, with its reply: {}", reply.is_some())
+        Ending::Charged { cost, reply, .. } => {
+            format!("charged {cost}, with its reply: {}", reply.is_some())
         }
-        Ending::Voided => "voided".to_owned(),
+        Ending::Released => "released".to_owned(),
         Ending::Unknown => "unknown".to_owned(),
     }
 }
@@ -155,7 +155,7 @@ impl Disk {
         let mut state = self.world().lock();
         state.gateway.departs(id);
         if state.books.state(id).is_none() {
-            state.broken(format!("{id} leaves and no toll is set aside"));
+            state.broken(format!("{id} leaves and no price is set aside"));
         }
         if !state.clients.waits_for(id) {
             state.broken(format!("{id} leaves although nobody waits for it"));

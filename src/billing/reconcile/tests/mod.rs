@@ -35,7 +35,7 @@ fn moved(delta: (i64, i64, i64)) -> Snapshot {
 fn evidence(words: &str) -> Vec<Evidence> {
     let (mut settled, mut band, mut since) = (0, SETTLED, BEGUN);
     let each = words.split_whitespace().map(|word| {
-        let (service, toll) = match &word[..1] {
+        let (service, price) = match &word[..1] {
             "c" | "e" => (Service::Chat, Usd::mills(6)),
             "v" => (Service::Video, Usd::dollars(3)),
             "V" => (Service::Video, Usd::dollars(5)),
@@ -43,9 +43,9 @@ fn evidence(words: &str) -> Vec<Evidence> {
             other => panic!("{other}"),
         };
         let state = match &word[1..2] {
-            "+" => State::Posted,
+            "+" => State::Charged,
             "?" => State::Unknown,
-            "-" => State::Voided,
+            "-" => State::Released,
             ">" => State::Sent,
             other => panic!("{other}"),
         };
@@ -58,9 +58,9 @@ fn evidence(words: &str) -> Vec<Evidence> {
         *number += 1;
         let ended = if has('!') { START + Duration::from_secs(LATER - 1) } else { at };
         let job = match (service, state) {
-            (Service::Video, State::Posted) if has('f') => Some(JobState::Failed),
-            (Service::Video, State::Posted) if has('p') => Some(JobState::Open),
-            (Service::Video, State::Posted) if !has('n') => Some(JobState::Finished),
+            (Service::Video, State::Charged) if has('f') => Some(JobState::Failed),
+            (Service::Video, State::Charged) if has('p') => Some(JobState::Open),
+            (Service::Video, State::Charged) if !has('n') => Some(JobState::Finished),
             _ => None,
         };
         let row = Row {
@@ -70,7 +70,7 @@ fn evidence(words: &str) -> Vec<Evidence> {
             caller: "192.0.2.1".to_owned(),
             service,
             model: if word.starts_with('e') { UNSTATED_CHAT } else { "model" }.to_owned(),
-            toll,
+            price,
             state,
         };
         let (is_assumed, is_recognised) = (has('a'), !has('u'));

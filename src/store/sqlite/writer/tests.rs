@@ -27,7 +27,7 @@ fn only_what_is_dear_waits_for_the_disk() {
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle =
-        |id| awaited(Weight::Of(id), move |books| books.settle(id, &Ending::Voided, NOW)).0;
+        |id| awaited(Weight::Of(id), move |books| books.settle(id, &Ending::Released, NOW)).0;
     writer.process(vec![settle(cheap.id), settle(dear.id)]);
     assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
     writer.process(vec![settle(cheap.id)]);
@@ -153,7 +153,7 @@ fn writer_on(mut connection: Connection) -> Writer {
         .unwrap()
 }
 
-fn reservation(toll: Usd) -> Reservation {
+fn reservation(price: Usd) -> Reservation {
     let id = PurchaseId::new();
     let mut key = [0; 32];
     key[..16].copy_from_slice(id.0.as_bytes());
@@ -162,15 +162,15 @@ fn reservation(toll: Usd) -> Reservation {
         caller: "ann".into(),
         service: Service::Chat,
         model: "alpha".into(),
-        toll,
+        price,
         claim: Claim::Key { key, payload: key },
         limits: Limits::default(),
         only_repeats: false,
     }
 }
 
-fn reserve(toll: Usd) -> (Box<dyn Step>, Answered<Result<CreditMark, Refused>>) {
-    let asked = reservation(toll);
+fn reserve(price: Usd) -> (Box<dyn Step>, Answered<Result<CreditMark, Refused>>) {
+    let asked = reservation(price);
     awaited(Weight::Cheap, move |books| books.reserve(&asked, NOW))
 }
 
