@@ -1,4 +1,4 @@
-//! What the command line promises.
+//! Tests of the command line.
 
 use std::ffi::OsString;
 use std::fs;

@@ -33,8 +33,8 @@ pub enum Error {
     Encoded,
     #[error("the reply is too large")]
     TooLarge(Unread),
-    /// A success whose body is not the JSON that the contract promises.
-    #[error("a reply with status {0} that is not what the contract promises")]
+    /// A success whose body is not the JSON that the contract specifies.
+    #[error("a reply with status {0} that breaks the contract")]
     Unreadable(StatusCode, Unread),
     /// 401: this key is refused. Guess: it is free.
     #[error("the gateway refuses key {}", key + 1)]

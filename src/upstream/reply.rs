@@ -11,7 +11,7 @@ use super::{Error, Unread, What};
 use crate::contract::money::Usd;
 use crate::contract::video::VideoAccepted;
 
-/// An answer of the gateway that may be passed on: a success as the contract promises it, or a
+/// An answer of the gateway that may be passed on: a success as the contract specifies it, or a
 /// definitive refusal.
 #[derive(Clone, Debug)]
 pub struct Reply {
@@ -27,14 +27,14 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Reads a body: a refusal may have any, a success the one that the contract promises. It passes
+    /// Reads a body: a refusal may have any, a success the one that the contract specifies. It passes
     /// unchanged.
     pub fn read(what: &What, status: StatusCode, body: Bytes, key: usize) -> Result<Self, Error> {
         let is_json = serde_json::from_slice::<IgnoredAny>(&body).is_ok();
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
-        let (is_as_promised, video) = match what {
+        let (matches_contract, video) = match what {
             What::Chat(_) | What::VideoStatus { .. } | What::Billing => (is_object(&body), None),
             // Guess: these keep to what all of the contract's endpoints do, and answer in JSON (4).
             What::Other { .. } => (true, None),
@@ -43,7 +43,7 @@ impl Reply {
                 (video.is_some(), video)
             }
         };
-        if !(is_json && is_as_promised) {
+        if !(is_json && matches_contract) {
             return Err(Error::Unreadable(status, Unread::whole(&body)));
         }
         Ok(Self { status, is_json, body, key, video })
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_is_what_the_contract_promises_or_unreadable() {
+    fn success_that_breaks_the_contract_is_unreadable() {
         let chat = || What::Chat(Bytes::new());
         let video = || What::Video(Bytes::new());
         let other = || What::Other {

@@ -251,7 +251,7 @@ export interface Client {
   usage(since?: string, options?: ReadOptions): Promise<Usage>;
 }
 
-/** What the elements of `/bff/elements.js` have besides their attributes. */
+/** What the widgets of `/bff/widgets.js` have besides their attributes. */
 export interface TollgateElement extends HTMLElement {
   token: ClientOptions['token'];
 }

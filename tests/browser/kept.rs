@@ -31,7 +31,7 @@ pub(crate) fn embed(element: &str, settings: &[(&str, &str)]) -> (Shop, Gate) {
     shop.show("/index.html", &format!(
         "<!doctype html><html lang=\"en\"><title>Shop</title><link rel=\"icon\" href=\"data:,\">\
          <script src=\"/between.js\"></script>\
-         <script type=\"module\" src=\"{}/bff/elements.js\"></script><{element}></{element}>\
+         <script type=\"module\" src=\"{}/bff/widgets.js\"></script><{element}></{element}>\
          <script>element = document.querySelector('{element}');\
          element.token = () => localStorage.getItem('token');</script></html>", gate.origin
     ));

@@ -1,4 +1,4 @@
-//! Promise 7 for commands: what they ask has its place in the account's window, too, whether a server
+//! Guarantee 7 for commands: what they ask has its place in the account's window, too, whether a server
 //! runs beside them or not.
 
 use std::fs;

@@ -64,8 +64,8 @@ fn read_of_another_site_without_a_listed_origin_is_refused_and_uses_up_nothing()
     for path in [
         "/bff/client.js",
         "/bff/client.d.ts",
-        "/bff/elements.js",
-        "/bff/widgets/purchasing.js",
+        "/bff/widgets.js",
+        "/bff/widgets/base.js",
         "/bff/widgets/purchases.js",
         "/bff/widgets/dom.js",
         "/bff/widgets/format.js",

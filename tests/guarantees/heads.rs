@@ -1,4 +1,4 @@
-//! Promise 2, at the level of bytes: what two parsers could read differently is refused, once, and
+//! Guarantee 2, at the level of bytes: what two parsers could read differently is refused, once, and
 //! never reaches the gateway.
 
 pub(crate) mod corpus;

@@ -1,4 +1,4 @@
-//! Promise 2: a request that breaks the contract is answered here. Nobody asks the gateway.
+//! Guarantee 2: a request that breaks the contract is answered here. Nobody asks the gateway.
 
 mod payloads;
 

@@ -1,4 +1,4 @@
-//! The promises of tollgate, each a module, kept over real sockets between a client and a gateway
+//! The guarantees of tollgate, each a module, kept over real sockets between a client and a gateway
 //! that both do whatever a test wants.
 
 mod a_panic_stays_where_it_happens;

@@ -1,4 +1,4 @@
-//! Promise 3: nothing is sent before its price is set aside, durably, against every budget that
+//! Guarantee 3: nothing is sent before its price is set aside, durably, against every budget that
 //! applies to it.
 
 mod budgets;

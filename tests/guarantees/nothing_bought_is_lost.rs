@@ -1,4 +1,4 @@
-//! Promise 5: when the client goes away after the first byte was sent, the call is finished and
+//! Guarantee 5: when the client goes away after the first byte was sent, the call is finished and
 //! booked; and a shutdown waits for what is under way.
 
 mod crashes;

@@ -1,4 +1,4 @@
-//! Promise 4: a purchase is sent at most once, unless the gateway provably did not take it.
+//! Guarantee 4: a purchase is sent at most once, unless the gateway provably did not take it.
 
 mod duplicates;
 mod keys;

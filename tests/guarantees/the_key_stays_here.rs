@@ -1,4 +1,4 @@
-//! Promise 1: nothing of the key beyond its public prefix reaches a client, a log, a metric, a panic,
+//! Guarantee 1: nothing of the key beyond its public prefix reaches a client, a log, a metric, a panic,
 //! a file or another host. Every [`Gate`] looks for it when it ends; these tests provoke a leak.
 
 mod before_the_start;

@@ -1,4 +1,4 @@
-//! Promise 7: the gateway never sees more than its own limit from us, polls included, and callers
+//! Guarantee 7: the gateway never sees more than its own limit from us, polls included, and callers
 //! share it fairly.
 
 mod limits;

@@ -1,4 +1,4 @@
-//! Promise 6: a call whose outcome is not known stays booked, and is never sent again.
+//! Guarantee 6: a call whose outcome is not known stays booked, and is never sent again.
 
 mod told;
 mod unread;

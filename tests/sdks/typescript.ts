@@ -137,7 +137,7 @@ export function refusals(error: unknown): Charged {
   return error.charged;
 }
 
-export function elements(): void {
+export function widgets(): void {
   const chat: TollgateElement = document.createElement('tollgate-chat');
   chat.token = async () => 'tg_token';
   chat.addEventListener('tollgate-reply', ({ detail }) => console.log(detail.message.content));

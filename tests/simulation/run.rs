@@ -1,4 +1,4 @@
-//! One course of events under one seed, with a look at every promise after each step.
+//! One course of events under one seed, with a look at every guarantee after each step.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tollgate::store::{Ending, State};
 use crate::clients::{Asked, Told, Wish};
 use crate::dice::Dice;
 use crate::disk::{Platter, finish};
+use crate::guarantees;
 use crate::process::{Manner, Process};
-use crate::promises;
 use crate::setup::{DAY, FIRST_VIDEO, ORDERS, START, Setup};
 use crate::step::{FAULTS, STEPS, Step};
 use crate::tally::Tally;
@@ -309,13 +309,13 @@ impl Run {
         self.world.lock().books.forget(wall);
     }
 
-    /// Looks at every promise; true where one is broken.
+    /// Looks at every guarantee; true where one is broken.
     fn look(&mut self) -> bool {
         let (world, platter, seen) = (&self.world, &self.platter, &mut self.seen);
         let process = self.process.as_ref().expect("one is alive between two steps");
         process.within(|_| {
             let mut state = world.lock();
-            promises::look(&mut state, platter, seen);
+            guarantees::look(&mut state, platter, seen);
             state.is_broken().is_some()
         })
     }
@@ -339,7 +339,7 @@ impl Run {
         self.restart(wall);
         let (flights, wishes) = {
             let state = self.world.lock();
-            (state.gateway.flights.len(), promises::replayable(&state, wall))
+            (state.gateway.flights.len(), guarantees::replayable(&state, wall))
         };
         for (wish, expected) in wishes {
             let client = self.world.lock().clients.enter(wish);

@@ -222,17 +222,17 @@ pub(crate) fn charged(cost: Usd, body: &str) -> Ending {
     Ending::Charged { cost, reply: Some(reply(body)), keep: 24 * HOUR, job: None }
 }
 
-/// Runs each promise on each backend, with the usual room.
+/// Runs each test on each backend, with the usual room.
 macro_rules! on_every_backend {
-    ($($promise:ident),+ $(,)?) => {
+    ($($test:ident),+ $(,)?) => {
         mod memory {
-            $(#[tokio::test] async fn $promise() {
-                super::$promise($crate::desk::Desk::in_memory(Default::default())).await;
+            $(#[tokio::test] async fn $test() {
+                super::$test($crate::desk::Desk::in_memory(Default::default())).await;
             })+
         }
         mod sqlite {
-            $(#[tokio::test] async fn $promise() {
-                super::$promise($crate::desk::Desk::on_disk(Default::default())).await;
+            $(#[tokio::test] async fn $test() {
+                super::$test($crate::desk::Desk::on_disk(Default::default())).await;
             })+
         }
     };

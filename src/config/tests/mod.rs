@@ -1,4 +1,4 @@
-//! What the settings promise, in tables of good and bad.
+//! Tests of the settings, in tables of good and bad ones.
 
 use super::*;
 

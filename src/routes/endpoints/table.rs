@@ -298,17 +298,17 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .replies(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: "/bff/elements.js", pages: Pages::Any, ..BASE },
-        about: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
+        route: Route { path: "/bff/widgets.js", pages: Pages::Any, ..BASE },
+        about: "The widgets `<tollgate-chat>` and `<tollgate-video>`, as custom elements.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[op("elements", "embedding", "The elements tollgate-chat and tollgate-video")
+        operations: &[op("widgets", "embedding", "The widgets tollgate-chat and tollgate-video")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: "/bff/widgets/", pages: Pages::Any, ..BASE },
-        about: "Modules that the elements load.",
+        about: "Modules that the widgets load.",
         answer: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[op("widgets", "embedding", "A module that the elements load")
+        operations: &[op("widgetModule", "embedding", "A module that the widgets load")
             .below("{name}")
             .replies(&[ok("The module.", &[(SCRIPT, "Text")])])
             .problems(&[&[&NOT_FOUND]])],

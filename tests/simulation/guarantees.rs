@@ -32,14 +32,14 @@ pub(crate) fn look(state: &mut State, platter: &Platter, seen: &mut Vec<bool>) {
         let once = is_the_only_charge_of_its_key(state, id);
         state.hold(once);
     }
-    let promises = [
+    let guarantees = [
         money_adds_up(state, now),
         the_store_holds_what_it_acknowledged(state, platter),
         state.books.within_budgets(),
         what_was_answered_is_booked(state, now),
         every_answer_is_true(state, seen),
     ];
-    promises.into_iter().for_each(|promise| state.hold(promise));
+    guarantees.into_iter().for_each(|guarantee| state.hold(guarantee));
 }
 
 /// What the gateway charged is in the books as charged, under way or unknown; what is charged was

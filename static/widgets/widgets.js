@@ -1,5 +1,5 @@
 /**
- * Two elements to put into any page: `<script type="module" src="https://your-tollgate/bff/elements.js"></script>`, then
+ * Two widgets to put into any page: `<script type="module" src="https://your-tollgate/bff/widgets.js"></script>`, then
  * `<tollgate-chat></tollgate-chat>` or `<tollgate-video></tollgate-video>`.
  *
  * Attributes: `base-url` (where tollgate is; where this file came from by default), `model` (no picker then), and of a chat `system` (its
@@ -10,9 +10,9 @@
 
 import { button, element, unrepeated } from './widgets/dom.js';
 import { price } from './widgets/format.js';
-import { Purchasing, labelled } from './widgets/purchasing.js';
+import { PurchaseWidget, labelled } from './widgets/base.js';
 
-class TollgateChat extends Purchasing {
+class TollgateChat extends PurchaseWidget {
   /** What was asked, with the reply if there is one, and where it stands. */
   #turns = [];
   kind = 'chat';
@@ -94,7 +94,7 @@ class TollgateChat extends Purchasing {
   }
 }
 
-class TollgateVideo extends Purchasing {
+class TollgateVideo extends PurchaseWidget {
   /** The videos that are being made, and where they are shown. */
   #followed = new Map();
   kind = 'video';

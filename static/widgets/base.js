@@ -1,11 +1,11 @@
 /**
- * What the elements of `elements.js` share: the client, the price list, one purchase at a time, and what is kept of it.
+ * What the widgets of `widgets.js` share: the client, the price list, one purchase at a time, and what is kept of it.
  *
  * A purchase is kept in the tab from just before it is sent. Its key stands for it only with one caller and in one ledger of the server,
  * so it is sent again under these alone, by itself or at a press of a button; in another ledger, only by a person who was told that it may
  * be bought a second time.
  *
- * Several elements of a tab may find the same kept purchase. One of them holds it, and it alone shows and sends it: from when it sends it
+ * Several widgets of a tab may find the same kept purchase. One of them holds it, and it alone shows and sends it: from when it sends it
  * or takes it up until it is settled, or until the element leaves the page and has nothing under way. The others wait for it to let go.
  */
 
@@ -94,7 +94,7 @@ class TabStore {
  * `place(card, spot)` shows trouble there, `wasLeft(record)` goes on with a kept purchase, `isBack()` with what ended when the element
  * left the page.
  */
-export class Purchasing extends HTMLElement {
+export class PurchaseWidget extends HTMLElement {
   #style = new CSSStyleSheet();
   #store;
   #purchases;
