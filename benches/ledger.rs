@@ -34,7 +34,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Each of so many buys its share, one purchase after another: reserved, sent, charged, delivered.
+/// Each of so many buys its share, one purchase after another: held, sent, charged, delivered.
 async fn measure(name: &str, ledger: &Store, price: Usd, times: u32, at_once: u32) -> Outcome {
     let start = clock::now();
     let tasks = tokio::task::LocalSet::new();

@@ -55,7 +55,7 @@ impl ValueEnum for State {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let help = match self {
-            Self::Held => "Its price is set aside; nothing was sent",
+            Self::Held => "Its price is held; nothing was sent",
             Self::Sent => "It was sent",
             Self::Charged => "The gateway charged for it",
             Self::Released => "The gateway did not charge for it",

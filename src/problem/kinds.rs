@@ -73,7 +73,7 @@ kinds! {
     INSUFFICIENT_CREDIT {
         PAYMENT_REQUIRED, charged: No, code: "insufficient_credit",
         title: "The account's prepaid balance does not cover this request",
-        when: "The account's last known balance, less what was set aside or spent since, does not cover \
+        when: "The account's last known balance, less what was held or spent since, does not cover \
             the price plus `gateway.balance_floor`. Nothing was sent. `detail` gives the price but not the balance, because \
             not every caller may see it. If no balance is known, purchases go ahead. If the gateway itself \
             answers 402, its own body is passed on instead.",

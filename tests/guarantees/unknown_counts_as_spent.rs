@@ -90,7 +90,7 @@ fn whatever_is_no_reply_is_a_424() {
 }
 
 #[test]
-fn a_status_that_nobody_promised_is_a_424() {
+fn status_outside_the_contract_is_a_424() {
     let statuses = [300, 302, 304, 307, 405, 406, 408, 409, 410, 418, 421, 423, 424, 425, 426, 428];
     for status in
         statuses.into_iter().chain([431, 451, 499, 500, 501, 502, 503, 504, 511, 599, 600, 999])

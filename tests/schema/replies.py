@@ -1,4 +1,4 @@
-"""Notes every reply that the schema's tests get: status, toll, whether it is a replay, operation."""
+"""Notes every reply that the schema's tests get: status, cost, whether it is a replay, operation."""
 
 import os
 

@@ -32,7 +32,7 @@ const SEEDS_COMPARED: u64 = 60;
 const SEEDS_TWICE: u64 = 300;
 
 #[test]
-fn thousands_of_courses_of_events_keep_every_promise() {
+fn thousands_of_courses_of_events_keep_every_guarantee() {
     if let Some(seed) = one_seed() {
         return replay(seed);
     }
