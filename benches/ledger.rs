@@ -7,8 +7,8 @@ use std::time::Duration;
 use tollgate::clock;
 use tollgate::contract::money::Usd;
 use tollgate::store::{
-    Account, Claim, DuplicateCheck, Ending, KeptReply, Limits, PurchaseId, Reservation, Service,
-    Store,
+    AccountStatus, Budgets, DedupeKey, DuplicateCheck, KeptReply, PurchaseId, Reservation, Service,
+    Settlement, Store,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -57,22 +57,33 @@ async fn buy(ledger: &Store, price: Usd) -> Outcome {
     let id = PurchaseId::new();
     let mut fingerprint = [0; 32];
     fingerprint[..16].copy_from_slice(id.0.as_bytes());
-    let limits = Limits { total_month: Some(Usd::dollars(1_000_000)), ..Limits::default() };
-    let claim = Claim::Fingerprint(DuplicateCheck {
+    let limits = Budgets { total_month: Some(Usd::dollars(1_000_000)), ..Budgets::default() };
+    let claim = DedupeKey::Fingerprint(DuplicateCheck {
         fingerprint,
         within: Duration::ZERO,
-        ahead: Duration::ZERO,
+        clock_skew: Duration::ZERO,
         delivered_since: None,
     });
     let (caller, model) = ("192.0.2.7".to_owned(), "alpha".into());
     let service = Service::Chat;
     let only_repeats = false;
-    let asked = Reservation { id, caller, service, model, price, claim, limits, only_repeats };
+    let asked = Reservation {
+        id,
+        caller,
+        service,
+        model,
+        price,
+        dedupe_key: claim,
+        budgets: limits,
+        replay_only: only_repeats,
+    };
     ledger.reserve(&asked).await?;
-    ledger.sent(id, Account::Recognised).await?;
+    ledger.mark_sent(id, AccountStatus::Confirmed).await?;
     let reply = KeptReply { status: 200, is_json: true, body: vec![b'x'; 2_000].into() };
     let keep = Duration::from_secs(86_400);
-    ledger.settle(id, Ending::Charged { cost: price, reply: Some(reply), keep, job: None }).await?;
-    ledger.delivered(id);
+    ledger
+        .settle(id, Settlement::Charged { cost: price, reply: Some(reply), keep, job: None })
+        .await?;
+    ledger.mark_delivered(id);
     Ok(())
 }

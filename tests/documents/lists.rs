@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::problem::FAULTS;
+use tollgate::problem::FIELD_ERROR_CODES;
 use tollgate::sandbox::SANDBOX_FAULTS;
 
 use crate::markdown::{read, rows, section, spans};
@@ -10,7 +10,8 @@ use crate::references::sources;
 
 #[test]
 fn every_fault_of_a_payload_is_explained() {
-    let explained: BTreeSet<_> = FAULTS.iter().flat_map(|(codes, _)| spans(codes)).collect();
+    let explained: BTreeSet<_> =
+        FIELD_ERROR_CODES.iter().flat_map(|(codes, _)| spans(codes)).collect();
     let judges: Vec<_> = sources().filter(|(path, _)| path.starts_with("src/validate/")).collect();
     let after = |mark: &'static str| {
         let rest = judges.iter().flat_map(move |(_, code)| code.split(mark).skip(1));

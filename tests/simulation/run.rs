@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock;
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, State};
+use tollgate::store::{PurchaseState, Settlement};
 
 use crate::clients::{Asked, Told, Wish};
 use crate::dice::Dice;
@@ -207,10 +207,10 @@ impl Run {
         let is_any = |state: &crate::world::State, wanted| {
             state.books.entries.values().any(|entry| entry.state == wanted)
         };
-        if is_any(&state, State::Held) {
+        if is_any(&state, PurchaseState::Held) {
             state.tally.add("crash with a price set aside");
         }
-        if is_any(&state, State::Sent) {
+        if is_any(&state, PurchaseState::Sent) {
             state.tally.add("crash with a purchase sent");
         }
         drop(state);
@@ -224,10 +224,9 @@ impl Run {
         let wall = self.process.take().expect("one is alive").stop(pause);
         let mut state = self.world.lock();
         let refused = state.refused;
-        let left =
-            state.books.entries.values().find(|entry| {
-                matches!(entry.state, State::Held | State::Sent) && !entry.was_refused
-            });
+        let left = state.books.entries.values().find(|entry| {
+            matches!(entry.state, PurchaseState::Held | PurchaseState::Sent) && !entry.was_refused
+        });
         if let Some(left) = left.cloned() {
             state.broken(format!("a stop left {left:?} under way, store {refused:?}"));
         }
@@ -281,7 +280,8 @@ impl Run {
     /// An operator finds out what became of something unknown.
     fn reconcile(&mut self) {
         let state = self.world.lock();
-        let unknown = state.books.entries.iter().filter(|(_, entry)| entry.state == State::Unknown);
+        let unknown =
+            state.books.entries.iter().filter(|(_, entry)| entry.state == PurchaseState::Unknown);
         let unknown: Vec<_> = unknown.map(|(id, _)| *id).collect();
         if unknown.is_empty() {
             return;
@@ -292,9 +292,9 @@ impl Run {
         let charges: Vec<_> = of_it.filter_map(|flight| flight.charges).collect();
         drop(state);
         let ending = match charges[..] {
-            [] => Ending::Released,
+            [] => Settlement::Released,
             [(at, cost), ..] if at <= now => {
-                Ending::Charged { cost, reply: None, keep: 7 * DAY, job: None }
+                Settlement::Charged { cost, reply: None, keep: 7 * DAY, job: None }
             }
             [..] => return,
         };
@@ -305,7 +305,7 @@ impl Run {
     fn forget(&self) {
         let wall = clock::wall();
         self.platter.wind(wall);
-        finish(self.platter.store().forget()).expect("forgotten");
+        finish(self.platter.store().purge_expired()).expect("forgotten");
         self.world.lock().books.forget(wall);
     }
 

@@ -1,7 +1,7 @@
 //! What a server leaves behind is found by the next one.
 
 use tollgate::contract::money::Usd;
-use tollgate::store::{Ending, State};
+use tollgate::store::{PurchaseState, Settlement};
 
 use crate::desk::*;
 
@@ -15,16 +15,21 @@ async fn what_was_never_sent_is_released_and_what_was_sent_is_unknown() {
     desk.pass(HOUR);
     desk.restart();
 
-    let states = [State::Released, State::Unknown, State::Charged, State::Unknown];
+    let states = [
+        PurchaseState::Released,
+        PurchaseState::Unknown,
+        PurchaseState::Charged,
+        PurchaseState::Unknown,
+    ];
     assert_eq!(desk.states().await, states);
     assert_eq!(desk.total().await.day, Usd::mills(18));
     assert_eq!(desk.of("ann").await.month, Usd::mills(18));
-    assert_eq!(desk.known(&keyed("sent", "p")).await.state, State::Unknown);
+    assert_eq!(desk.known(&keyed("sent", "p")).await.state, PurchaseState::Unknown);
     assert_eq!(desk.replayed(&keyed("charged", "p")).await, Some(reply("hello")));
     // Whoever was cut off by the crash comes back now, not when the purchase began.
     assert_eq!(
         desk.known(&desk.duplicate("duplicate", START + HOUR, false)).await.state,
-        State::Unknown
+        PurchaseState::Unknown
     );
     desk.reserve(&keyed("held", "q")).await.unwrap();
 }
@@ -40,20 +45,20 @@ async fn the_last_handle_writes_what_is_still_on_its_way() {
         desk.store.settle_later(*id, charged(PRICE, "hello"));
     }
     desk.restart();
-    assert!(desk.states().await.iter().all(|state| *state == State::Charged));
+    assert!(desk.states().await.iter().all(|state| *state == PurchaseState::Charged));
 }
 
 #[tokio::test]
 async fn a_settled_purchase_is_not_settled_again_by_a_restart() {
     let mut desk = Desk::on_disk(Default::default());
     let id = desk.send(&asked("ann", PRICE)).await;
-    desk.settle(id, Ending::Unknown).await;
+    desk.settle(id, Settlement::Unknown).await;
     desk.restart();
     desk.settle(id, charged(Usd::mills(7), "late")).await;
     desk.restart();
     assert_eq!(
         (desk.states().await, desk.total().await.day),
-        (vec![State::Charged], Usd::mills(7))
+        (vec![PurchaseState::Charged], Usd::mills(7))
     );
 }
 

@@ -237,36 +237,36 @@ pub(super) fn counted(version: i64) -> &'static str {
     }
 }
 
-pub(super) fn newest() -> i64 {
+pub(super) fn newest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FileKind {
     Empty,
     Ledger(i64),
     Foreign,
 }
 
 /// Reads what kind of file it is, without changing it.
-pub(super) fn kind(connection: &Connection) -> rusqlite::Result<Kind> {
+pub(super) fn file_kind(connection: &Connection) -> rusqlite::Result<FileKind> {
     // At one moment: another process may be making it just now.
     let moment = connection.unchecked_transaction()?;
     let pragma = |name| moment.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
     Ok(match (application, version) {
-        (APPLICATION, 1..) => Kind::Ledger(version),
-        (0, 0) if pragma("page_count")? == 0 => Kind::Empty,
-        _ => Kind::Foreign,
+        (APPLICATION, 1..) => FileKind::Ledger(version),
+        (0, 0) if pragma("page_count")? == 0 => FileKind::Empty,
+        _ => FileKind::Foreign,
     })
 }
 
 /// Brings a file to the newest version, in one transaction. Does nothing where it is there already.
 pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
-    migrate_by(connection, MIGRATIONS)
+    apply_migrations(connection, MIGRATIONS)
 }
 
-fn migrate_by(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
+fn apply_migrations(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
     // With foreign keys, a table that others refer to could not be replaced by one with other constraints.
     // It cannot be switched within a transaction.
     connection.pragma_update(None, "foreign_keys", false)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::{MemberChange, Scope, Snapshot, State, Store};
+use crate::store::{BudgetScope, MemberChange, PurchaseState, Snapshot, Store};
 
 /// Two purchases of a server that knew no members, with their counters.
 const SOLD: &str = "
@@ -23,7 +23,7 @@ async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
     let mut file = Connection::open(&path).unwrap();
-    migrate_by(&mut file, &MIGRATIONS[..1]).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..1]).unwrap();
     file.execute_batch(SOLD).unwrap();
     drop(file);
     let clock = || Arc::new(|| Duration::from_secs(9));
@@ -33,15 +33,15 @@ async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
     }
 
     let ledger = Store::serve(&path, clock()).unwrap();
-    let rows = ledger.rows(Duration::ZERO).await.unwrap();
+    let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
     let states: Vec<_> = rows.iter().map(|row| row.state).collect();
-    assert_eq!(states, [State::Charged, State::Unknown]);
-    let spent = ledger.spent(Scope::Caller("ann".to_owned())).await.unwrap();
+    assert_eq!(states, [PurchaseState::Charged, PurchaseState::Unknown]);
+    let spent = ledger.current_spend(BudgetScope::Caller("ann".to_owned())).await.unwrap();
     assert_eq!(spent.month, Usd::micros(3_004_000));
     assert_eq!(ledger.members().await.unwrap(), []);
     drop(ledger);
     let read = Store::open_read_only(&path, clock()).unwrap();
-    assert_eq!(read.edition().await.unwrap(), 0);
+    assert_eq!(read.members_version().await.unwrap(), 0);
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
     let mut file = Connection::open(&path).unwrap();
-    migrate_by(&mut file, &MIGRATIONS[..2]).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..2]).unwrap();
     let ann = "INSERT INTO members VALUES ('ann', 'admin', NULL, 5, zeroblob(32), 'tg_a', 6, NULL)";
     file.execute_batch(ann).unwrap();
     drop(file);
@@ -60,19 +60,19 @@ async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
     let ledger = Store::serve(&path, clock()).unwrap();
     let members = ledger.members().await.unwrap();
     assert_eq!((members.len(), &*members[0].name, members[0].token), (1, "ann", [0; 32]));
-    assert_eq!(ledger.keyed_by().await.unwrap(), None);
+    assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), None);
     for print in [[7; 32], [8; 32]] {
-        ledger.key_by(print).await.unwrap();
-        assert_eq!(ledger.keyed_by().await.unwrap(), Some(print));
+        ledger.set_token_secret_fingerprint(print).await.unwrap();
+        assert_eq!(ledger.token_secret_fingerprint().await.unwrap(), Some(print));
     }
     drop(ledger);
     let read = Store::open_read_only(&path, clock()).unwrap();
-    assert_eq!(read.keyed_by().await.unwrap(), Some([8; 32]));
+    assert_eq!(read.token_secret_fingerprint().await.unwrap(), Some([8; 32]));
     drop(read);
     // No token depends on it any more.
     let beside = Store::open_shared(&path, clock()).unwrap();
-    beside.change_member("ann".into(), MemberChange::Revoked).await.unwrap();
-    assert_eq!(beside.keyed_by().await.unwrap(), None);
+    beside.change_member("ann".into(), MemberChange::Revoke).await.unwrap();
+    assert_eq!(beside.token_secret_fingerprint().await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -80,17 +80,17 @@ async fn checkpoint_of_version_three_stays_as_history_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.db");
     let mut file = Connection::open(&path).unwrap();
-    migrate_by(&mut file, &MIGRATIONS[..3]).unwrap();
+    apply_migrations(&mut file, &MIGRATIONS[..3]).unwrap();
     file.execute_batch(SOLD).unwrap();
     file.execute("INSERT INTO checks VALUES (1, 2, 3, 4, 5, 6)", []).unwrap();
     drop(file);
     let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(900))).unwrap();
-    assert_eq!(ledger.checks(9).await.unwrap().len(), 1);
-    assert_eq!(ledger.last_check().await.unwrap(), None, "nobody knows what it counted");
+    assert_eq!(ledger.latest_snapshots(9).await.unwrap().len(), 1);
+    assert_eq!(ledger.latest_checkpoint().await.unwrap(), None, "nobody knows what it counted");
     let now = Snapshot { at: Duration::from_secs(900), ..Snapshot::default() };
-    ledger.check(now).await.unwrap();
-    let check = ledger.last_check().await.unwrap().expect("a new one");
-    assert_eq!((check.settled, check.number), (2, 2));
+    ledger.record_checkpoint(now).await.unwrap();
+    let check = ledger.latest_checkpoint().await.unwrap().expect("a new one");
+    assert_eq!((check.settled_through, check.number), (2, 2));
 }
 
 /// A purchase in each state, with a kept reply and a job.
@@ -121,33 +121,33 @@ async fn ledger_of_each_version_with_former_names_keeps_its_money_and_states() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut file = Connection::open(&path).unwrap();
-        migrate_by(&mut file, &MIGRATIONS[..version]).unwrap();
+        apply_migrations(&mut file, &MIGRATIONS[..version]).unwrap();
         file.execute_batch(EACH_STATE).unwrap();
         drop(file);
         let ledger = Store::serve(&path, Arc::new(|| Duration::from_secs(9))).unwrap();
-        let rows = ledger.rows(Duration::ZERO).await.unwrap();
+        let rows = ledger.purchases_since(Duration::ZERO).await.unwrap();
         let told: Vec<_> =
             rows.iter().map(|row| (&*row.model, row.state, row.price.as_micros())).collect();
         // At the start, what was held is released, and what was sent is unknown.
         let expected = [
-            ("a", State::Charged, 4_000),
-            ("b", State::Released, 6_000),
-            ("c", State::Unknown, 3_000_000),
-            ("d", State::Released, 5_000),
-            ("e", State::Unknown, 7_000),
+            ("a", PurchaseState::Charged, 4_000),
+            ("b", PurchaseState::Released, 6_000),
+            ("c", PurchaseState::Unknown, 3_000_000),
+            ("d", PurchaseState::Released, 5_000),
+            ("e", PurchaseState::Unknown, 7_000),
         ];
         assert_eq!(told, expected, "version {version}");
-        for scope in [Scope::Total, Scope::Caller("ann".to_owned())] {
-            let spent = ledger.spent(scope).await.unwrap();
+        for scope in [BudgetScope::Total, BudgetScope::Caller("ann".to_owned())] {
+            let spent = ledger.current_spend(scope).await.unwrap();
             assert_eq!(spent.month, Usd::micros(3_011_000), "version {version}");
         }
         let reply = ledger.reply(rows[0].id).await.unwrap().expect("kept");
         assert_eq!((reply.status, &*reply.body), (200, &b"{}"[..]));
-        let job = ledger.job("job-1".into()).await.unwrap().expect("kept");
+        let job = ledger.find_job("job-1".into()).await.unwrap().expect("kept");
         assert_eq!(job.price, Usd::dollars(3));
         drop(ledger);
         let mut file = Connection::open(&path).unwrap();
-        crate::store::sqlite::file::examine(&mut file).unwrap();
+        crate::store::sqlite::file::check_integrity(&mut file).unwrap();
         let broken = "SELECT count(*) FROM pragma_foreign_key_check";
         let broken: i64 = file.query_row(broken, [], |row| row.get(0)).unwrap();
         let keys = "SELECT count(key) = 1 AND count(fingerprint) = 1 FROM purchases";
@@ -162,15 +162,15 @@ fn each_version_is_reached_from_every_earlier_one_with_its_rows() {
     let versions: Vec<&str> = MIGRATIONS.iter().copied().chain([later]).collect();
     for start in 1..=MIGRATIONS.len() {
         let mut file = Connection::open_in_memory().unwrap();
-        migrate_by(&mut file, &versions[..start]).unwrap();
-        assert_eq!(kind(&file).unwrap(), Kind::Ledger(i64::try_from(start).unwrap()));
+        apply_migrations(&mut file, &versions[..start]).unwrap();
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(i64::try_from(start).unwrap()));
         let note = "INSERT INTO checks (number, at, balance_cents, chats, chat_cents, spent_cents)
             VALUES (1, 2, 3, 4, 5, 6)";
         file.execute(note, []).unwrap();
 
-        migrate_by(&mut file, &versions).unwrap();
-        migrate_by(&mut file, &versions).unwrap();
-        assert_eq!(kind(&file).unwrap(), Kind::Ledger(newest() + 1));
+        apply_migrations(&mut file, &versions).unwrap();
+        apply_migrations(&mut file, &versions).unwrap();
+        assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version() + 1));
         let row = "SELECT at, note IS NULL FROM checks";
         let row = file.query_row(row, [], |row| Ok((row.get(0)?, row.get(1)?)));
         assert_eq!(row, Ok((2, true)));
@@ -183,8 +183,8 @@ fn a_migration_that_fails_leaves_the_file_as_it_was() {
     migrate(&mut file).unwrap();
     let versions: Vec<&str> =
         MIGRATIONS.iter().copied().chain(["DROP TABLE checks; DROP TABLE nothing"]).collect();
-    assert!(migrate_by(&mut file, &versions).is_err());
-    assert_eq!(kind(&file).unwrap(), Kind::Ledger(newest()));
+    assert!(apply_migrations(&mut file, &versions).is_err());
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Ledger(newest_version()));
     let left: i64 = file.query_row("SELECT count(*) FROM checks", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 0);
 }
@@ -208,9 +208,9 @@ fn unknown_purchases_are_found_by_their_own_index() {
 #[test]
 fn only_our_own_files_are_taken_for_ledgers() {
     let file = Connection::open_in_memory().unwrap();
-    assert_eq!(kind(&file).unwrap(), Kind::Empty);
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Empty);
     file.execute_batch("CREATE TABLE theirs (x)").unwrap();
-    assert_eq!(kind(&file).unwrap(), Kind::Foreign);
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
     file.pragma_update(None, "user_version", 1).unwrap();
-    assert_eq!(kind(&file).unwrap(), Kind::Foreign);
+    assert_eq!(file_kind(&file).unwrap(), FileKind::Foreign);
 }
