@@ -138,7 +138,7 @@ where
     Purchases::new(context.clone(), BoxCloneSyncService::new(gateway), tasks)
 }
 
-/// From an ask to a reply. Purchases, polls and billing all come through here: [`Gateway::ask`] picks a key
+/// From an ask to a reply. Purchases, polls and billing all come through here: [`Gateway::send`] picks a key
 /// (401: the next one), waits for a slot in the rate limit (429: once more), and sends.
 pub fn gateway<T: SendAttempt>(
     gateway: Gateway<T>,

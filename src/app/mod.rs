@@ -299,7 +299,7 @@ impl GatewayAccount {
 }
 
 /// Who may call: nobody is let in whom `mode` does not name, whatever else fails. `secret` is needed
-/// where there are members only, who are let in once their list is [read](Access::open).
+/// where there are members only, who are let in once their list is [read](Authenticator::load).
 pub fn access(
     mode: &AccessMode,
     store: Store,

@@ -21,7 +21,7 @@ use crate::contract::money::Usd;
 use crate::contract::wire::KEY_PREFIX;
 use crate::reports::members::{self, MemberSpend};
 use crate::reports::text::{csv, table};
-use crate::reports::usage::day;
+use crate::reports::usage::iso_day;
 use crate::store::{
     Digest, LockHolder, Member, MemberChange, MemberError, OwnBudget, Role, Store,
     VERSION_POLL_INTERVAL, is_member_name,
@@ -397,7 +397,7 @@ async fn list(
         OutputFormat::Table => {
             // Days are enough for people, and a gap says `-`.
             let gap = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-            let day = |moment| day(Date::at(moment).days());
+            let day = |moment| iso_day(Date::at(moment).days());
             let rows = listed.iter().map(|one| cells(one, day).map(gap));
             write!(out, "{}", table(&HEAD.replace('_', " "), rows, usize::MAX))?;
         }

@@ -15,7 +15,7 @@ use crate::store::Store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, ApiKey, ApiKeysResponse, UsageCounter};
 
-/// [`check`], then the account as the gateway lists it. A key is named by its place and its public prefix only.
+/// `check`, then the account as the gateway lists it. A key is named by its place and its public prefix only.
 pub async fn online(
     loaded: &Result<Loaded, Vec<SettingError>>,
     out: &mut impl Write,

@@ -1,8 +1,8 @@
-//! The settings: as written, and as meant ([`Config`]).
+//! The settings: as written, and as meant ([`Settings`]).
 //!
 //! Invariant: a `Config` is right. Nothing after it parses a string or checks a setting again.
 //!
-//! Reading is pure: [`Config::read`] is given text ([`Source`]), and answers with settings or with
+//! Reading is pure: [`Settings::read`] is given text ([`SettingsSource`]), and answers with settings or with
 //! every fault at once. What each setting is for stands in `proxy.toml`.
 
 mod error;
@@ -27,7 +27,7 @@ pub use sections::{Environment, SettingsSource};
 use crate::contract::catalog::Catalog;
 use crate::contract::money::Usd;
 
-/// Every setting, checked. [`Config::default`] is what holds when nothing is set: the sandbox, on
+/// Every setting, checked. [`Settings::default`] is what holds when nothing is set: the sandbox, on
 /// loopback, open to whoever can reach it.
 #[derive(Clone, Debug)]
 pub struct Settings {

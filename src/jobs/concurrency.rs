@@ -135,7 +135,7 @@ fn site(caller: &Caller) -> Caller {
     caller.network((32, 48)).map_or_else(|| caller.clone(), Caller::Address)
 }
 
-/// How far a transfer is, and how far it was at two earlier moments, at least [`WHILE`] apart.
+/// How far a transfer is, and how far it was at two earlier moments, at least [`SPEED_WINDOW`] apart.
 #[derive(Debug)]
 struct Progress {
     bytes: u64,

@@ -282,7 +282,7 @@ impl JobSubscription {
         self.updates.borrow_and_update().clone()
     }
 
-    /// Resolves when there is more than [`news`](Self::news) told; never after the last.
+    /// Resolves when there is more than [`updates`](Self::news) told; never after the last.
     pub async fn changed(&mut self) {
         if self.updates.changed().await.is_err() {
             pending().await

@@ -1,6 +1,6 @@
 //! From a checked order to a receipt. Everything here is typed; no HTTP request comes this far.
 //!
-//! [`Purchases::complete`] is the whole way of a purchase, top to bottom. Each file holds one of its steps.
+//! `Purchases::complete` is the whole way of a purchase, top to bottom. Each file holds one of its steps.
 
 mod budget;
 pub mod idempotency;

@@ -107,7 +107,7 @@ impl Reports {
 }
 
 fn money(balance_cents: u64, spent_cents: u64) -> Amounts<2> {
-    Amounts([("balance", cents(balance_cents)), ("spent", cents(spent_cents))])
+    Amounts([("balance", usd_from_cents(balance_cents)), ("spent", usd_from_cents(spent_cents))])
 }
 
 fn account_body(SummaryReading { listing, as_of, .. }: &SummaryReading) -> AccountBody {

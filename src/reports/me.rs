@@ -42,7 +42,7 @@ struct MeDocument<'a> {
     budgets: Vec<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     balance: Option<Balance>,
-    window: RateLimit,
+    window: QueueWait,
 }
 
 #[derive(Serialize)]
@@ -72,7 +72,7 @@ struct Balance {
 }
 
 #[derive(Serialize)]
-struct RateLimit {
+struct QueueWait {
     wait_seconds: u64,
 }
 

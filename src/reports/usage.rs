@@ -157,7 +157,7 @@ impl Reports {
         }
         let all = rows.iter().map(|of| AdminUsageRow {
             caller: &of.caller,
-            day: day(of.day),
+            day: iso_day(of.day),
             service: of.service.name(),
             model: &of.model,
             figures: figures([of]),

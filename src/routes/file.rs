@@ -5,7 +5,7 @@ use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
     ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, VARY,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::Body as _;
 
 use super::compress::CODINGS;
@@ -32,7 +32,7 @@ struct Variant {
 pub struct Embedded {
     pub name: &'static str,
     pub bytes: &'static [u8],
-    /// In the order of [`CODINGS`]; an empty form does not exist.
+    /// In the order of `CODINGS`; an empty form does not exist.
     pub forms: [&'static [u8]; CODINGS.len()],
 }
 

@@ -67,7 +67,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// How often a server looks at the [`edition`](super::Store::edition): what another process changes holds
+/// How often a server looks at the [`edition`](super::Store::members_version): what another process changes holds
 /// there after this and the time that reading the list takes.
 pub const VERSION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 

@@ -102,7 +102,7 @@ pub struct DuplicateCheck {
     /// So is one that ended so much later than now: it ended under a clock that was ahead.
     pub clock_skew: Duration,
     /// A reply that was delivered is repeated only if its purchase ended at this time or later, as
-    /// [`Refusals::last`](super::Refusals::last) says; `None` if the client does not say that it is sending again.
+    /// [`RecentRefusals::last`](super::RecentRefusals::last) says; `None` if the client does not say that it is sending again.
     pub delivered_since: Option<Duration>,
 }
 
@@ -369,7 +369,7 @@ pub struct Checkpoint {
     pub settled_through: u64,
     /// The last purchase that had begun. The snapshot counts none after it; between the two numbers,
     /// nobody knows.
-    pub number: u64,
+    pub last_number: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

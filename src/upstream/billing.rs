@@ -85,7 +85,7 @@ where
     parse(&gateway.oneshot(GatewayRequest::free(GatewayCall::Billing)).await?)
 }
 
-/// Reads the answer to such a question. [`Error::Unreadable`]: a field is missing or of another type than
+/// Reads the answer to such a question. [`Error::Unparsable`]: a field is missing or of another type than
 /// the contract says.
 pub fn parse(reply: &GatewayReply) -> Result<ApiKeysResponse, Error> {
     if !reply.status.is_success() {

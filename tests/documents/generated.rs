@@ -85,7 +85,7 @@ fn metrics_md_lists_every_metric_as_it_is_scraped() {
         table += &format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", "));
     }
     let code = read("src/metrics.rs");
-    let added = code.split("add(").skip(1).filter_map(|rest| rest.split('"').nth(1));
+    let added = code.split("register(").skip(1).filter_map(|rest| rest.split('"').nth(1));
     let added: BTreeSet<_> = added.map(|name| format!("tollgate_{name}")).collect();
     let scraped: BTreeSet<_> = helps.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(scraped, added, "a metric that this test does not count once");

@@ -93,9 +93,9 @@ fn the_headers_of_pages_of_other_origins_are_those_of_the_code() {
     let prose = prose.split("Scripts of a listed origin may send").nth(1).expect("a list");
     let (sent, rest) = prose.split_once("They can read").expect("two lists");
     let readable = rest.split("\n\n").next().unwrap_or_default();
-    let code = sources().map(|(_, code)| code).find(|code| code.contains("const MAY_SEND"));
+    let code = sources().map(|(_, code)| code).find(|code| code.contains("const ALLOWED_HEADERS"));
     let code = code.expect("a file with the lists");
-    for (told, constant) in [(sent, "const MAY_SEND"), (readable, "const MAY_READ")] {
+    for (told, constant) in [(sent, "const ALLOWED_HEADERS"), (readable, "const EXPOSED_HEADERS")] {
         let list = code.split(constant).nth(1).and_then(|rest| rest.split("];").next());
         let list = list.expect("a list").lines();
         let known: Vec<_> =
@@ -104,7 +104,7 @@ fn the_headers_of_pages_of_other_origins_are_those_of_the_code() {
         told.retain(|name| *name != "x-stainless-");
         assert_eq!(told, known, "{constant}");
     }
-    assert!(code.contains("const SDK_FAMILY: &str = \"x-stainless-\""));
+    assert!(code.contains("const SDK_HEADER_PREFIX: &str = \"x-stainless-\""));
 }
 
 #[test]

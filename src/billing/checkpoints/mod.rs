@@ -44,7 +44,7 @@ pub enum CompareError {
 }
 
 /// Reads the gateway's counters and the ledger. Purchases may be under way: the evidence marks them as such.
-pub async fn look(
+pub async fn compare(
     ledger: &Store,
     gateway: impl Future<Output = Result<ApiKeysResponse, String>>,
 ) -> Result<Comparison, CompareError> {

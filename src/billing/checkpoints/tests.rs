@@ -194,7 +194,7 @@ async fn purchase_that_another_account_was_charged_for_is_not_released() {
     // Back with the first account's key, whose counters did not move.
     let listing = listing(&["a"], figures());
     *time.lock().unwrap() = NOON + 2 * SETTLES_WITHIN;
-    let look = look(&ledger, async { Ok(listing) }).await.unwrap();
+    let look = compare(&ledger, async { Ok(listing) }).await.unwrap();
     assert_eq!(look.before, None, "there is nothing to compare it with");
     assert_eq!(look.evidence.len(), 1);
     apply_verdict(&ledger, &look, None, |_| Duration::from_secs(60)).await.unwrap();
@@ -218,7 +218,7 @@ async fn other_account_is_not_compared() {
     let ledger = ledger();
     let look = async |keys: &[&str]| {
         let listing = listing(keys, figures());
-        look(&ledger, async { Ok(listing) }).await
+        compare(&ledger, async { Ok(listing) }).await
     };
     assert!(look(&["k1"]).await.is_ok());
     ledger.check_account(vec!["k1".to_owned()], AccountCheck::Record).await.unwrap();
@@ -243,7 +243,7 @@ async fn reconciliation_notes_the_account_that_it_compared() {
 #[tokio::test]
 async fn reconciliation_notes_no_checkpoint_of_another_account() {
     let ledger = ledger();
-    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    let look = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     // A server notes its account meanwhile.
     CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked())
         .process(&known(&["k2"]))
@@ -331,7 +331,7 @@ async fn live(seed: u64) -> usize {
             }
             Event::Reconciles => {
                 let listing = listing(&["k"], world.snapshot(at, at));
-                let look = look(&ledger, async { Ok(listing) }).await.unwrap();
+                let look = compare(&ledger, async { Ok(listing) }).await.unwrap();
                 let verdict = look.before.map(|before| {
                     reconcile::decide(&before, &look.now, &look.evidence, look.read_at)
                 });

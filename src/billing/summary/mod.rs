@@ -319,7 +319,7 @@ pub fn is_active_prefix(prefix: &str, listed: &[ApiKey]) -> bool {
 }
 
 /// Returns a number of cents as an amount, at most the largest that there is.
-pub fn cents(cents: u64) -> Usd {
+pub fn usd_from_cents(cents: u64) -> Usd {
     Usd::cents(cents).unwrap_or(Usd::micros(u64::MAX))
 }
 

@@ -1,4 +1,4 @@
-//! Every endpoint, a row each in [`table`]. The layers, the dispatch, the OpenAPI document, the table in
+//! Every endpoint, a row each in `table`. The layers, the dispatch, the OpenAPI document, the table in
 //! `docs/reference/http.md` and the tests read the rows.
 
 pub(super) mod schemas;

@@ -1,6 +1,7 @@
 //! An open ledger: its connection, what is known of it without asking, and its counters.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 

@@ -28,7 +28,7 @@ const VALID_SESSION: &str =
     AND members.token = sessions.token AND members.revoked IS NULL)";
 
 /// The list of members and their logins. Every change is durable on return, and other processes on the
-/// same store see it at their next [`edition`](Store::edition).
+/// same store see it at their next [`members_version`](Store::edition).
 impl Store {
     /// Does all of this, or, where one change is refused, nothing: whose, and why. With a token, the secret
     /// that it is hashed with is noted by its fingerprint.

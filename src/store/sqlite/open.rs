@@ -39,7 +39,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Waits until it is open. What was queued for it by then is answered; until [`admit`](Self::admit),
+    /// Waits until it is open. What was queued for it by then is answered; until [`serve`](Self::admit),
     /// everything else is told that the ledger is starting.
     pub async fn wait(&mut self) -> Result<(), OpenError> {
         let gone = || Err(OpenError::Unusable("its thread ended by a panic".into()));

@@ -68,7 +68,7 @@ impl Store {
         }
     }
 
-    /// The present moment in the account's spending, to be handed to [`learnt`](Self::learnt) with what the
+    /// The present moment in the account's spending, to be handed to [`record_balance`](Self::learnt) with what the
     /// gateway answers.
     pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
         let mark = |books: &Ledger| Ok(books.credit()?.watermark());

@@ -20,7 +20,7 @@ use crate::problem::{MALFORMED_JSON, Problem};
 /// How many arrays and objects may lie within each other, the outermost object included.
 pub(super) const MAX_DEPTH: u8 = 32;
 
-/// The most names that [`Unknown`] remembers for its faults; one more than is ever listed.
+/// The most names that [`UnknownFields`] remembers for its faults; one more than is ever listed.
 const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 
 pub(super) trait FromObject<'de> {

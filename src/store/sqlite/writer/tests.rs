@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::contract::money::Usd;
-use crate::store::sqlite::{schema, window};
+use crate::store::sqlite::{schema, slots};
 use crate::store::{
     AccountLimit, Budgets, CreditWatermark, DedupeKey, PurchaseId, Reservation, ReserveError,
     Service, Settlement, StoreCapacity,
