@@ -27,7 +27,7 @@ pub const CROSS_ORIGIN_HEADERS: [(HeaderName, &str); 2] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "cross-origin"),
 ];
 
-pub type Response = Response<Body>;
+pub type Response = http::Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -50,7 +50,7 @@ impl Period {
 }
 
 impl FailureLimiter {
-    /// Whether the next one of an address would be answered. `Err`, as of [`note`](Self::note).
+    /// Whether the next one of an address would be answered. `Err`, as of [`record`](Self::note).
     pub(super) fn check(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
         let minute = lock(&self.0);
         let end = minute.started_at.map(|began| began + PERIOD).filter(|end| now < *end);

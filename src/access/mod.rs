@@ -284,7 +284,7 @@ mod tests {
         let soon = clock::wall() + Duration::from_millis(30);
         let later = clock::wall() + Duration::from_secs(3_600);
         let standing = |until, ended: Option<&CancellationToken>| Session {
-            expires_at,
+            expires_at: until,
             revoked: ended.cloned(),
             ..Session::default()
         };

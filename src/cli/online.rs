@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ledger::{self, GatewayAccess, RunningServer};
 use super::{Exit, Loaded, check};
 use crate::app;
-use crate::billing::summary::{cents, is_active_prefix, visible_prefix};
+use crate::billing::summary::{is_active_prefix, usd_from_cents, visible_prefix};
 use crate::clock;
 use crate::config::{Key, SettingError, Settings, Target};
 use crate::contract::wire::KEY_PREFIX;
@@ -136,7 +136,7 @@ fn print(
     ApiKeysResponse { keys, billing }: &ApiKeysResponse,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let dollars = |amount| cents(amount).short();
+    let dollars = |amount| usd_from_cents(amount).short();
     let (limit, usage) = (billing.rate_limit, billing.usage);
     writeln!(out, "balance   {}", dollars(billing.balance_cents))?;
     writeln!(out, "limit     {} requests in {} s", limit.requests, limit.window_seconds)?;

@@ -82,12 +82,12 @@ async fn compare(config: &Settings, dry_run: bool) -> Result<ReconcileReport, Co
         GatewayAccess::ViaServer(_) => Store::open_shared(path, clock)?,
     };
     let look = match way {
-        GatewayAccess::ViaServer(server) => books::look(&ledger, server.listing()).await?,
+        GatewayAccess::ViaServer(server) => checkpoints::compare(&ledger, server.listing()).await?,
         GatewayAccess::Standalone(store) => {
             let window = app::standalone_rate_limit(store, &config.gateway).await;
             let gateway = app::standalone_gateway(&config.gateway, base_url, keys, window)?;
             let listing = async { billing::fetch(gateway).await.map_err(|why| why.to_string()) };
-            books::look(&ledger, listing).await?
+            checkpoints::compare(&ledger, listing).await?
         }
     };
     let verdict = look
@@ -99,7 +99,7 @@ async fn compare(config: &Settings, dry_run: bool) -> Result<ReconcileReport, Co
     } else {
         let terms = app::terms(config);
         let keep = |service| terms.keep(service);
-        if books::apply_verdict(&ledger, &look, verdict.as_ref(), keep).await? {
+        if checkpoints::apply_verdict(&ledger, &look, verdict.as_ref(), keep).await? {
             "a new checkpoint is noted"
         } else {
             "the checkpoint stays where it is, as more can be told later: try again"

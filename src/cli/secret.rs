@@ -17,7 +17,7 @@ const FILE_NAME: &str = "tollgate.secret";
 const MAX_SIZE: u64 = 4_096;
 
 /// Returns the secret of the settings, or of the file beside the ledger, which is created unless tokens depend
-/// on a lost one ([`SecretFault`]), or a random one if the ledger is in memory. No error repeats it.
+/// on a lost one ([`SecretError`]), or a random one if the ledger is in memory. No error repeats it.
 pub(crate) fn secret(config: &Settings) -> io::Result<Secret> {
     if let StoreConfig::Sqlite(ledger) = &config.store
         && is_missing(config)

@@ -10,7 +10,7 @@ use super::{CommandError, Exit, ledger, print_json};
 use crate::clock::{self, Date};
 use crate::config::Settings;
 use crate::reports::text::{csv, table};
-use crate::reports::usage::{SpendTotals, day};
+use crate::reports::usage::{SpendTotals, iso_day};
 use crate::store::SpendRow;
 
 /// `--by`
@@ -85,7 +85,7 @@ pub async fn usage(
     let (name, key): (_, fn(&SpendRow) -> String) = match by {
         GroupBy::Member => ("member", |row| row.caller.clone()),
         GroupBy::Model => ("model", |row| row.model.clone()),
-        GroupBy::Day => ("day", |row| day(row.day)),
+        GroupBy::Day => ("day", |row| iso_day(row.day)),
     };
     let (groups, total) = (SpendTotals::group_by(&rows, key), SpendTotals::of(&rows));
     let lines = groups.iter().map(|(key, sum)| line(key, sum));

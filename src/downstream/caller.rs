@@ -58,7 +58,7 @@ pub async fn authenticate<B>(
     };
     let (access, headers) = (&config.access, &head.headers);
     let address = Caller::Address(network(client_ip(peer.ip(), headers, &config.trusted_proxies)));
-    let way = match access.has_logins() {
+    let transport = match access.has_logins() {
         true => transport(peer.ip(), headers, &config.trusted_proxies),
         // No cookie means anything.
         false => Transport::Plain,
@@ -74,12 +74,12 @@ pub async fn authenticate<B>(
         Span::current().record("caller", tracing::field::display(&caller));
         (caller, standing)
     };
-    Ok(Call { id: id.clone(), caller, session: standing, transport: transport, route, head, body })
+    Ok(Call { id: id.clone(), caller, session: standing, transport, route, head, body })
 }
 
 /// What the head shows; a bearer token that is there decides, whatever else is. Over
-/// [`Way::Plain`], no cookie counts.
-fn credentials(headers: &HeaderMap, way: Transport) -> Credentials<'_> {
+/// [`Transport::Plain`], no cookie counts.
+fn credentials(headers: &HeaderMap, transport: Transport) -> Credentials<'_> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     match (lines.next(), lines.next()) {
         (Some(line), None) => bearer_token(line).map_or(Credentials::Malformed, Credentials::Token),
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!((counted("10.1.2.3"), counted("::ffff:10.1.2.3")), (None, None));
     }
 
-    fn read(way: Transport, lines: &[(&'static str, &str)]) -> String {
+    fn read(transport: Transport, lines: &[(&'static str, &str)]) -> String {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_bytes(value.as_bytes()).unwrap());

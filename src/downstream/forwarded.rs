@@ -98,13 +98,13 @@ fn first_untrusted(
 ) -> IpAddr {
     let mut client = peer;
     for element in elements {
-        let Some(hop) = read(element) else { return client_ip };
-        client_ip = hop;
+        let Some(hop) = read(element) else { return client };
+        client = hop;
         if !is_trusted(hop) {
-            return client_ip;
+            return client;
         }
     }
-    client_ip
+    client
 }
 
 fn parse_ip(text: &str) -> Option<IpAddr> {

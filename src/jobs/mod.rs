@@ -76,7 +76,7 @@ struct Shared {
 }
 
 impl JobRegistry {
-    /// Jobs of `book`, polled by tasks on `runtime` until `stop`. They rest until [`Jobs::follow`].
+    /// Jobs of `book`, polled by tasks on `runtime` until `stop`. They rest until [`JobRegistry::reconfigure`].
     pub fn new(book: Store, runtime: Handle, stop: CancellationToken) -> Self {
         Self(Arc::new(Shared {
             store: book,
@@ -129,7 +129,7 @@ impl JobRegistry {
         tokio::select! {
             biased;
             Ok(JobUpdate { status, problem, .. }) = answer => {
-                word.ok_or_else(|| trouble.unwrap_or_else(no_word))
+                status.ok_or_else(|| problem.unwrap_or_else(no_word))
             }
             () = stop.cancelled() => {
                 Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(1)))

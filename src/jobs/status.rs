@@ -26,8 +26,8 @@ impl Words {
                 JobState::Open
             };
         };
-        let word = state_word.to_lowercase();
-        let is = |words: &[String]| words.iter().any(|known| known.to_lowercase() == state_word);
+        let word = word.to_lowercase();
+        let is = |words: &[String]| words.iter().any(|known| known.to_lowercase() == word);
         if is(&self.finished) {
             JobState::Finished
         } else if is(&self.failed) {
@@ -107,9 +107,9 @@ impl<'a> StatusDocument<'a> {
     pub fn new(request_id: &'a str, word: Option<&StatusUpdate>) -> Self {
         Self {
             request_id,
-            state: state_word.map_or("open", |word| state_word.state.name()),
-            at: state_word.map(|word| clock::iso8601(state_word.at)),
-            status: state_word.and_then(|word| raw(&state_word.body)),
+            state: word.map_or("open", |word| word.state.name()),
+            at: word.map(|word| clock::iso8601(word.at)),
+            status: word.and_then(|word| raw(&word.body)),
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn words() -> Words {
-        let list = |words: &[&str]| words.iter().map(|word| (*state_word).to_owned()).collect();
+        let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         Words {
             finished: list(&["completed", "Done"]),
             failed: list(&["failed"]),
@@ -167,7 +167,7 @@ mod tests {
             ("[\"failed\"]", JobState::Open, None),
             ("\u{feff}nonsense", JobState::Open, None),
         ] {
-            let read = (words().state(body.as_bytes()), super::state_word(body.as_bytes()));
+            let read = (words().state(body.as_bytes()), state_word(body.as_bytes()));
             assert_eq!((read.0, read.1.as_deref()), (state, word), "{body}");
         }
     }

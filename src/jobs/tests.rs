@@ -290,7 +290,7 @@ async fn a_callers_jobs_are_listed_with_the_latest_words_unless_others_could_be_
     assert_eq!(fake.jobs.list(&other).await.unwrap(), []);
 
     let setup = fake.jobs.0.setup.load_full().unwrap();
-    let (gateway, words) = (setup.gateway.clone(), setup.status_words.clone());
+    let (gateway, status_words) = (setup.gateway.clone(), setup.status_words.clone());
     fake.jobs.reconfigure(PollerSetup {
         gateway,
         keys: Arc::from([]),

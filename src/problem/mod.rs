@@ -84,7 +84,7 @@ struct ProblemDocument<'a> {
     /// The job that it is about, where a reader could not tell otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     errors: &'a [FieldError],
 }
 
@@ -241,7 +241,7 @@ pub struct OpenAiError<'a> {
     pub param: Option<String>,
     pub code: &'static str,
     pub charged: Charged,
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
     pub errors: &'a [FieldError],
     /// The gateway's body as it came, where it is JSON.
     #[serde(skip_serializing_if = "Option::is_none")]

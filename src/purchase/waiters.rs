@@ -177,7 +177,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whose_credentials_ended_waits_no_more_and_its_companion_does() {
         let standings = [(); 2].map(|()| {
-            let ended = Some(CancellationToken::new());
+            let revoked = Some(CancellationToken::new());
             Session { revoked, ..Session::default() }
         });
         let end = |which: usize| standings[which].revoked.as_ref().unwrap().cancel();

@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::{Amounts, Reports, unavailable};
-use crate::billing::summary::{SummaryReading, cents, visible_prefix};
+use crate::billing::summary::{SummaryReading, usd_from_cents, visible_prefix};
 use crate::clock::iso8601;
 use crate::contract::money::Usd;
 use crate::problem::Problem;

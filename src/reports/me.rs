@@ -103,7 +103,7 @@ impl MeReport {
                 as_of: clock::iso8601(as_of),
                 stale: self.summary.is_stale(),
             }),
-            window: RateLimit { wait_seconds: clock::ceil_seconds(self.window.expected_wait()) },
+            window: QueueWait { wait_seconds: clock::ceil_seconds(self.window.expected_wait()) },
         };
         Ok(response::json(StatusCode::OK, &document))
     }

@@ -69,7 +69,7 @@ fn saturating_sum(sum: Usd, more: Usd) -> Usd {
 }
 
 /// Returns a UTC day as `2026-11-22`.
-pub fn day(days: u64) -> String {
+pub fn iso_day(days: u64) -> String {
     let Date { year, month, day } = Date::from_days(days);
     format!("{year:04}-{month:02}-{day:02}")
 }
@@ -129,7 +129,7 @@ impl Reports {
         let rows = self.store.spend(Some(caller.to_string()), since, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         let own = rows.iter().map(|of| OwnUsageRow {
-            day: day(of.day),
+            day: iso_day(of.day),
             service: of.service.name(),
             model: &of.model,
             count: of.count,
@@ -185,7 +185,7 @@ fn csv_download(rows: &[SpendRow]) -> Response {
         let [count, charged, unknown, held] = SpendTotals::of([row]).columns();
         let service = row.service.name().to_owned();
         let (caller, model) = (row.caller.clone(), row.model.clone());
-        [caller, day(row.day), service, model, count, charged, unknown, held]
+        [caller, iso_day(row.day), service, model, count, charged, unknown, held]
     });
     let text = csv(&format!("caller,day,service,model,{}", SpendTotals::COLUMNS), rows).into();
     let mut answer = response::from_bytes(StatusCode::OK, "text/csv; charset=utf-8", text);
@@ -232,7 +232,7 @@ mod tests {
             row("b", "n", 1, sum(2, 0, 0, 30)),
         ];
         let by: [fn(&SpendRow) -> String; 3] =
-            [|row| row.caller.clone(), |row| row.model.clone(), |row| day(row.day)];
+            [|row| row.caller.clone(), |row| row.model.clone(), |row| iso_day(row.day)];
         for (by, groups) in by.into_iter().zip([
             [("a", sum(2, 9, 0, 0)), ("b", sum(3, 0, 3_000, 30))],
             [("m", sum(2, 3, 3_000, 0)), ("n", sum(3, 6, 0, 30))],

@@ -376,10 +376,10 @@ pub struct Checkpoint {
 pub struct Evidence {
     pub purchase: PurchaseRecord,
     /// Its place in the order in which purchases began, from 1 on.
-    pub last_number: u64,
+    pub number: u64,
     /// It counts as charged because reconciliation or the operator says so: no reply was read.
     pub is_assumed: bool,
-    /// Whether it was sent to this ledger's account for certain; see [`Account`].
+    /// Whether it was sent to this ledger's account for certain; see [`AccountStatus`].
     pub is_account_confirmed: bool,
     pub job: Option<JobState>,
 }

@@ -73,7 +73,7 @@ async fn checkpoint_numbers_purchases_that_had_begun_and_settled(desk: Desk) {
     desk.check(0).await;
     let numbers = async || {
         let check = desk.last_check().await.expect("noted");
-        (check.snapshot.chats, check.settled_through, check.number)
+        (check.snapshot.chats, check.settled_through, check.last_number)
     };
     assert_eq!(numbers().await, (0, 0, 0));
     desk.buy(&asked("ann", PRICE), "").await;
@@ -126,7 +126,7 @@ async fn evidence_is_what_the_counters_may_hold(desk: Desk) {
     let running = desk.send(&asked("ann", PRICE)).await;
     let ids = async |settled, refundable| {
         let found = desk.evidence(settled, refundable).await;
-        found.iter().map(|entry| (entry.last_number, entry.purchase.id)).collect::<Vec<_>>()
+        found.iter().map(|entry| (entry.number, entry.purchase.id)).collect::<Vec<_>>()
     };
     let all = [finished, failed, open, lost, chat, free, running];
     assert_eq!(ids(0, Duration::MAX).await, (1..).zip(all).collect::<Vec<_>>());

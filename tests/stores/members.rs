@@ -129,7 +129,7 @@ async fn an_update_changes_what_it_names_and_ends_no_login(desk: Desk) {
     assert_eq!(desk.members().await, std::slice::from_ref(&admin));
     let own = OwnBudget { day: None, month: Some(Usd::mills(6)) };
     desk.update("ann", None, Some(own)).await.unwrap();
-    assert_eq!(desk.members().await, [Member { own_budget, ..admin.clone() }]);
+    assert_eq!(desk.members().await, [Member { own_budget: own, ..admin.clone() }]);
     desk.update("ann", Some(Role::Member), Some(OwnBudget::default())).await.unwrap();
     assert_eq!(
         desk.members().await,

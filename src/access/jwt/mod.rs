@@ -44,7 +44,7 @@ struct Verified {
 }
 
 impl JwtVerifier {
-    /// A file is read at once and must hold a usable key; an address is fetched when [`Jwt::keep`] runs.
+    /// A file is read at once and must hold a usable key; an address is fetched when [`JwtVerifier::run`] runs.
     pub fn new(settings: &config::JwtConfig) -> io::Result<Self> {
         let jwt = Self::with_source(settings, key_cache::key_source(&settings.jwks));
         if let JwksSource::File(path) = &settings.jwks {

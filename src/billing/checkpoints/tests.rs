@@ -83,7 +83,7 @@ async fn first_listing_notes_checkpoint_though_purchases_are_under_way() {
     let keeper = CheckpointKeeper::new(ledger.clone(), AccountBinding::unchecked());
     keeper.process(&known(&["k1"])).await;
     let noted = ledger.latest_checkpoint().await.unwrap().expect("noted");
-    assert_eq!((noted.snapshot, noted.settled_through, noted.number), (figures(), 0, 1));
+    assert_eq!((noted.snapshot, noted.settled_through, noted.last_number), (figures(), 0, 1));
     // One is enough for a process.
     ledger.settle(id, Settlement::Released).await.unwrap();
     keeper.process(&known(&["k1"])).await;
@@ -234,7 +234,7 @@ async fn reconciliation_notes_the_account_that_it_compared() {
     let is_same = async |key: &str| {
         ledger.check_account(vec![key.to_owned()], AccountCheck::Compare).await.unwrap()
     };
-    let look = look(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
+    let look = compare(&ledger, async { Ok(listing(&["k1"], figures())) }).await.unwrap();
     assert!(is_same("k2").await, "a dry run notes nothing");
     assert!(apply_verdict(&ledger, &look, None, keep).await.unwrap());
     assert!(is_same("k1").await && !is_same("k2").await);

@@ -75,8 +75,8 @@ impl<'a> Case<'a> {
 
     /// The purchases that the checkpoint counts nothing of.
     fn since(&self) -> impl Iterator<Item = &'a Evidence> {
-        let number = self.before.number;
-        self.evidence.iter().filter(move |entry| entry.last_number > number)
+        let number = self.before.last_number;
+        self.evidence.iter().filter(move |entry| entry.number > number)
     }
 
     /// Whether our clock went back since the checkpoint, as far as that shows.
@@ -158,13 +158,13 @@ impl<'a> Case<'a> {
             };
         if row.state == PurchaseState::Released {
             Contribution::Never
-        } else if entry.last_number <= self.before.settled_through {
+        } else if entry.number <= self.before.settled_through {
             let may_come = self.before.snapshot.at.saturating_sub(REFUNDS_WITHIN);
             // Of charged ones, the evidence has those alone that may be refunded.
             let is_late = row.state == PurchaseState::Charged
                 || row.ended_at.is_none_or(|end| end > may_come);
             if is_refundable && is_late { Contribution::Refund } else { Contribution::Never }
-        } else if entry.last_number <= self.before.number {
+        } else if entry.number <= self.before.last_number {
             if is_refundable { Contribution::PossibleOrRefund } else { Contribution::Possible }
         } else {
             // Nobody knows what an endpoint of `gateway.passthrough` costs.
@@ -321,7 +321,7 @@ impl<'a> Case<'a> {
             && entry.job == Some(JobState::Open)
             && self.now.at.saturating_sub(entry.purchase.at) < REFUNDS_WITHIN;
         let may_count = entry.purchase.state != PurchaseState::Released && self.is_recent(entry);
-        entry.last_number > self.before.settled_through && (is_open || may_count)
+        entry.number > self.before.settled_through && (is_open || may_count)
     }
 }
 

@@ -146,7 +146,7 @@ pub fn decide(
     for entry in evidence.iter().filter(|entry| entry.purchase.state == PurchaseState::Unknown) {
         if !entry.is_account_confirmed {
             verdict.leave_undecided(&[entry], Undecided::UnconfirmedAccount);
-        } else if entry.last_number <= before.number {
+        } else if entry.number <= before.last_number {
             verdict.leave_undecided(&[entry], Undecided::BeforeCheckpoint(before.snapshot.at));
         }
     }

@@ -255,7 +255,7 @@ impl Shared {
                 matches!(reply, Err(Error::Aborted(_) | Error::NoSlot { .. } | Error::Draining));
             let said = reply.and_then(|reply| billing::parse(&reply)).map(|listing| {
                 if let Ok(mark) = mark {
-                    self.ledger.record_balance(mark, cents(listing.billing.balance_cents));
+                    self.ledger.record_balance(mark, usd_from_cents(listing.billing.balance_cents));
                 }
                 self.warn_revoked_keys(&listing.keys, &source.keys);
                 // A limit of the settings holds all the same: the window sees to that.

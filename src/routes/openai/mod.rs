@@ -79,7 +79,7 @@ const ERROR_POINTERS: &[&str] = &["/error/message", "/message", "/detail", "/err
 /// after it was decoded, too, as it is written out anew.
 fn text_at(redactor: &Redactor, body: &[u8], pointers: &[&str]) -> Option<String> {
     let pointers: Vec<_> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
-    reading::text_at(body, &pointers).map(|text| redactor.redact_text(text))
+    status::text_at(body, &pointers).map(|text| redactor.redact_text(text))
 }
 
 fn gateway_refusal_json(receipt: &Receipt, redactor: &Redactor) -> Bytes {

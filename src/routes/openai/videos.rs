@@ -157,10 +157,10 @@ pub(crate) async fn get(cx: HandlerContext) -> Result<Response, Problem> {
     // Waits for the gateway's first word; whatever it brings is in the job then.
     let word = cx.handlers.jobs.status(request_id, &cx.call.caller).await?;
     if is_content {
-        return content(&cx, &state_word.body).await;
+        return content(&cx, &word.body).await;
     }
     let job = cx.handlers.jobs.get(request_id, &cx.call.caller).await?;
-    let job = Job { latest_update: Some(state_word), ..job };
+    let job = Job { latest_update: Some(word), ..job };
     Ok(with_poll_interval(response::json(
         StatusCode::OK,
         &VideoBody::of(&job, &cx.handlers.redactor),
@@ -203,7 +203,7 @@ impl<'a> VideoBody<'a> {
             }
             JobState::Open => {
                 let word = state_word(&latest.body).unwrap_or_default().to_lowercase();
-                let status = if QUEUED.contains(&&*state_word) { "queued" } else { "in_progress" };
+                let status = if QUEUED.contains(&&*word) { "queued" } else { "in_progress" };
                 Self { status, ..video }
             }
         }

@@ -15,7 +15,7 @@ use crate::store::{Job, JobState, KeyId, PurchaseId, StatusUpdate, Unavailable};
 
 impl Store {
     /// Notes a job without its purchase; on return, a power cut does not forget it. One that is known
-    /// stays as it is, and a word comes by [`heard`](Self::heard) alone.
+    /// stays as it is, and a word comes by [`update_job`](Self::heard) alone.
     pub async fn insert_job(&self, job: &Job) -> Result<(), Unavailable> {
         let job = job.clone();
         let accept = move |books: &Ledger| insert(&books.connection, &job);

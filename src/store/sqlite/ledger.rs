@@ -8,7 +8,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use super::replies::Replies;
 use super::{StoreError, column};
 use crate::contract::money::Usd;
-use crate::store::rules::{Credit, KnownBalance, Today};
+use crate::store::rules::{Credit, KnownBalance, Today, latest_plausible_day, warn_day_ahead};
 use crate::store::{BudgetScope, CreditWatermark, PeriodSpend, StoreCapacity};
 
 pub(super) struct Ledger {
@@ -79,6 +79,43 @@ impl Ledger {
         )?;
         let last = column::signed(last.unwrap_or(u64::MAX));
         Ok(latest.query_row([last], |row| row.get(0))?)
+    }
+
+    pub(super) fn current_spend(
+        &self,
+        scope: &BudgetScope,
+        now: Duration,
+    ) -> Result<PeriodSpend, StoreError> {
+        self.spend_of(scope, self.today(now)?)
+    }
+
+    /// Counts a settled purchase. Beyond `max_ended`, deletes the one that ended first.
+    pub(super) fn count_end(&self) -> Result<(), StoreError> {
+        let Some(bound) = self.max_ended else { return Ok(()) };
+        self.ended_count.set(self.ended_count.get() + 1);
+        if self.ended_count.get() <= bound {
+            return Ok(());
+        }
+        let first = "SELECT number FROM purchases WHERE ended_at IS NOT NULL
+                     ORDER BY ended_at, number LIMIT 1";
+        let first: i64 = self.connection.query_row(first, [], |row| row.get(0))?;
+        self.connection.execute("DELETE FROM replies WHERE number = ?", [first])?;
+        self.connection.execute("DELETE FROM purchases WHERE number = ?", [first])?;
+        self.ended_count.set(bound);
+        self.replies.invalidate();
+        Ok(())
+    }
+
+    pub(super) fn today(&self, now: Duration) -> Result<Today, StoreError> {
+        let last = latest_plausible_day(now);
+        let mut latest = self.latest_day(None)?;
+        if let Some(day) = latest.filter(|day| *day > last) {
+            if !self.has_warned_of_day.replace(true) {
+                warn_day_ahead(day, now);
+            }
+            latest = self.latest_day(Some(last))?;
+        }
+        Ok(Today::at(now, latest))
     }
 
     pub(super) fn spend_of(

@@ -23,7 +23,7 @@ use super::lock::{self, Lock};
 use super::reader::ReportReader;
 use super::schema::{self, FileKind};
 use super::writer::{Admission, Durability, OpenMode, Writer};
-use super::{LockHolder, OpenError, StoreError, members, window};
+use super::{LockHolder, OpenError, StoreError, members, slots};
 use crate::clock;
 use crate::store::{Clock, MoneyKind, StoreCapacity, Unavailable};
 

@@ -13,7 +13,7 @@ use super::column::{self, nanos};
 use super::handle::{Store, StoreOp};
 use super::ledger::Ledger;
 use super::writer::Durability;
-use super::{StoreError, file, identity, jobs, replies, window};
+use super::{StoreError, file, identity, jobs, replies, slots};
 use crate::contract::money::Usd;
 use crate::store::rules::{self, Credit, KeyMatch, Today};
 use crate::store::{
@@ -409,46 +409,9 @@ impl Ledger {
         Ok(())
     }
 
-    pub(super) fn current_spend(
-        &self,
-        scope: &BudgetScope,
-        now: Duration,
-    ) -> Result<PeriodSpend, StoreError> {
-        self.spend_of(scope, self.today(now)?)
-    }
-
     fn is_running(&self, id: PurchaseId) -> Result<bool, StoreError> {
         let state = self.purchase(id)?.map(|purchase| purchase.state);
         Ok(matches!(state, Some(PurchaseState::Held | PurchaseState::Sent)))
-    }
-
-    /// One more has ended: beyond the bound, the one that ended first is forgotten.
-    fn count_end(&self) -> Result<(), StoreError> {
-        let Some(bound) = self.max_ended else { return Ok(()) };
-        self.ended_count.set(self.ended_count.get() + 1);
-        if self.ended_count.get() <= bound {
-            return Ok(());
-        }
-        let first = "SELECT number FROM purchases WHERE ended_at IS NOT NULL
-                     ORDER BY ended_at, number LIMIT 1";
-        let first: i64 = self.connection.query_row(first, [], |row| row.get(0))?;
-        self.connection.execute("DELETE FROM replies WHERE number = ?", [first])?;
-        self.connection.execute("DELETE FROM purchases WHERE number = ?", [first])?;
-        self.ended_count.set(bound);
-        self.replies.invalidate();
-        Ok(())
-    }
-
-    fn today(&self, now: Duration) -> Result<Today, StoreError> {
-        let last = rules::latest_plausible_day(now);
-        let mut latest = self.latest_day(None)?;
-        if let Some(day) = latest.filter(|day| *day > last) {
-            if !self.has_warned_of_day.replace(true) {
-                rules::warn_day_ahead(day, now);
-            }
-            latest = self.latest_day(Some(last))?;
-        }
-        Ok(Today::at(now, latest))
     }
 
     /// What the crash of an earlier server left behind: what was never sent is released, what was sent

@@ -212,7 +212,7 @@ fn latest_checkpoint(connection: &Connection) -> Result<Option<Checkpoint>, Stor
         Ok(Checkpoint {
             snapshot: snapshot(row)?,
             settled_through: row.get(5)?,
-            number: row.get(6)?,
+            last_number: row.get(6)?,
         })
     });
     Ok(found.optional()?)
@@ -258,7 +258,7 @@ fn evidence(
         };
         Ok(Evidence {
             purchase: purchase(row)?,
-            last_number: row.get(8)?,
+            number: row.get(8)?,
             is_assumed: row.get(9)?,
             is_account_confirmed: !row.get::<_, bool>(10)?,
             job,

@@ -160,7 +160,7 @@ impl PollQueue {
         self.last.map_or(now, |last| last + gap)
     }
 
-    /// The moments at which [`due`](Self::due) is reached or changes, while polls wait for it.
+    /// The moments at which [`next_due`](Self::due) is reached or changes, while polls wait for it.
     pub(super) fn changes(
         &self,
         limit: RequestLimit,

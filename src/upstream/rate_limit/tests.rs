@@ -297,10 +297,10 @@ async fn a_call_that_is_dropped_takes_its_place_from_then_on_and_a_waiting_one_n
 #[tokio::test(start_paused = true)]
 async fn each_key_of_the_ring_takes_a_place_of_its_own() {
     let window = window(2, 60);
-    let transport = |attempt: Attempt| async move {
+    let client = |attempt: Attempt| async move {
         Err::<GatewayReply, _>(Error::KeyRejected { key: attempt.key })
     };
-    let (ring, max_wait) = (Arc::new(Mutex::new(KeyRing::new(3))), MAX_WAIT);
+    let (key_ring, max_wait) = (Arc::new(Mutex::new(KeyRing::new(3))), MAX_WAIT);
     let gateway =
         crate::upstream::Gateway { key_ring, rate_limit: Arc::clone(&window), max_wait, client };
     let outcome = gateway.send(chat("a").request).await;

@@ -81,7 +81,7 @@ impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
     }
 
     /// Keeps the value as it is written, under the `name` that was let through. Whoever keeps it has
-    /// to [`look_into`] it.
+    /// to [`check_raw`] it.
     pub(super) fn keep_raw<'a>(
         self,
         name: &'a str,

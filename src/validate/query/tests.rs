@@ -168,7 +168,7 @@ fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
         (Some("format=json&since=1d"), 1, UsageFormat::Json),
     ] {
         let found = admin_usage(query).expect("right");
-        assert_eq!(found, AdminUsageQuery { days, format }, "{query:?}");
+        assert_eq!(found, AdminUsageQuery { days, format: shape }, "{query:?}");
     }
     for (query, codes) in [
         ("since=367d", &["bad_period"][..]),

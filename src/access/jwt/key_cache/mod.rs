@@ -60,7 +60,7 @@ struct FetchState {
 }
 
 impl KeyCache {
-    /// None yet: nothing is asked before [`Keys::keep`] runs.
+    /// None yet: nothing is asked before [`KeyCache::run`] runs.
     pub(super) fn new(source: KeySource) -> Self {
         Self {
             cached: ArcSwapOption::empty(),

@@ -20,7 +20,11 @@ fn snapshot((chats, chat_cents, spent_cents): (u64, u64, u64), seconds: u64) -> 
 }
 
 fn checkpoint() -> Checkpoint {
-    Checkpoint { snapshot: snapshot((10, 100, 1_000), 0), settled_through: SETTLED, number: BEGUN }
+    Checkpoint {
+        snapshot: snapshot((10, 100, 1_000), 0),
+        settled_through: SETTLED,
+        last_number: BEGUN,
+    }
 }
 
 fn moved(delta: (i64, i64, i64)) -> Snapshot {
@@ -76,7 +80,7 @@ fn evidence(words: &str) -> Vec<Evidence> {
         let (is_assumed, is_recognised) = (has('a'), !has('u'));
         Evidence {
             purchase: row,
-            last_number: *number,
+            number: *number,
             is_assumed,
             is_account_confirmed: is_recognised,
             job,
@@ -333,7 +337,7 @@ fn reconcile(worlds: u64, is_plain: bool) -> Tally {
         let answered = first + delay(&mut dice);
         let noted = answered + delay(&mut dice);
         let before = match is_plain {
-            true => Checkpoint { settled_through: 0, number: 0, ..world.checkpoint(0, 0, 0) },
+            true => Checkpoint { settled_through: 0, last_number: 0, ..world.checkpoint(0, 0, 0) },
             false => world.checkpoint(first, answered, noted),
         };
         let shown = asked.max(noted) + delay(&mut dice);

@@ -303,7 +303,7 @@ impl World {
             |bought: &&Bought| bought.ended > noted || self.wall(bought.ended) > settles;
         let number = begun.clone().count();
         let settled = begun.clone().position(|bought| is_unsettled(&bought)).unwrap_or(number);
-        Checkpoint { snapshot, settled_through: settled as u64, number: number as u64 }
+        Checkpoint { snapshot, settled_through: settled as u64, last_number: number as u64 }
     }
 
     /// What the ledger has to say then.
@@ -340,7 +340,7 @@ impl World {
                     price: bought.price,
                     state,
                 },
-                last_number: number,
+                number,
                 is_assumed: bought.is_assumed && has_ended,
                 is_account_confirmed: bought.is_recognised,
                 job,

@@ -90,7 +90,7 @@ async fn checkpoint_of_version_three_stays_as_history_alone() {
     let now = Snapshot { at: Duration::from_secs(900), ..Snapshot::default() };
     ledger.record_checkpoint(now).await.unwrap();
     let check = ledger.latest_checkpoint().await.unwrap().expect("a new one");
-    assert_eq!((check.settled_through, check.number), (2, 2));
+    assert_eq!((check.settled_through, check.last_number), (2, 2));
 }
 
 /// A purchase in each state, with a kept reply and a job.

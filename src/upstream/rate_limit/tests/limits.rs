@@ -275,7 +275,7 @@ async fn limit_question_finds_its_slot_although_purchases_fill_assumed_limit() {
         gateway.ask(&window, chat("a")).await.unwrap();
     }
     retry_after(gateway.ask(&window, chat("b")).await);
-    let question = |ask: GatewayRequest| Attempt { request, ..chat("") };
+    let question = |request: GatewayRequest| Attempt { request, ..chat("") };
     let start = clock::now();
     gateway.ask(&window, question(GatewayRequest::free(GatewayCall::Billing))).await.unwrap();
     assert_eq!((clock::now(), gateway.asked()), (start, 60));
