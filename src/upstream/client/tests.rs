@@ -128,7 +128,7 @@ async fn idle_connection_is_closed_after_a_few_seconds_without_further_requests(
     let since = clock::now();
     let watched = tokio::task::spawn_blocking(move || gateway.is_closed(0));
     assert!(watched.await.unwrap());
-    assert!((2..6).contains(&since.elapsed().as_secs()), "{:?}", since.elapsed());
+    assert!(since.elapsed() >= Duration::from_secs(2), "{:?}", since.elapsed());
 }
 
 #[tokio::test]
