@@ -1,7 +1,7 @@
-//! Which account of the gateway the ledger is about: told by the ids of the account's keys.
+//! Checks that the gateway's account is the one that the ledger is about, by the ids of its keys.
 //!
-//! One id in common with those that are noted means the same account, so keys may be rotated one by one.
-//! A listing that could not be had decides nothing.
+//! One id in common means the same account, so keys can be rotated one by one. A listing that
+//! fails changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,25 +14,23 @@ use tracing::{error, info, warn};
 use super::{AccountCheck, AccountStatus, Store, Unavailable};
 use crate::problem::{LEDGER_UNAVAILABLE, Problem};
 
-/// How long a purchase waits at most for the first listing: a gateway that is slow with it sells all the
-/// same.
+/// How long a purchase waits for the first listing. After that it is sold anyway.
 const MAX_CHECK_WAIT: Duration = Duration::from_millis(300);
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AccountState {
     Unchecked,
-    /// Nobody can say: it sells, and what it sells may be on another account.
+    /// Not known: purchases are sold, perhaps to another account.
     Unknown,
     Matches,
     Mismatch,
 }
 
-/// Whether the gateway's account is the ledger's. Clones share it; each speaks for one gateway.
+/// Whether the gateway's account is the ledger's. Clones share the state; each is for one gateway.
 #[derive(Clone, Debug)]
 pub struct AccountBinding {
     inner: Arc<Inner>,
-    /// How many gateways with other keys or another address there were before.
     generation: u64,
 }
 
@@ -45,17 +43,14 @@ struct Status {
 #[derive(Debug)]
 struct Inner {
     status: watch::Sender<Status>,
-    /// The ledger is to be given to the account, if it is another one.
     adopt_next: AtomicBool,
 }
 
 impl AccountBinding {
-    /// One that every ledger is about: the sandbox's.
     pub fn trusted() -> Self {
         Self::with(AccountState::Matches)
     }
 
-    /// One that has to be recognised.
     pub fn unchecked() -> Self {
         Self::with(AccountState::Unchecked)
     }
@@ -66,7 +61,7 @@ impl AccountBinding {
         Self { inner: shared, generation: 0 }
     }
 
-    /// The same, speaking for another gateway: the one after so many changes of keys or address.
+    /// Returns a binding for the gateway after this many changes of keys or address.
     pub fn for_generation(&self, gateway: u64) -> Self {
         Self { inner: Arc::clone(&self.inner), generation: gateway }
     }
@@ -75,8 +70,8 @@ impl AccountBinding {
         self.inner.adopt_next.store(true, Ordering::Relaxed);
     }
 
-    /// Compares the account's keys with those that the ledger notes, and notes them; whether it is known to
-    /// be the ledger's. What a former gateway listed says nothing of the one that is in use.
+    /// Compares the listed key ids with the recorded ones, records them, and returns whether they
+    /// match. A listing of a former gateway does not change the state of the current one.
     pub async fn check_account(
         &self,
         ledger: &Store,
@@ -119,8 +114,8 @@ impl AccountBinding {
         }
     }
 
-    /// Sales to another account stop before the ledger notes that there is one: whatever was sold to it
-    /// precedes the note, even if the note fails.
+    /// Stops sales before recording that the account is another one, so that every sale to it
+    /// precedes the record, even if recording fails.
     async fn note(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
         if !ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
             self.set_state(AccountState::Mismatch);
@@ -138,7 +133,6 @@ impl AccountBinding {
         Ok(is_same)
     }
 
-    /// Nothing was told: whatever is known stays.
     pub fn listing_failed(&self) {
         self.inner.status.send_if_modified(|judged| {
             let is_first = judged.state == AccountState::Unchecked;
@@ -149,9 +143,9 @@ impl AccountBinding {
         });
     }
 
-    /// The gateway's keys or its address changed, to those that this one speaks for: purchases wait a moment
-    /// for the next listing, as for the first one. An account that is known to be another one stays so. The ledger is not given to an account
-    /// that nobody meant when the server started.
+    /// The gateway's keys or address changed: purchases wait a moment for the next listing.
+    ///
+    /// A known mismatch stays one. `--new-account` is dropped: it meant the earlier account.
     pub fn recheck(&self) {
         if self.inner.adopt_next.swap(false, Ordering::Relaxed) {
             error!(
@@ -171,7 +165,6 @@ impl AccountBinding {
         self.state() == AccountState::Mismatch
     }
 
-    /// Whose account a purchase is charged to that is sent to this gateway now.
     pub fn account_status(&self) -> AccountStatus {
         let judged = *self.inner.status.borrow();
         if judged.state == AccountState::Matches && judged.generation == self.generation {
@@ -185,7 +178,6 @@ impl AccountBinding {
         self.inner.status.borrow().state
     }
 
-    /// Waits a moment for the first listing.
     pub async fn wait_for_check(&self) {
         if self.state() == AccountState::Unchecked {
             let mut judged = self.inner.status.subscribe();

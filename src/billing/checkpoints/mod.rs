@@ -1,4 +1,4 @@
-//! Compares the ledger with the gateway's books at one moment, and notes checkpoints.
+//! Compares the ledger with the gateway's counters, and records checkpoints.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,12 +17,10 @@ use crate::upstream::billing::{ApiKeysResponse, GatewayBilling};
 
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What the ledger knows, read after the gateway had answered.
     pub evidence: Vec<Evidence>,
     pub before: Option<Checkpoint>,
     pub now: Snapshot,
     pub keys: Vec<String>,
-    /// When the evidence was read: wall-clock time since the Unix epoch.
     pub read_at: Duration,
 }
 
@@ -43,7 +41,7 @@ pub enum CompareError {
     Ledger(#[from] Unavailable),
 }
 
-/// Reads the gateway's counters and the ledger. Purchases may be under way: the evidence marks them as such.
+/// Reads the gateway's counters and the ledger. Purchases may be running.
 pub async fn compare(
     ledger: &Store,
     gateway: impl Future<Output = Result<ApiKeysResponse, String>>,
@@ -72,15 +70,17 @@ pub async fn compare(
     })
 }
 
-/// Notes whose account it is, settles what is known, and notes a checkpoint if nothing more can be decided from
-/// the earlier one; returns whether it did. What was settled before an error stays settled.
+/// Applies a verdict, and records a checkpoint if the earlier one can decide nothing more. Returns
+/// whether it did.
+///
+/// Purchases that were settled before an error stay settled.
 pub async fn apply_verdict(
     ledger: &Store,
     look: &Comparison,
     verdict: Option<&Verdict>,
     keep: impl Fn(Service) -> Duration,
 ) -> Result<bool, CompareError> {
-    // Until now it may have been nobody's: then it is this account's, as its checkpoint is.
+    // The ledger may have had no account so far. From now on it is this one's.
     if !ledger.check_account(look.keys.clone(), AccountCheck::Record).await? {
         return Err(CompareError::OtherAccount);
     }
@@ -101,13 +101,15 @@ pub async fn apply_verdict(
     Ok(is_final)
 }
 
-/// The end of a purchase that was charged, and whose reply was never read.
+/// Returns the settlement of a charged purchase whose reply was never read.
 pub fn charged_without_reply(cost: Usd, keep: Duration) -> Settlement {
     Settlement::Posted { cost, reply: None, keep, job: None }
 }
 
-/// Checks that each listing is of the ledger's account. Each process notes one checkpoint, from its first listing,
-/// unless outcomes are unknown or purchases may be missing since the last one: a new one would hide them.
+/// Checks the account of each listing, and records one checkpoint per process.
+///
+/// It records none while outcomes are unknown or purchases may be missing, because a new checkpoint
+/// would hide them.
 pub struct CheckpointKeeper {
     ledger: Store,
     binding: AccountBinding,
@@ -134,7 +136,7 @@ impl CheckpointKeeper {
         }
     }
 
-    /// Whatever fails is a line in the log, and is tried again with the next listing.
+    /// An error is logged, and the next listing tries again.
     async fn process(&self, known: &SummaryReading) {
         let Self { ledger, binding, has_checkpoint: is_noted } = self;
         let binding = binding.for_generation(known.generation);
@@ -142,7 +144,7 @@ impl CheckpointKeeper {
             Ok(true) => {}
             Ok(false) => {
                 if binding.is_mismatch() {
-                    // Its checkpoints are not used any more.
+                    // Its checkpoints are no longer used.
                     is_noted.store(false, Ordering::Relaxed);
                 }
                 return;

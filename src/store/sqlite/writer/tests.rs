@@ -25,12 +25,14 @@ fn only_what_is_dear_waits_for_the_disk() {
         (&cheap, Durability::OfPurchase(cheap.id), 1),
     ] {
         let asked = asked.clone();
-        writer.process(vec![request(weight, move |books| books.reserve(&asked, NOW)).0]);
+        writer.process(vec![request(weight, move |ledger| ledger.reserve(&asked, NOW)).0]);
         assert_eq!(level(&writer), synchronous, "{weight:?}");
     }
     let settle = |id| {
-        request(Durability::OfPurchase(id), move |books| books.settle(id, &Settlement::Voided, NOW))
-            .0
+        request(Durability::OfPurchase(id), move |ledger| {
+            ledger.settle(id, &Settlement::Voided, NOW)
+        })
+        .0
     };
     writer.process(vec![settle(cheap.id), settle(dear.id)]);
     assert_eq!(level(&writer), 2, "one dear step makes its batch wait");
@@ -42,8 +44,8 @@ fn only_what_is_dear_waits_for_the_disk() {
 fn a_step_that_fails_is_undone_alone() {
     let mut writer = writer();
     let (first, first_answer) = reserve(Usd::mills(1));
-    let (broken, broken_answer) = request(Durability::Buffered, |books| {
-        books.connection.execute("DELETE FROM purchases", [])?;
+    let (broken, broken_answer) = request(Durability::Buffered, |ledger| {
+        ledger.connection.execute("DELETE FROM purchases", [])?;
         Err::<(), _>(Unavailable("on purpose".into()).into())
     });
     let (last, last_answer) = reserve(Usd::mills(2));
@@ -127,7 +129,7 @@ fn fault_is_over_when_something_was_written_and_nothing_failed_for_a_while() {
     let earlier = clock::now().checked_sub(RECOVERY_PERIOD).unwrap();
     writer.incident = Some(Incident { is_disk_full: true, latest: earlier });
     writer.process(vec![
-        request(Durability::Buffered, |books| books.needs_sync(PurchaseId::new())).0,
+        request(Durability::Buffered, |ledger| ledger.needs_sync(PurchaseId::new())).0,
     ]);
     assert!(writer.incident.is_some(), "that was read only");
     writer.process(vec![reserve(Usd::mills(1)).0]);
@@ -140,7 +142,7 @@ fn limit_step_that_is_tried_again_keeps_newer_limit() {
     let latest = Arc::new(Mutex::new(None));
     let note = || {
         let latest = Arc::clone(&latest);
-        notification(Durability::Synced, move |books| slots::write_latest_limit(books, &latest))
+        notification(Durability::Synced, move |ledger| slots::write_latest_limit(ledger, &latest))
     };
     let limit = |requests| AccountLimit { requests, window_seconds: 60 };
     *latest.lock().unwrap() = Some(limit(60));
@@ -185,7 +187,7 @@ fn reservation(toll: Usd) -> Reservation {
 
 fn reserve(toll: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
     let asked = reservation(toll);
-    request(Durability::Buffered, move |books| books.reserve(&asked, NOW))
+    request(Durability::Buffered, move |ledger| ledger.reserve(&asked, NOW))
 }
 
 fn told<T>(mut answer: Answered<T>) -> Result<T, Unavailable> {
