@@ -34,7 +34,7 @@ pub fn ensure_admin(role: Role) -> Result<(), Problem> {
 }
 
 fn unavailable(error: Unavailable) -> Problem {
-    tracing::error!(%error, "an admin's question cannot be answered");
+    tracing::error!(%error, "failed to read admin report");
     Problem::new(&LEDGER_UNAVAILABLE)
 }
 

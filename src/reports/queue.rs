@@ -61,7 +61,7 @@ impl ReportQueue {
         }
         let _place = self.slots.try_acquire().map_err(|_| {
             Problem::new(&OVERLOADED)
-                .detail("too many reports are being read right now")
+                .detail("too many reports are being read; retry later")
                 .retry_after(RETRY_AFTER)
         })?;
         let answer = report.await?;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn too_many_callers_are_told_when_to_come_back_and_hang_ups_make_room() {
+    async fn too_many_callers_get_retry_after_and_disconnects_free_slots() {
         let (turns, slow) = (ReportQueue::default(), Slow::default());
         let numbers: Vec<_> = (0..=MAX_REPORTS).map(caller).collect();
         let mut waiting = Vec::new();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_of_few_callers_are_kept() {
+    async fn number_of_kept_answers_is_bounded() {
         let (turns, slow) = (ReportQueue::default(), Slow::default());
         for number in 0..3 * MAX_KEPT {
             text(turns.run(&caller(number), "?", slow.report()).await);

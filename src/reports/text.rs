@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_quoted_where_it_must_be_and_never_a_formula() {
+    fn cell_is_quoted_when_needed_and_is_never_a_formula() {
         for (text, written) in [
             ("plain", "plain"),
             ("", ""),

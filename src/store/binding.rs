@@ -101,14 +101,14 @@ impl AccountBinding {
         });
         match (was, standing) {
             (AccountState::Mismatch, AccountState::Matches) => {
-                info!("gateway account recognised; selling again")
+                info!("gateway account confirmed; sales resumed")
             }
             (
                 AccountState::Matches | AccountState::Unknown | AccountState::Unchecked,
                 AccountState::Mismatch,
             ) => error!(
-                "gateway account is not the ledger's: nothing is sold; use a key of the ledger's \
-                 account, or start once with: tollgate serve --new-account"
+                fix = "use a key of the ledger's account, or start once with --new-account",
+                "gateway account is not the ledger's; sales stopped"
             ),
             _ => {}
         }
@@ -125,8 +125,8 @@ impl AccountBinding {
 
     async fn adopt(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
         match ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
-            true => info!("--new-account: gateway account is the ledger's already"),
-            false => warn!("--new-account: ledger given to the gateway's account"),
+            true => info!("gateway account already matches; --new-account has no effect"),
+            false => warn!("ledger given to the gateway's account"),
         }
         let is_same = ledger.check_account(keys, AccountCheck::Adopt).await?;
         self.inner.adopt_next.store(false, Ordering::Relaxed);
@@ -149,8 +149,8 @@ impl AccountBinding {
     pub fn recheck(&self) {
         if self.inner.adopt_next.swap(false, Ordering::Relaxed) {
             error!(
-                "--new-account: ledger not given to the gateway's account: its keys or its address \
-                 changed before it listed its keys; start again with --new-account if it is still meant"
+                fix = "start again with --new-account",
+                "new account not adopted: gateway keys or address changed"
             );
         }
         self.inner.status.send_modify(|judged| {
@@ -195,8 +195,8 @@ impl AccountBinding {
         }
         Err(Problem::new(&LEDGER_UNAVAILABLE)
             .detail(
-                "the gateway's key belongs to another account than the ledger of this server: \
-                 nothing is sold until its operator mends that",
+                "the gateway's key belongs to a different account than this server's ledger; the \
+                 operator has to fix this",
             )
             .retry_after(RETRY_AFTER))
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn purchase_after_a_change_of_keys_waits_for_the_listing_of_the_new_ones() {
+    async fn purchase_after_key_change_waits_for_the_new_listing() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let binding = AccountBinding::unchecked();
         let recognise = async |id: &str| binding.check_account(&ledger, vec![id.to_owned()]).await;
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn new_account_is_not_that_of_keys_that_came_later() {
+    async fn key_change_cancels_new_account() {
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let recognise = async |binding: &AccountBinding, id: &str| {
             binding.check_account(&ledger, vec![id.to_owned()]).await
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn account_is_recognised_only_once_the_gateway_in_use_lists_the_ledgers_keys() {
+    async fn account_is_confirmed_only_by_a_listing_of_the_current_gateway() {
         use AccountStatus::{Confirmed, Unconfirmed};
         let ledger = Store::in_memory(Arc::new(clock::wall));
         let former = AccountBinding::unchecked();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn purchase_after_a_change_of_keys_waits_a_moment_at_most() {
+    async fn purchase_after_key_change_waits_a_bounded_time() {
         let binding = AccountBinding::unchecked();
         binding.listing_failed();
         binding.recheck();

@@ -135,9 +135,9 @@ pub struct LoginSession {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MemberError {
     /// A name is never reused: jobs and spending stay with it.
-    #[error("there is, or was, a member of this name")]
+    #[error("the name belongs to a current or former member")]
     NameTaken,
-    #[error("there is no member of this name")]
+    #[error("there is no member with this name")]
     NotFound,
     #[error("this member was revoked")]
     Revoked,
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_caller_tells_whether_it_has_credentials() {
+    fn written_caller_shows_whether_it_is_authenticated() {
         let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
         for (caller, has) in [
             (Caller::Address(v4), false),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_counts_for_its_caller_or_for_its_fingerprint_alone() {
+    fn refusal_matches_its_caller_or_its_fingerprint_only() {
         let refusals = Wound::new(SECOND);
         refusals.note(RefusalKey::Caller(caller(1)), 5 * SECOND);
         refusals.note(RefusalKey::Fingerprint([2; 32]), 7 * SECOND);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_refusals_count_for_everybody_and_memory_is_bounded() {
+    fn dropped_refusals_apply_to_all_callers_and_memory_is_bounded() {
         let refusals = Wound::new(Duration::ZERO);
         refusals.note(RefusalKey::Caller(caller(1)), 2 * SECOND);
         // One that repeats pushes the others out, and is not dropped itself.

@@ -183,15 +183,15 @@ pub struct PeriodSpend {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReserveError {
-    #[error("it is known already")]
+    #[error("the purchase is a duplicate")]
     Duplicate(ExistingPurchase),
     #[error("the key was used with another payload")]
     KeyReused,
-    #[error("it repeats no purchase that is known")]
+    #[error("there is no purchase to replay")]
     NothingToReplay,
-    #[error("a budget does not cover it")]
+    #[error("a budget does not cover the purchase")]
     OverBudget(OverBudget),
-    #[error("the balance does not cover it")]
+    #[error("the balance does not cover the purchase")]
     InsufficientCredit,
     #[error(transparent)]
     Unavailable(#[from] Unavailable),

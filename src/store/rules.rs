@@ -229,7 +229,7 @@ pub(super) fn warn_day_ahead(day: u64, wall: Duration) {
     tracing::warn!(
         %ledger_day,
         %clock_day,
-        "ledger day ahead of clock ignored; budgets count in the clock's day"
+        "ledger day is ahead of the clock; ignored"
     );
 }
 

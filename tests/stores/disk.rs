@@ -234,8 +234,8 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
     for (name, why) in [
         ("text", "not a database"),
         ("short", "not a ledger of tollgate"),
-        ("folder", "it is not a file"),
-        ("device", "it is not a file"),
+        ("folder", "it is not a regular file"),
+        ("device", "it is not a regular file"),
         ("foreign", "not a ledger of tollgate"),
         ("newer", "its version is 99"),
         ("emptied", "it is empty, but it was not"),

@@ -26,16 +26,14 @@ pub struct Comparison {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    #[error("the gateway's books cannot be read: {0}")]
+    #[error("the gateway's billing summary cannot be read: {0}")]
     Gateway(String),
     #[error(
-        "the gateway's key belongs to another account than the ledger: nothing is compared. Use a key \
-         of the ledger's account, or give the ledger to this one: tollgate serve --new-account"
+        "the gateway's key belongs to a different account than the ledger: use a key of the ledger's \
+         account, or give the ledger to this one with tollgate serve --new-account"
     )]
     OtherAccount,
-    #[error(
-        "the gateway lists no ids of keys: nobody can say whether the ledger is this account's"
-    )]
+    #[error("the gateway lists no key ids, so its account cannot be compared with the ledger's")]
     NoKeys,
     #[error(transparent)]
     Ledger(#[from] Unavailable),
@@ -149,14 +147,14 @@ impl CheckpointKeeper {
                 }
                 return;
             }
-            Err(why) => return info!(%why, "account not checked"),
+            Err(why) => return info!(%why, "gateway account not checked"),
         }
         if is_noted.load(Ordering::Relaxed) {
             return;
         }
         match record_checkpoint(ledger, snapshot(&known.listing.billing, known.asked_at)).await {
             Ok(()) => is_noted.store(true, Ordering::Relaxed),
-            Err(why) => info!(%why, "no checkpoint was noted"),
+            Err(why) => info!(%why, "checkpoint not recorded"),
         }
     }
 }
@@ -164,13 +162,11 @@ impl CheckpointKeeper {
 async fn record_checkpoint(ledger: &Store, snapshot: Snapshot) -> Result<(), Unavailable> {
     if let Some(before) = ledger.latest_checkpoint().await? {
         if ledger.may_lack_purchases() {
-            warn!(
-                "purchases may be missing since the last checkpoint: tollgate reconcile shows the drift"
-            );
+            warn!("purchases may be missing since the last checkpoint");
             return Ok(());
         }
         if ledger.unknown_after(before.settled_through).await? > 0 {
-            info!("outcomes are unknown since the last checkpoint: tollgate reconcile can tell");
+            info!("outcomes are unknown since the last checkpoint");
             return Ok(());
         }
     }

@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_choice_is_found_and_two_are_not_taken_for_one() {
+    fn only_a_unique_combination_is_returned() {
         for (kinds, above, below, expected) in [
             (&[][..], -1, 1, Ok(vec![])),
             (&[], 0, 2, Err(Undecided::NoCombination)),

@@ -66,48 +66,45 @@ pub struct ChatCount {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Undecided {
-    #[error("it began before the last checkpoint, {}", iso8601(*.0))]
+    #[error("it began before the last checkpoint ({})", iso8601(*.0))]
     BeforeCheckpoint(Duration),
     #[error(
-        "not charged so far, and it may be yet: ask again {} minutes after it was lost",
+        "not charged yet; reconcile again {} minutes after it was lost",
         SETTLES_WITHIN.as_secs() / 60
     )]
     TooRecent,
-    #[error("a counter of the gateway is lower than it was")]
+    #[error("a counter of the gateway decreased")]
     CounterDecreased,
     /// No combination of our purchases makes the gateway's count.
     #[error("{why}: {0}", why = .0.why())]
     Miscounted(ChatCount),
-    #[error("{charged} of {of} alike were charged, and nothing says which")]
+    #[error("{charged} of {of} identical purchases were charged; which ones is not known")]
     Ambiguous { charged: u64, of: u64 },
     #[error(
-        "no choice of the doubtful videos costs what was spent: somebody else uses the account"
+        "no combination of the unknown videos explains the spending: someone else uses the account"
     )]
     NoCombination,
-    #[error("more than one choice of the doubtful videos costs what was spent")]
+    #[error("more than one combination of the unknown videos explains the spending")]
     ManyCombinations,
-    #[error("not charged, unless somebody else uses the account or a failed video was refunded")]
+    #[error("not charged, unless someone else uses the account or a failed video was refunded")]
     ProbablyFree,
-    #[error("nothing at the gateway counts this kind of purchase")]
+    #[error("the gateway does not count this kind of purchase")]
     Uncounted,
     #[error(
-        "sent before the gateway listed its account's keys, so it may be on another account: find out \
-         from the gateway, then end it with tollgate purchase resolve"
+        "sent before the gateway listed its account's keys, so it may be on another account: ask the \
+         gateway, then run tollgate purchase resolve"
     )]
     UnconfirmedAccount,
-    #[error(
-        "not charged as it seems, but the gateway's counters contradict each other or the ledger"
-    )]
+    #[error("the gateway's counters contradict each other or the ledger: nothing is released")]
     Contradiction,
     /// The balance changed by this many cents more than the spending explains.
     #[error(
-        "not charged as it seems, but the balance {} by {} that was not spent (credit bought, a refund): \
-         nothing is released",
+        "the balance {} by {} that was not spent (credit bought, a refund): nothing is released",
         if *.0 > 0 { "rose" } else { "fell" },
         usd(.0.abs() * CENT).short()
     )]
     BalanceChange(i128),
-    #[error("not charged as it seems, but this machine's clock was set back: nothing is released")]
+    #[error("this machine's clock was set back: nothing is released")]
     ClockSetBack,
 }
 
@@ -201,28 +198,26 @@ impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count(count) => write!(f, "by the count: {count}"),
-            Self::Spending(amount) => write!(
-                f,
-                "by the spending: beyond what is surely charged here, {} was spent at most",
-                amount.short()
-            ),
+            Self::Spending(amount) => {
+                write!(f, "by the spending: at most {} beyond certain charges", amount.short())
+            }
         }
     }
 }
 
 impl fmt::Display for ChatCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { counted, charged, possible: doubtful } = self;
-        write!(f, "the gateway counted {counted}, {charged} charged and {doubtful} doubtful here")
+        let Self { counted, charged, possible } = self;
+        write!(f, "the gateway counted {counted}; {charged} certain and {possible} possible here")
     }
 }
 
 impl ChatCount {
     fn why(&self) -> &'static str {
         if self.counted < self.charged {
-            "the gateway counts fewer chats than were charged"
+            "the gateway counted fewer chats than were charged"
         } else {
-            "somebody else uses the account"
+            "someone else uses the account"
         }
     }
 }

@@ -273,7 +273,7 @@ impl Shared {
 
     fn publish(&self, known: Option<&SummaryReading>) {
         if known.is_none() {
-            info!("the account's books cannot be read; selling goes on");
+            info!("billing summary not readable; sales continue");
             if lock(&self.limit).is_none() {
                 self.window.assume_default();
             }
@@ -297,7 +297,7 @@ impl Shared {
             }
             if lock(&self.revoked).insert(prefix.to_owned()) {
                 let name = key.name.escape_debug();
-                warn!(%name, prefix, "a key of the ring is revoked; take it out of GATEWAY_API_KEY");
+                warn!(%name, prefix, "gateway key is revoked; remove it from GATEWAY_API_KEY");
             }
         }
     }

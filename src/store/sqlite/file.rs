@@ -98,7 +98,7 @@ pub(super) fn prepare(
     let log = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
     let mode = connection.query_row("PRAGMA journal_mode = WAL", [], log).map_err(sql)?;
     if mode != "wal" {
-        return Err("its file system does not allow a write-ahead log".to_owned());
+        return Err("its file system does not support a write-ahead log".to_owned());
     }
     connection.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
     for limit in [
@@ -114,16 +114,14 @@ pub(super) fn prepare(
 fn check_version(kind: FileKind, purpose: Purpose) -> Result<(), String> {
     let newest = schema::newest_version();
     match (kind, purpose) {
-        (FileKind::Foreign, _) => Err("it is not a ledger of tollgate".to_owned()),
+        (FileKind::Foreign, _) => Err("it is not a tollgate ledger".to_owned()),
         (FileKind::Ledger(version), _) if version > newest => {
-            Err(format!("its version is {version}; this tollgate knows {newest} at most"))
+            Err(format!("its version is {version}; this tollgate supports versions up to {newest}"))
         }
-        (FileKind::Ledger(version), Purpose::Shared | Purpose::Read) if version < newest => {
-            Err(format!("its version is {version}; start the server once to bring it to {newest}"))
-        }
-        (FileKind::Empty, Purpose::Read | Purpose::Inspect) => {
-            Err("there is nothing in it yet".to_owned())
-        }
+        (FileKind::Ledger(version), Purpose::Shared | Purpose::Read) if version < newest => Err(
+            format!("its version is {version}; start the server once to migrate it to {newest}"),
+        ),
+        (FileKind::Empty, Purpose::Read | Purpose::Inspect) => Err("it is empty".to_owned()),
         (FileKind::Empty | FileKind::Ledger(_), _) => Ok(()),
     }
 }
@@ -136,7 +134,7 @@ pub(super) fn check_whole_pages(connection: &Connection, path: &Path) -> Result<
     let has_log = size_of(&lock::with_suffix(path, "-wal")) > 0;
     match has_log || size_of(path).is_multiple_of(page.max(1)) {
         true => Ok(()),
-        false => Err("it is damaged: its last page was cut".to_owned()),
+        false => Err("it is damaged: its last page is truncated".to_owned()),
     }
 }
 
@@ -151,7 +149,9 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), String>
     }
     let wrong: i64 = view.query_row(WRONG_COUNTERS, [], |row| row.get(0)).map_err(damaged)?;
     if wrong != 0 {
-        return Err(format!("it is damaged: {wrong} of its counters are not their purchases' sum"));
+        return Err(format!(
+            "it is damaged: {wrong} counters differ from the sum of their purchases"
+        ));
     }
     view.commit().map_err(damaged)
 }
@@ -159,7 +159,7 @@ pub(super) fn check_integrity(connection: &mut Connection) -> Result<(), String>
 /// A device is refused, because setting its permissions would change it for every process.
 pub(super) fn ensure_regular_file(path: &Path) -> Result<(), OpenError> {
     match fs::metadata(path) {
-        Ok(found) if !found.is_file() => Err(OpenError::unusable(path, "it is not a file")),
+        Ok(found) if !found.is_file() => Err(OpenError::unusable(path, "it is not a regular file")),
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -177,7 +177,7 @@ pub(super) fn ensure_not_replaced(path: &Path, file: FileId) -> Result<(), Store
         Err(error) if error.kind() == io::ErrorKind::NotFound => "removed",
         Ok(_) | Err(_) => return Ok(()),
     };
-    let why = format!("{} was {what} under the server", path.display());
+    let why = format!("{} was {what} while the server was running", path.display());
     Err(StoreError::Permanent(Unavailable(why.into())))
 }
 
@@ -186,7 +186,7 @@ pub(super) fn ensure_single_path(path: &Path) -> Result<(), OpenError> {
     let found = fs::metadata(path).map_err(|error| OpenError::unusable(path, error))?;
     if found.nlink() > 1 {
         let why = format!(
-            "it has {} hard links, and must have one; `find -samefile` names the others",
+            "it has {} hard links; remove all but one (`find -samefile` lists them)",
             found.nlink()
         );
         return Err(OpenError::unusable(path, why));
@@ -194,7 +194,7 @@ pub(super) fn ensure_single_path(path: &Path) -> Result<(), OpenError> {
     // No list of mounts means that there are none.
     let mounts = fs::read(MOUNTS).unwrap_or_default();
     if is_mount_point(&mounts, path) {
-        let why = "it is mounted by itself; mount its folder, never the file";
+        let why = "it is a mount point; mount its folder, not the file";
         return Err(OpenError::unusable(path, why));
     }
     Ok(())
@@ -219,16 +219,19 @@ pub(super) fn ensure_not_truncated(path: &Path) -> Result<(), OpenError> {
     let exists = path.try_exists().map_err(|error| OpenError::unusable(path, error))?;
     // SQLite treats a file shorter than its smallest page as a new one.
     if (1..MIN_LEDGER_BYTES).contains(&size_of(path)) {
-        return Err(OpenError::unusable(path, "it is not a ledger of tollgate"));
+        return Err(OpenError::unusable(path, "it is not a tollgate ledger"));
     }
     if size_of(path) == 0 {
         if size_of(&lock::with_suffix(path, "-wal")) > 0 {
-            return Err(OpenError::unusable(path, "its write-ahead log is there, but it is not"));
+            return Err(OpenError::unusable(
+                path,
+                "its write-ahead log exists, but the ledger is missing or empty",
+            ));
         }
         if exists && lock::was_served(path) {
             return Err(OpenError::unusable(
                 path,
-                "it is empty, but it was not; remove it to begin anew",
+                "it is empty, but a server has used it; remove it to start over",
             ));
         }
     }

@@ -219,7 +219,7 @@ impl Store {
 }
 
 fn writer_gone() -> Unavailable {
-    Unavailable("the ledger's writer is gone".into())
+    Unavailable("the ledger's writer has stopped".into())
 }
 
 pub(super) fn canonical_path(path: &Path) -> PathBuf {

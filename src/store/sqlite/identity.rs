@@ -74,7 +74,7 @@ impl LedgerIdentity {
         let new_name = || random::<8>().map(|bytes| format!("durable-{}", hex(&bytes)).into());
         let (name, doubt, forgets) = match (stored, marked) {
             (None, _) if kind == FileKind::Empty => (new_name()?, None, false),
-            (None, _) => (new_name()?, Some("no server of this version has had it"), false),
+            (None, _) => (new_name()?, Some("its version is older"), false),
             (Some(stored), marked) => {
                 let doubt = suspicion(&stored, marked, &boot, found);
                 let forgets = doubt.is_some_and(|doubt| doubt.may_lack_purchases);
@@ -103,7 +103,7 @@ pub(super) fn ensure_nonce(connection: &Connection, nonce: &Nonce) -> Result<(),
         return Ok(());
     }
     Err(StoreError::Permanent(Unavailable(
-        "the ledger's content was replaced under the server".into(),
+        "the ledger's content was replaced while the server was running".into(),
     )))
 }
 
@@ -121,7 +121,7 @@ fn suspicion(
 ) -> Option<Suspicion> {
     let Some(LedgerState { nonce, latest_number: latest, closed }) = marked else {
         return Some(Suspicion {
-            why: "its lock file is not there, or is empty",
+            why: "its lock file is missing or empty",
             may_lack_purchases: true,
         });
     };
@@ -140,10 +140,7 @@ fn suspicion(
     if let Some(closed) = closed {
         // A copy from elsewhere: the original may have sold meanwhile.
         if found.is_some_and(|found| found.inode != closed.inode) {
-            return Some(Suspicion {
-                why: "it is a copy of what the last server closed",
-                may_lack_purchases: true,
-            });
+            return Some(Suspicion { why: "it is a copy", may_lack_purchases: true });
         }
         let why = "it was written after the last server closed it";
         // A copy of a running server's file, put back, has purchases that have ended since.
@@ -156,7 +153,7 @@ fn suspicion(
             may_lack_purchases: true,
         });
     }
-    Some(Suspicion { why: "it was not closed", may_lack_purchases: false })
+    Some(Suspicion { why: "it was not closed cleanly", may_lack_purchases: false })
 }
 
 fn stored(connection: &Connection, kind: FileKind) -> rusqlite::Result<Option<StoredIdentity>> {
@@ -233,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_with_purchases_under_way_that_was_put_back_gets_another_name() {
+    fn restored_copy_with_running_purchases_gets_a_new_name() {
         let written = |written| Some(FileStamp { size: 4_096, modified: written, inode: 9 });
         let stored = StoredIdentity { has_running: true, ..stored() };
         let marked = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: written(5) });
@@ -244,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn name_is_never_kept_without_a_boot_id() {
+    fn missing_boot_id_changes_the_name() {
         let unknown = StoredIdentity { boot: String::new(), ..stored() };
         let marked = Some(LedgerState { nonce: [1; 16], latest_number: 7, closed: None });
         assert!(

@@ -66,10 +66,7 @@ impl Lock {
                     }
                     if has_it == LockHolder::Command && !std::mem::replace(&mut is_told, true) {
                         let pid = pid.unwrap_or_default();
-                        warn!(
-                            pid,
-                            "waiting for a command that asks the gateway and has the ledger"
-                        );
+                        warn!(pid, "waiting for a command that has the ledger");
                     }
                     thread::sleep(POLL_INTERVAL);
                 }
@@ -264,7 +261,7 @@ fn flock_owner(file: &File) -> Option<u32> {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Err(error) = self.write_closed() {
-            warn!(%error, "ledger lock file was not written: the next start checks all of the ledger");
+            warn!(%error, "ledger lock file not written; the next start checks the ledger");
         }
         if let Some(ledger) = &self.ledger_file {
             let _ = ledger.unlock();
@@ -299,7 +296,7 @@ mod tests {
     const SERVER: LockHolder = LockHolder::Server(None);
 
     #[test]
-    fn a_lock_is_given_back_also_where_another_process_has_inherited_its_file() {
+    fn lock_is_released_even_if_a_child_inherited_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let lock = Lock::acquire(&path, SERVER).unwrap();
@@ -313,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_says_who_has_it_and_where_operators_ask() {
+    fn lock_names_its_holder_and_the_ops_address() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         for admin in
@@ -328,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_waits_for_a_command_that_is_asking() {
+    fn server_waits_for_a_command_that_holds_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut command = Lock::acquire(&path, LockHolder::Command).unwrap();

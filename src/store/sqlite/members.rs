@@ -99,7 +99,7 @@ impl Store {
     /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded and
     /// any member's token depends on it.
     pub async fn token_secret_fingerprint(&self) -> Result<Option<Digest>, Unavailable> {
-        self.run_while_starting("keyed_by", Durability::Buffered, |ledger| {
+        self.run_while_starting("token_secret_fingerprint", Durability::Buffered, |ledger| {
             token_secret_fingerprint(&ledger.connection)
         })
         .await
@@ -107,7 +107,7 @@ impl Store {
 
     pub async fn set_token_secret_fingerprint(&self, print: Digest) -> Result<(), Unavailable> {
         let note = move |ledger: &Ledger| set_token_secret_fingerprint(&ledger.connection, print);
-        self.run_while_starting("key_by", Durability::Synced, note).await
+        self.run_while_starting("set_token_secret_fingerprint", Durability::Synced, note).await
     }
 
     /// Returns a number that changes with every change of members or logins, in any process. It is
@@ -118,7 +118,7 @@ impl Store {
             let mut read = ledger.connection.prepare_cached(query)?;
             Ok(read.query_row([], |row| row.get(0))?)
         };
-        self.run_while_starting("edition", Durability::Buffered, read).await
+        self.run_while_starting("members_version", Durability::Buffered, read).await
     }
 }
 

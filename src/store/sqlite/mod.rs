@@ -46,14 +46,14 @@ pub enum OpenError {
 fn holder_name(holder: &LockHolder) -> &'static str {
     match holder {
         LockHolder::Server(_) => "another server",
-        LockHolder::Command => "a command that asks the gateway",
+        LockHolder::Command => "a command that calls the gateway",
     }
 }
 
 fn advice(holder: &LockHolder) -> &'static str {
     match holder {
         LockHolder::Server(_) => "",
-        LockHolder::Command => "; it has not come to its end: end it, and start again",
+        LockHolder::Command => "; wait for it to finish or stop it, then start again",
     }
 }
 

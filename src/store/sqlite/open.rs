@@ -40,7 +40,7 @@ impl Opening {
     /// Waits until the ledger is open. Until [`serve`](Self::serve), operations answer that it is
     /// starting, except those that were queued before.
     pub async fn wait(&mut self) -> Result<(), OpenError> {
-        let gone = || Err(OpenError::Unusable("its thread ended by a panic".into()));
+        let gone = || Err(OpenError::Unusable("its thread panicked".into()));
         (&mut self.opened).await.unwrap_or_else(|_| gone())
     }
 
@@ -194,7 +194,7 @@ impl Store {
             }
         };
         let writer = spawn(path, work)?;
-        let gone = || Err(OpenError::unusable(path, "its thread ended by a panic"));
+        let gone = || Err(OpenError::unusable(path, "its thread panicked"));
         let identity = taken.await.unwrap_or_else(|_| gone())?;
         let steps = Executor::Thread { queue, writer };
         let mut shared = StoreInner::new(path, clock, steps, admission.clone());
@@ -384,8 +384,7 @@ impl LockedLedger {
         if let Some(money) = money
             && !ledger.set_money_kind(money).map_err(faulty)?
         {
-            let why =
-                "it counts the other kind of money; play money and real money take a file each";
+            let why = "it holds the other kind of money; use separate files for play money and real money";
             return Err(unusable(why.to_owned()));
         }
         // The file before the lock: after a crash in between they differ, and the file gets a new

@@ -61,7 +61,7 @@ impl Store {
             let mut end = pin!(self.inner.admission.ends.notified());
             end.as_mut().enable();
             let look = move |ledger: &Ledger| ledger.is_running(id);
-            if !self.run(StoreOp::Other("ended"), Durability::Buffered, look).await? {
+            if !self.run(StoreOp::Other("wait_until_ended"), Durability::Buffered, look).await? {
                 return Ok(());
             }
             // Another process sends no notification.
@@ -73,12 +73,12 @@ impl Store {
     /// the gateway's answer.
     pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
         let mark = |ledger: &Ledger| Ok(ledger.credit()?.watermark());
-        self.run(StoreOp::Other("credit_mark"), Durability::Buffered, mark).await
+        self.run(StoreOp::Other("credit_watermark"), Durability::Buffered, mark).await
     }
 
     pub fn record_balance(&self, mark: CreditWatermark, balance: Usd) {
         let as_of = self.now();
-        self.notify(StoreOp::Other("learnt"), Durability::Buffered, move |ledger| {
+        self.notify(StoreOp::Other("record_balance"), Durability::Buffered, move |ledger| {
             let mut credit = ledger.credit()?;
             credit.record_balance(mark, balance, as_of);
             ledger.set_credit(&credit)
@@ -87,7 +87,7 @@ impl Store {
 
     pub async fn remaining_credit(&self) -> Result<Option<RemainingCredit>, Unavailable> {
         let left = |ledger: &Ledger| Ok(ledger.credit()?.remaining());
-        self.run(StoreOp::Other("credit_left"), Durability::Buffered, left).await
+        self.run(StoreOp::Other("remaining_credit"), Durability::Buffered, left).await
     }
 
     /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
@@ -136,12 +136,12 @@ impl Store {
         }
         // On the writer's thread, because it may wait for a disk.
         let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
-        self.notify(StoreOp::Other("keep_unread"), Durability::Buffered, move |_| {
+        self.notify(StoreOp::Other("keep_unparsable_reply"), Durability::Buffered, move |_| {
             match replies::keep_unparsable(&path, id, &body, clock()) {
                 Ok(file) => {
-                    warn!(%id, file = %file.display(), "a reply that cannot be read is kept");
+                    warn!(%id, file = %file.display(), "unparsable reply kept");
                 }
-                Err(error) => error!(%id, %error, "a reply that cannot be read could not be kept"),
+                Err(error) => error!(%id, %error, "failed to keep unparsable reply"),
             }
             Ok(())
         });
@@ -155,18 +155,18 @@ impl Store {
             if !path.as_os_str().is_empty()
                 && let Err(error) = replies::purge_unparsable(&path, clock())
             {
-                warn!(%error, "replies that could not be read could not be forgotten");
+                warn!(%error, "failed to delete unparsable replies");
             }
             ledger.replies.purge_expired(&ledger.connection, clock())
         };
-        self.run(StoreOp::Other("forget"), Durability::Buffered, forget).await
+        self.run(StoreOp::Other("purge_expired"), Durability::Buffered, forget).await
     }
 
     /// Returns an error if no purchase can be recorded now. Writes nothing.
     pub async fn ensure_usable(&self) -> Result<(), Unavailable> {
         self.check_capacity()?;
         let look = self.ownership_check();
-        self.run(StoreOp::Other("must_be_usable"), Durability::Buffered, look).await
+        self.run(StoreOp::Other("ensure_usable"), Durability::Buffered, look).await
     }
 
     pub fn is_starting(&self) -> bool {
@@ -186,7 +186,7 @@ impl Store {
     pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
         let clock = self.inner.clock.clone();
         let spent = move |ledger: &Ledger| ledger.current_spend(&scope, clock());
-        self.run(StoreOp::Other("spent"), Durability::Buffered, spent).await
+        self.run(StoreOp::Other("current_spend"), Durability::Buffered, spent).await
     }
 }
 
@@ -207,7 +207,7 @@ impl Ledger {
         now: Duration,
     ) -> Result<Result<CreditWatermark, ReserveError>, StoreError> {
         if self.purchase(asked.id)?.is_some() {
-            return Err(Unavailable("the purchase is in the ledger already".into()).into());
+            return Err(Unavailable("the purchase is already in the ledger".into()).into());
         }
         let judged = match &asked.dedupe_key {
             DedupeKey::IdempotencyKey { key, payload } => self.find_by_key(key, payload, now)?,
@@ -346,7 +346,7 @@ impl Ledger {
              WHERE id = ? AND ended_at IS NULL",
         )?;
         match mark.execute(params![account == AccountStatus::Unconfirmed, id.0.as_bytes()])? {
-            0 => Err(Unavailable("nothing is set aside for the purchase".into()).into()),
+            0 => Err(Unavailable("the purchase is not held".into()).into()),
             _ => Ok(()),
         }
     }
@@ -424,7 +424,7 @@ impl Ledger {
             } else {
                 Settlement::Unknown
             };
-            tracing::warn!(purchase = %id, state = state.name(), "found under way after a crash");
+            tracing::warn!(purchase = %id, state = state.name(), "recovered in-flight purchase after crash");
             self.settle(id, &ending, now)?;
         }
         self.set_credit(&Credit::default())?;

@@ -54,7 +54,7 @@ impl ReportReader {
         if let Some(queue) = &self.queue {
             let _ = queue.send(Box::new(work));
         }
-        async move { answered.await.unwrap_or_else(|_| Err(Unavailable("the report broke".into()))) }
+        async move { answered.await.unwrap_or_else(|_| Err(Unavailable("the report failed".into()))) }
     }
 }
 

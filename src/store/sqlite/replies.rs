@@ -200,7 +200,7 @@ fn file_details(entry: &DirEntry, now: Duration) -> io::Result<Option<(Duration,
 }
 
 fn warn_not_removed(path: &Path, error: &io::Error) {
-    warn!(file = %path.display(), %error, "a reply that could not be read could not be forgotten");
+    warn!(file = %path.display(), %error, "failed to delete unparsable reply");
 }
 
 #[cfg(test)]
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_kept_for_a_day_for_its_owner_alone() {
+    fn unparsable_reply_is_kept_for_a_day_for_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         let (first, second) = (PurchaseId::new(), PurchaseId::new());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_keeps_none_of_the_others() {
+    fn foreign_entries_do_not_block_deletion() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         keep_unparsable(&ledger, PurchaseId::new(), b"x", Duration::ZERO).unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many_bytes() {
+    fn oldest_files_are_deleted_beyond_the_byte_limit() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = folder.path().join("ledger.db");
         let large = vec![0; usize::try_from(MAX_UNPARSABLE_BYTES / 4).unwrap()];

@@ -23,13 +23,13 @@ impl Store {
         let since = nanos(since);
         let read =
             move |file: &Connection| purchases(file, "WHERE at >= ? ORDER BY at, number", since);
-        self.run_report("rows", read).await
+        self.run_report("purchases_since", read).await
     }
 
     pub async fn unknown_purchases(&self, most: usize) -> Result<Vec<PurchaseRecord>, Unavailable> {
         let most = column::count(most);
         let which = "WHERE state = 'unknown' ORDER BY at DESC, number DESC LIMIT ?";
-        self.run_report("unknown", move |file| purchases(file, which, most)).await
+        self.run_report("unknown_purchases", move |file| purchases(file, which, most)).await
     }
 
     pub async fn purchase(&self, id: PurchaseId) -> Result<Option<PurchaseRecord>, Unavailable> {
@@ -47,8 +47,7 @@ impl Store {
         since: Duration,
         most: usize,
     ) -> Result<Vec<SpendRow>, Unavailable> {
-        self.run_report("spending", move |file| spend_rows(file, caller.as_deref(), since, most))
-            .await
+        self.run_report("spend", move |file| spend_rows(file, caller.as_deref(), since, most)).await
     }
 }
 
@@ -120,17 +119,17 @@ const MAX_CHECKPOINTS: i64 = 1_000;
 impl Store {
     pub async fn record_checkpoint(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
         let note = move |ledger: &Ledger| record_checkpoint(ledger, snapshot);
-        self.run(StoreOp::Other("check"), Durability::Buffered, note).await
+        self.run(StoreOp::Other("record_checkpoint"), Durability::Buffered, note).await
     }
 
     pub async fn latest_checkpoint(&self) -> Result<Option<Checkpoint>, Unavailable> {
         let find = |ledger: &Ledger| latest_checkpoint(&ledger.connection);
-        self.run(StoreOp::Other("last_check"), Durability::Buffered, find).await
+        self.run(StoreOp::Other("latest_checkpoint"), Durability::Buffered, find).await
     }
 
     pub async fn latest_snapshots(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
         let find = move |ledger: &Ledger| latest_snapshots(&ledger.connection, most);
-        self.run(StoreOp::Other("checks"), Durability::Buffered, find).await
+        self.run(StoreOp::Other("latest_snapshots"), Durability::Buffered, find).await
     }
 
     pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {
@@ -163,7 +162,7 @@ impl Store {
     ) -> Result<bool, Unavailable> {
         let clock = self.inner.clock.clone();
         let compare = move |ledger: &Ledger| check_account(&ledger.connection, &keys, how, clock());
-        self.run(StoreOp::Other("recognise"), Durability::Synced, compare).await
+        self.run(StoreOp::Other("check_account"), Durability::Synced, compare).await
     }
 }
 

@@ -242,7 +242,7 @@ mod tests {
         INSERT INTO money VALUES (1, 'real')";
 
     #[tokio::test]
-    async fn a_ledger_of_version_one_keeps_its_purchases_and_learns_of_members() {
+    async fn version_one_ledger_keeps_its_purchases_after_migration() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut file = Connection::open(&path).unwrap();
@@ -252,7 +252,7 @@ mod tests {
         let clock = || Arc::new(|| Duration::from_secs(9));
         for opened in [Store::open_read_only(&path, clock()), Store::open_shared(&path, clock())] {
             let why = opened.unwrap_err().to_string();
-            assert!(why.contains("start the server once to bring it to 5"), "{why}");
+            assert!(why.contains("start the server once to migrate it to 5"), "{why}");
         }
 
         let ledger = Store::serve(&path, clock()).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_ledger_of_version_two_keeps_its_members_and_learns_their_secret() {
+    async fn version_two_ledger_keeps_its_members_and_records_their_secret() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut file = Connection::open(&path).unwrap();
@@ -279,7 +279,10 @@ mod tests {
         drop(file);
         let clock = || Arc::new(|| Duration::from_secs(9));
         let why = Store::open_shared(&path, clock()).unwrap_err().to_string();
-        assert!(why.contains("its version is 2; start the server once to bring it to 5"), "{why}");
+        assert!(
+            why.contains("its version is 2; start the server once to migrate it to 5"),
+            "{why}"
+        );
 
         let ledger = Store::serve(&path, clock()).unwrap();
         let members = ledger.members().await.unwrap();
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn checkpoint_of_version_three_stays_as_history_alone() {
+    async fn version_three_checkpoint_is_history_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.db");
         let mut file = Connection::open(&path).unwrap();
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_is_reached_from_every_earlier_one_with_its_rows() {
+    fn every_earlier_version_migrates_to_the_newest_with_its_rows() {
         let later = "ALTER TABLE checks ADD COLUMN note TEXT";
         let versions: Vec<&str> = MIGRATIONS.iter().copied().chain([later]).collect();
         for start in 1..=MIGRATIONS.len() {
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_migration_that_fails_leaves_the_file_as_it_was() {
+    fn failed_migration_changes_nothing() {
         let mut file = Connection::open_in_memory().unwrap();
         migrate(&mut file).unwrap();
         let versions: Vec<&str> =
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_purchases_are_found_by_their_own_index() {
+    fn query_for_unknown_purchases_uses_an_index() {
         let mut file = Connection::open_in_memory().unwrap();
         migrate(&mut file).unwrap();
         for query in [
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_files_are_taken_for_ledgers() {
+    fn foreign_files_are_not_ledgers() {
         let file = Connection::open_in_memory().unwrap();
         assert_eq!(file_kind(&file).unwrap(), FileKind::Empty);
         file.execute_batch("CREATE TABLE theirs (x)").unwrap();

@@ -51,11 +51,11 @@ impl Store {
         let latest = Arc::clone(&self.inner.latest_rate_limit);
         *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(limit);
         let note = move |ledger: &Ledger| write_latest_limit(ledger, &latest);
-        self.notify(StoreOp::Other("note_limit"), Durability::Synced, note);
+        self.notify(StoreOp::Other("record_rate_limit"), Durability::Synced, note);
     }
 
     pub async fn recorded_rate_limit(&self) -> Result<Option<AccountLimit>, Unavailable> {
-        self.run_while_starting("noted_limit", Durability::Buffered, read_rate_limit).await
+        self.run_while_starting("recorded_rate_limit", Durability::Buffered, read_rate_limit).await
     }
 
     /// Returns how long ago the replies of the last `within` arrived, in the order of the requests.
@@ -65,7 +65,7 @@ impl Store {
     pub async fn recent_replies(&self, within: Duration) -> Result<Vec<Duration>, Unavailable> {
         let clock = self.inner.clock.clone();
         let find = move |ledger: &Ledger| recent_replies(ledger, within, clock());
-        self.run_while_starting("replies_since", Durability::Buffered, find).await
+        self.run_while_starting("recent_replies", Durability::Buffered, find).await
     }
 }
 

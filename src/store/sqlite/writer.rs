@@ -147,7 +147,7 @@ impl Writer {
         let last = self.retries.drain(..).collect();
         self.process(last);
         if !self.retries.is_empty() {
-            tracing::error!(lost = self.retries.len(), "the ledger could not write its last steps");
+            tracing::error!(lost = self.retries.len(), "ledger lost commands at shutdown");
         } else if self.broken.is_none() && self.lock.is_some() {
             // If another process has the file open, closing it would leave the log as it is.
             self.truncate_wal();
@@ -213,11 +213,11 @@ impl Writer {
         if waiting >= MAX_RETRIES
             && !self.admission.is_retry_queue_full.swap(true, Ordering::Relaxed)
         {
-            tracing::error!(waiting, "ledger retry list is full: no purchase begins");
+            tracing::error!(waiting, "ledger retry queue full; purchases blocked");
         } else if waiting <= MAX_RETRIES / 2
             && self.admission.is_retry_queue_full.swap(false, Ordering::Relaxed)
         {
-            tracing::info!(waiting, "ledger retry list has room again");
+            tracing::info!(waiting, "ledger retry queue drained; purchases resumed");
         }
     }
 
@@ -259,8 +259,7 @@ impl Writer {
         if let (Some(latest), Some(lock)) = (latest, &mut self.lock)
             && let Err(error) = lock.write_latest(latest)
         {
-            let why =
-                format!("the number of a purchase could not be noted in the lock file: {error}");
+            let why = format!("failed to write the purchase number to the lock file: {error}");
             self.log_fault(&StoreError::Permanent(Unavailable(why.into())));
         }
         if let Some(fault) = self.ledger.step_error.take() {
@@ -274,7 +273,7 @@ impl Writer {
             && self.incident.as_ref().is_some_and(|it| it.latest.elapsed() >= RECOVERY_PERIOD)
         {
             self.incident = None;
-            tracing::info!("ledger writes again");
+            tracing::info!("ledger writes recovered");
         }
     }
 
@@ -332,7 +331,7 @@ impl Writer {
             cut
         };
         if let Err(error) = cut() {
-            tracing::debug!(%error, "ledger log was not cut");
+            tracing::debug!(%error, "ledger write-ahead log not truncated");
         }
     }
 
@@ -347,12 +346,12 @@ impl Writer {
                     return;
                 }
                 match is_room {
-                    true => tracing::error!(%why, "ledger disk is full"),
+                    true => tracing::error!(%why, "ledger disk full"),
                     false => tracing::error!(%why, "ledger write failed"),
                 }
             }
             StoreError::Permanent(why) if self.broken.is_none() => {
-                tracing::error!(%why, "the ledger writes nothing more until a restart");
+                tracing::error!(%why, "ledger failed; nothing is written until a restart");
                 self.broken = Some(why.clone());
             }
             StoreError::Permanent(_) => {}
@@ -450,7 +449,7 @@ where
     }
 
     fn answer(mut self: Box<Self>, fault: Option<&Unavailable>) -> Option<Box<dyn WriteCommand>> {
-        let undone = || Err(Unavailable("the step was not reached".into()));
+        let undone = || Err(Unavailable("the command was not run".into()));
         let outcome = match fault {
             Some(why) => Err(why.clone()),
             None => self.outcome.take().unwrap_or_else(undone),
