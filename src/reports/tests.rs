@@ -47,7 +47,7 @@ fn office(listing: Option<String>) -> Office {
     });
     let window =
         RateLimit::new(store.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
-    let summary = BillingSummary::new(gateway, &[], store.clone(), window);
+    let summary = BillingSummary::new(BillingClient::new(gateway), &[], store.clone(), window);
     let turns = ReportQueue::default();
     Office {
         reports: Reports { store: store.clone(), summary, identifies_callers: true, queue: turns },

@@ -4,7 +4,6 @@
 //! fails changes nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -30,7 +29,7 @@ enum AccountState {
 /// Whether the gateway's account is the ledger's. Clones share the state; each is for one gateway.
 #[derive(Clone, Debug)]
 pub struct AccountBinding {
-    inner: Arc<Inner>,
+    status: Arc<watch::Sender<Status>>,
     generation: u64,
 }
 
@@ -38,12 +37,7 @@ pub struct AccountBinding {
 struct Status {
     state: AccountState,
     generation: u64,
-}
-
-#[derive(Debug)]
-struct Inner {
-    status: watch::Sender<Status>,
-    adopt_next: AtomicBool,
+    adopt_next: bool,
 }
 
 impl AccountBinding {
@@ -55,19 +49,18 @@ impl AccountBinding {
         Self::with(AccountState::Unchecked)
     }
 
-    fn with(standing: AccountState) -> Self {
-        let judged = watch::Sender::new(Status { state: standing, generation: 0 });
-        let shared = Arc::new(Inner { status: judged, adopt_next: AtomicBool::new(false) });
-        Self { inner: shared, generation: 0 }
+    fn with(state: AccountState) -> Self {
+        let status = Status { state, generation: 0, adopt_next: false };
+        Self { status: Arc::new(watch::Sender::new(status)), generation: 0 }
     }
 
     /// Returns a binding for the gateway after this many changes of keys or address.
-    pub fn for_generation(&self, gateway: u64) -> Self {
-        Self { inner: Arc::clone(&self.inner), generation: gateway }
+    pub fn for_generation(&self, generation: u64) -> Self {
+        Self { status: Arc::clone(&self.status), generation }
     }
 
     pub fn adopt_next_account(&self) {
-        self.inner.adopt_next.store(true, Ordering::Relaxed);
+        self.status.send_modify(|status| status.adopt_next = true);
     }
 
     /// Compares the listed key ids with the recorded ones, records them, and returns whether they
@@ -81,42 +74,38 @@ impl AccountBinding {
             self.listing_failed();
             return Ok(false);
         }
-        let is_same = match self.inner.adopt_next.load(Ordering::Relaxed) {
-            true => self.adopt(ledger, keys).await,
-            false => self.note(ledger, keys).await,
-        };
-        let is_same = is_same.inspect_err(|_| self.listing_failed())?;
+        let adopts = self.status.borrow().adopt_next;
+        let checked =
+            if adopts { self.adopt(ledger, keys).await } else { self.record(ledger, keys).await };
+        let is_same = checked.inspect_err(|_| self.listing_failed())?;
         self.set_state(if is_same { AccountState::Matches } else { AccountState::Mismatch });
         Ok(is_same)
     }
 
-    fn set_state(&self, standing: AccountState) {
-        let mut was = standing;
-        self.inner.status.send_if_modified(|judged| {
-            let is_current = judged.generation == self.generation;
+    fn set_state(&self, state: AccountState) {
+        let mut before = state;
+        self.status.send_if_modified(|status| {
+            let is_current = status.generation == self.generation;
             if is_current {
-                was = std::mem::replace(&mut judged.state, standing);
+                before = std::mem::replace(&mut status.state, state);
             }
             is_current
         });
-        match (was, standing) {
+        match (before, state) {
             (AccountState::Mismatch, AccountState::Matches) => {
                 info!("gateway account confirmed; sales resumed")
             }
-            (
-                AccountState::Matches | AccountState::Unknown | AccountState::Unchecked,
-                AccountState::Mismatch,
-            ) => error!(
+            (AccountState::Mismatch, _) | (_, AccountState::Matches) => {}
+            _ => error!(
                 fix = "use a key of the ledger's account, or start once with --new-account",
                 "gateway account is not the ledger's; sales stopped"
             ),
-            _ => {}
         }
     }
 
     /// Stops sales before recording that the account is another one, so that every sale to it
     /// precedes the record, even if recording fails.
-    async fn note(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
+    async fn record(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
         if !ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
             self.set_state(AccountState::Mismatch);
         }
@@ -124,20 +113,21 @@ impl AccountBinding {
     }
 
     async fn adopt(&self, ledger: &Store, keys: Vec<String>) -> Result<bool, Unavailable> {
-        match ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
-            true => info!("gateway account already matches; --new-account has no effect"),
-            false => warn!("ledger given to the gateway's account"),
+        if ledger.check_account(keys.clone(), AccountCheck::Compare).await? {
+            info!("gateway account already matches; --new-account has no effect");
+        } else {
+            warn!("ledger given to the gateway's account");
         }
         let is_same = ledger.check_account(keys, AccountCheck::Adopt).await?;
-        self.inner.adopt_next.store(false, Ordering::Relaxed);
+        self.status.send_modify(|status| status.adopt_next = false);
         Ok(is_same)
     }
 
     pub fn listing_failed(&self) {
-        self.inner.status.send_if_modified(|judged| {
-            let is_first = judged.state == AccountState::Unchecked;
+        self.status.send_if_modified(|status| {
+            let is_first = status.state == AccountState::Unchecked;
             if is_first {
-                judged.state = AccountState::Unknown;
+                status.state = AccountState::Unknown;
             }
             is_first
         });
@@ -147,44 +137,43 @@ impl AccountBinding {
     ///
     /// A known mismatch stays one. `--new-account` is dropped: it meant the earlier account.
     pub fn recheck(&self) {
-        if self.inner.adopt_next.swap(false, Ordering::Relaxed) {
+        let mut dropped = false;
+        self.status.send_modify(|status| {
+            dropped = std::mem::take(&mut status.adopt_next);
+            status.generation = self.generation;
+            if status.state != AccountState::Mismatch {
+                status.state = AccountState::Unchecked;
+            }
+        });
+        if dropped {
             error!(
                 fix = "start again with --new-account",
                 "new account not adopted: gateway keys or address changed"
             );
         }
-        self.inner.status.send_modify(|judged| {
-            judged.generation = self.generation;
-            if judged.state != AccountState::Mismatch {
-                judged.state = AccountState::Unchecked;
-            }
-        });
     }
 
     pub fn is_mismatch(&self) -> bool {
-        self.state() == AccountState::Mismatch
+        self.status.borrow().state == AccountState::Mismatch
     }
 
     pub fn account_status(&self) -> AccountStatus {
-        let judged = *self.inner.status.borrow();
-        if judged.state == AccountState::Matches && judged.generation == self.generation {
+        let status = *self.status.borrow();
+        if status.state == AccountState::Matches && status.generation == self.generation {
             AccountStatus::Confirmed
         } else {
             AccountStatus::Unconfirmed
         }
     }
 
-    fn state(&self) -> AccountState {
-        self.inner.status.borrow().state
-    }
-
     pub async fn wait_for_check(&self) {
-        if self.state() == AccountState::Unchecked {
-            let mut judged = self.inner.status.subscribe();
-            let known = judged.wait_for(|judged| judged.state != AccountState::Unchecked);
-            if timeout(MAX_CHECK_WAIT, known).await.is_err() {
-                self.listing_failed();
-            }
+        if self.status.borrow().state != AccountState::Unchecked {
+            return;
+        }
+        let mut status = self.status.subscribe();
+        let checked = status.wait_for(|status| status.state != AccountState::Unchecked);
+        if timeout(MAX_CHECK_WAIT, checked).await.is_err() {
+            self.listing_failed();
         }
     }
 

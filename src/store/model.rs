@@ -396,15 +396,10 @@ pub(super) const SLOT_RETENTION: Duration = Duration::from_secs(86_400);
 pub struct SlotId(pub Uuid);
 
 impl SlotId {
+    /// Returns a new id, which sorts after earlier ones.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn generate() -> Self {
         Self(Uuid::now_v7())
-    }
-}
-
-impl Default for SlotId {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

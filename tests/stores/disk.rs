@@ -37,13 +37,17 @@ async fn play_money_and_real_money_never_share_a_ledger() {
     let clock = Desk::in_memory(StoreCapacity::default()).clock();
     for (first, other) in [(MoneyKind::Play, MoneyKind::Real), (MoneyKind::Real, MoneyKind::Play)] {
         let path = folder.path().join(format!("{first:?}.db"));
-        drop(Store::serve_money_kind(&path, clock.clone(), first, None).unwrap());
-        let refused = Store::serve_money_kind(&path, clock.clone(), other, None).unwrap_err();
+        drop(
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(first)).unwrap(),
+        );
+        let refused =
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(other))
+                .unwrap_err();
         assert!(matches!(refused, OpenError::Unusable(_)), "{refused}");
         let says = refused.to_string();
         assert!(says.contains("other kind of money") && says.contains(".db"), "{says}");
         drop(
-            Store::serve_money_kind(&path, clock.clone(), first, None)
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(first))
                 .expect("it stays what it was"),
         );
     }

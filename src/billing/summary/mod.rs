@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceExt};
 use tracing::{info, warn};
 
 use crate::clock::{self, Instant};
@@ -60,7 +60,7 @@ pub struct BillingSummary(Arc<Shared>);
 
 #[derive(Clone)]
 struct GatewaySource {
-    gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
+    gateway: BillingClient,
     keys: Arc<[Key]>,
     generation: u64,
     /// Cancelled when another account may answer.
@@ -79,34 +79,19 @@ struct Shared {
     window: Arc<RateLimit>,
 }
 
-pub trait BillingClient:
-    Service<GatewayRequest, Response = GatewayReply, Error = Error, Future: Send>
-    + Clone
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<S> BillingClient for S where
-    S: Service<GatewayRequest, Response = GatewayReply, Error = Error, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static
-{
-}
+/// Sends requests to the gateway.
+pub type BillingClient = BoxCloneSyncService<GatewayRequest, GatewayReply, Error>;
 
 impl BillingSummary {
     /// Sends requests through `gateway`. The balance goes to `ledger`, the rate limit to `window`.
     pub fn new(
-        gateway: impl BillingClient,
+        gateway: BillingClient,
         keys: &[Key],
         ledger: Store,
         window: Arc<RateLimit>,
     ) -> Self {
         let source = GatewaySource {
-            gateway: BoxCloneSyncService::new(gateway),
+            gateway,
             keys: keys.into(),
             generation: 0,
             replaced: CancellationToken::new(),
@@ -126,9 +111,9 @@ impl BillingSummary {
 
     /// Replaces the gateway. If its keys or address changed (`is_another`), the account may have,
     /// too: the old limit and answers are dropped, and the new gateway is asked at once.
-    pub fn replace_gateway(&self, gateway: impl BillingClient, keys: &[Key], is_another: bool) {
+    pub fn replace_gateway(&self, gateway: BillingClient, keys: &[Key], is_another: bool) {
         let mut source = lock(&self.0.source);
-        source.gateway = BoxCloneSyncService::new(gateway);
+        source.gateway = gateway;
         source.keys = keys.into();
         if is_another {
             source.generation += 1;

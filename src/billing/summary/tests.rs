@@ -33,7 +33,7 @@ where
     let window =
         RateLimit::new(store.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
     let keys = [Key::new("svc_sk_ab12rest".to_owned())];
-    BillingSummary::new(service_fn(gateway), &keys, store, window)
+    BillingSummary::new(BillingClient::new(service_fn(gateway)), &keys, store, window)
 }
 
 /// One whose gateway answers its `n`th question (from 0) so; with the questions counted.
@@ -179,7 +179,7 @@ async fn same_limit_of_another_account_is_applied_again() {
     now(&summary).await;
     assert_eq!(summary.limit(), Some(7));
     let gateway = lock(&summary.0.source).gateway.clone();
-    summary.replace_gateway(gateway, &[], true);
+    summary.replace_gateway(BillingClient::new(gateway), &[], true);
     assert_eq!(summary.limit(), None);
     now(&summary).await;
     assert_eq!(summary.limit(), Some(7));
@@ -238,11 +238,11 @@ async fn settings_change_sends_no_request_but_account_change_does() {
     };
     let balance = || summary.reading().unwrap().listing.billing.balance_cents;
     for _ in 0..100 {
-        summary.replace_gateway(other.clone(), &[], false);
+        summary.replace_gateway(BillingClient::new(other.clone()), &[], false);
         summary.refresh().await;
     }
     assert_eq!((others.load(Ordering::SeqCst), balance()), (0, 1));
-    summary.replace_gateway(other, &[], true);
+    summary.replace_gateway(BillingClient::new(other), &[], true);
     sleep(Duration::from_secs(1)).await;
     assert_eq!((others.load(Ordering::SeqCst), balance()), (1, 2));
     summary.forget();
@@ -267,7 +267,7 @@ async fn exchanged_while_asked(is_another: bool) -> (BillingSummary, u64) {
     let exchange = async {
         tokio::task::yield_now().await;
         let next = service_fn(|_: GatewayRequest| async { Ok(reply(listing(2, ""))) });
-        summary.replace_gateway(next, &[], is_another);
+        summary.replace_gateway(BillingClient::new(next), &[], is_another);
         answer.notify_one();
     };
     let (told, ()) = tokio::join!(now(&summary), exchange);
@@ -319,7 +319,7 @@ async fn new_gateway_is_asked_while_the_old_one_hangs() {
     let following = tokio::spawn(summary.run());
     sleep(Duration::from_secs(1)).await;
     let next = service_fn(|_: GatewayRequest| async { Ok(reply(listing(2, ""))) });
-    summary.replace_gateway(next, &[], true);
+    summary.replace_gateway(BillingClient::new(next), &[], true);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(summary.is_read(), Some(true));
     following.abort();

@@ -124,6 +124,15 @@ impl Store {
         self.with_hooks(verb, self.execute_when_open(weight, step)).await
     }
 
+    /// Runs a command that need not be synced to disk.
+    pub(super) async fn query<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnMut(&Ledger) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.run(StoreOp::Other(name), Durability::Buffered, work).await
+    }
+
     /// Runs a command, and waits for the store if it is still being opened.
     pub(super) async fn run_while_starting<T: Send + 'static>(
         &self,

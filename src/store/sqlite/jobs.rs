@@ -42,14 +42,17 @@ impl Store {
     }
 
     pub async fn find_job(&self, request_id: Arc<str>) -> Result<Option<Job>, Unavailable> {
-        let find =
-            move |ledger: &Ledger| Ok(jobs(ledger, "WHERE request_id = ?", &[&request_id])?.pop());
-        self.run(StoreOp::Other("find_job"), Durability::Buffered, find).await
+        self.query("find_job", move |ledger| {
+            Ok(jobs(ledger, "WHERE request_id = ?", &[&request_id])?.pop())
+        })
+        .await
     }
 
     pub async fn open_jobs(&self) -> Result<Vec<Job>, Unavailable> {
-        let find = |ledger: &Ledger| jobs(ledger, "WHERE state = 'open' ORDER BY number", &[]);
-        self.run_while_starting("open_jobs", Durability::Buffered, find).await
+        self.run_while_starting("open_jobs", Durability::Buffered, |ledger| {
+            jobs(ledger, "WHERE state = 'open' ORDER BY number", &[])
+        })
+        .await
     }
 
     pub async fn jobs_of(&self, owner: Arc<str>, most: usize) -> Result<Vec<Job>, Unavailable> {
@@ -60,8 +63,7 @@ impl Store {
 
     pub async fn latest_jobs(&self, most: usize) -> Result<Vec<Job>, Unavailable> {
         let which = "ORDER BY number DESC LIMIT ?";
-        let find = move |ledger: &Ledger| jobs(ledger, which, &[&column::count(most)]);
-        self.run(StoreOp::Other("latest_jobs"), Durability::Buffered, find).await
+        self.query("latest_jobs", move |ledger| jobs(ledger, which, &[&column::count(most)])).await
     }
 
     /// Returns how long the latest finished jobs of a model took.

@@ -92,8 +92,10 @@ impl Store {
 
     pub async fn sessions(&self) -> Result<Vec<LoginSession>, Unavailable> {
         let clock = self.inner.clock.clone();
-        let find = move |ledger: &Ledger| sessions(&ledger.connection, clock());
-        self.run_while_starting("sessions", Durability::Buffered, find).await
+        self.run_while_starting("sessions", Durability::Buffered, move |ledger| {
+            sessions(&ledger.connection, clock())
+        })
+        .await
     }
 
     /// Returns the fingerprint of the secret that tokens are hashed with, if one is recorded and
@@ -106,19 +108,21 @@ impl Store {
     }
 
     pub async fn set_token_secret_fingerprint(&self, print: Digest) -> Result<(), Unavailable> {
-        let note = move |ledger: &Ledger| set_token_secret_fingerprint(&ledger.connection, print);
-        self.run_while_starting("set_token_secret_fingerprint", Durability::Synced, note).await
+        self.run_while_starting("set_token_secret_fingerprint", Durability::Synced, move |ledger| {
+            set_token_secret_fingerprint(&ledger.connection, print)
+        })
+        .await
     }
 
     /// Returns a number that changes with every change of members or logins, in any process. It is
     /// cheap to poll.
     pub async fn members_version(&self) -> Result<u64, Unavailable> {
-        let read = |ledger: &Ledger| {
+        self.run_while_starting("members_version", Durability::Buffered, |ledger| {
             let query = "SELECT edition FROM members_edition";
             let mut read = ledger.connection.prepare_cached(query)?;
             Ok(read.query_row([], |row| row.get(0))?)
-        };
-        self.run_while_starting("members_version", Durability::Buffered, read).await
+        })
+        .await
     }
 }
 

@@ -105,26 +105,7 @@ impl Store {
     /// After a crash, running purchases end: unsent ones are released, sent ones become unknown.
     #[doc(hidden)]
     pub fn serve(path: &Path, clock: Clock) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, StoreCapacity::default(), None, None)
-    }
-
-    #[doc(hidden)]
-    pub fn serve_money_kind(
-        path: &Path,
-        clock: Clock,
-        money: MoneyKind,
-        admin: Option<SocketAddr>,
-    ) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, StoreCapacity::default(), Some(money), admin)
-    }
-
-    #[doc(hidden)]
-    pub fn serve_with_capacity(
-        path: &Path,
-        clock: Clock,
-        room: StoreCapacity,
-    ) -> Result<Self, OpenError> {
-        Self::serve_as(path, clock, room, None, None)
+        Self::serve_with(path, clock, StoreCapacity::default(), None)
     }
 
     /// Runs operations on the caller's thread, so that paused time stands still.
@@ -137,18 +118,18 @@ impl Store {
         Self::inline(path, clock, ledger, Some(lock))
     }
 
-    fn serve_as(
+    #[doc(hidden)]
+    pub fn serve_with(
         path: &Path,
         clock: Clock,
-        room: StoreCapacity,
+        capacity: StoreCapacity,
         money: Option<MoneyKind>,
-        admin: Option<SocketAddr>,
     ) -> Result<Self, OpenError> {
         let path = &canonical_path(path);
         let admission = Admission::opened();
-        let taken = LockedLedger::acquire(path, LockHolder::Server(admin), Purpose::Serve)?;
+        let taken = LockedLedger::acquire(path, LockHolder::Server(None), Purpose::Serve)?;
         let (identity, file) = (taken.identity.clone(), taken.file);
-        let (ledger, lock) = taken.serve(&clock, room, money, &admission)?;
+        let (ledger, lock) = taken.serve(&clock, capacity, money, &admission)?;
         let mut shared = spawn_store(path, clock, ledger, OpenMode::Write, Some(lock))?;
         shared.set_identity(identity, file);
         Ok(Self::from_inner(shared))

@@ -60,8 +60,7 @@ impl Store {
             // Registered before the check, so that an end in between is not missed.
             let mut end = pin!(self.inner.admission.ends.notified());
             end.as_mut().enable();
-            let look = move |ledger: &Ledger| ledger.is_running(id);
-            if !self.run(StoreOp::Other("wait_until_ended"), Durability::Buffered, look).await? {
+            if !self.query("wait_until_ended", move |ledger| ledger.is_running(id)).await? {
                 return Ok(());
             }
             // Another process sends no notification.
@@ -72,8 +71,7 @@ impl Store {
     /// Returns the watermark of now, to be passed to [`record_balance`](Self::record_balance) with
     /// the gateway's answer.
     pub async fn credit_watermark(&self) -> Result<CreditWatermark, Unavailable> {
-        let mark = |ledger: &Ledger| Ok(ledger.credit()?.watermark());
-        self.run(StoreOp::Other("credit_watermark"), Durability::Buffered, mark).await
+        self.query("credit_watermark", |ledger| Ok(ledger.credit()?.watermark())).await
     }
 
     pub fn record_balance(&self, mark: CreditWatermark, balance: Usd) {
@@ -86,8 +84,7 @@ impl Store {
     }
 
     pub async fn remaining_credit(&self) -> Result<Option<RemainingCredit>, Unavailable> {
-        let left = |ledger: &Ledger| Ok(ledger.credit()?.remaining());
-        self.run(StoreOp::Other("remaining_credit"), Durability::Buffered, left).await
+        self.query("remaining_credit", |ledger| Ok(ledger.credit()?.remaining())).await
     }
 
     /// Marks a held purchase as about to be sent. From then on, a crash makes it unknown.
@@ -118,8 +115,7 @@ impl Store {
     }
 
     pub async fn reply(&self, id: PurchaseId) -> Result<Option<KeptReply>, Unavailable> {
-        let find = move |ledger: &Ledger| replies::find(&ledger.connection, id);
-        self.run(StoreOp::Other("reply"), Durability::Buffered, find).await
+        self.query("reply", move |ledger| replies::find(&ledger.connection, id)).await
     }
 
     pub fn mark_delivered(&self, id: PurchaseId) {
@@ -150,7 +146,7 @@ impl Store {
     pub async fn purge_expired(&self) -> Result<(), Unavailable> {
         let (path, clock) = (self.inner.path.clone(), self.inner.clock.clone());
         let must_be_ours = self.ownership_check();
-        let forget = move |ledger: &Ledger| {
+        self.query("purge_expired", move |ledger| {
             must_be_ours(ledger)?;
             if !path.as_os_str().is_empty()
                 && let Err(error) = replies::purge_unparsable(&path, clock())
@@ -158,8 +154,8 @@ impl Store {
                 warn!(%error, "failed to delete unparsable replies");
             }
             ledger.replies.purge_expired(&ledger.connection, clock())
-        };
-        self.run(StoreOp::Other("purge_expired"), Durability::Buffered, forget).await
+        })
+        .await
     }
 
     /// Returns an error if no purchase can be recorded now. Writes nothing.
@@ -185,8 +181,7 @@ impl Store {
 
     pub async fn current_spend(&self, scope: BudgetScope) -> Result<PeriodSpend, Unavailable> {
         let clock = self.inner.clock.clone();
-        let spent = move |ledger: &Ledger| ledger.current_spend(&scope, clock());
-        self.run(StoreOp::Other("current_spend"), Durability::Buffered, spent).await
+        self.query("current_spend", move |ledger| ledger.current_spend(&scope, clock())).await
     }
 }
 

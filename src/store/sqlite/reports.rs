@@ -118,18 +118,16 @@ const MAX_CHECKPOINTS: i64 = 1_000;
 
 impl Store {
     pub async fn record_checkpoint(&self, snapshot: Snapshot) -> Result<(), Unavailable> {
-        let note = move |ledger: &Ledger| record_checkpoint(ledger, snapshot);
-        self.run(StoreOp::Other("record_checkpoint"), Durability::Buffered, note).await
+        self.query("record_checkpoint", move |ledger| record_checkpoint(ledger, snapshot)).await
     }
 
     pub async fn latest_checkpoint(&self) -> Result<Option<Checkpoint>, Unavailable> {
-        let find = |ledger: &Ledger| latest_checkpoint(&ledger.connection);
-        self.run(StoreOp::Other("latest_checkpoint"), Durability::Buffered, find).await
+        self.query("latest_checkpoint", |ledger| latest_checkpoint(&ledger.connection)).await
     }
 
     pub async fn latest_snapshots(&self, most: usize) -> Result<Vec<Snapshot>, Unavailable> {
-        let find = move |ledger: &Ledger| latest_snapshots(&ledger.connection, most);
-        self.run(StoreOp::Other("latest_snapshots"), Durability::Buffered, find).await
+        self.query("latest_snapshots", move |ledger| latest_snapshots(&ledger.connection, most))
+            .await
     }
 
     pub async fn unknown_after(&self, number: u64) -> Result<u64, Unavailable> {

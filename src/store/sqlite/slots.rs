@@ -64,8 +64,10 @@ impl Store {
     /// running). So does one that seems to lie in the future.
     pub async fn recent_replies(&self, within: Duration) -> Result<Vec<Duration>, Unavailable> {
         let clock = self.inner.clock.clone();
-        let find = move |ledger: &Ledger| recent_replies(ledger, within, clock());
-        self.run_while_starting("recent_replies", Durability::Buffered, find).await
+        self.run_while_starting("recent_replies", Durability::Buffered, move |ledger| {
+            recent_replies(ledger, within, clock())
+        })
+        .await
     }
 }
 
