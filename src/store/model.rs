@@ -108,7 +108,7 @@ pub struct Reservation {
     pub caller: String,
     pub service: Service,
     pub model: Box<str>,
-    pub toll: Usd,
+    pub price: Usd,
     pub dedupe_key: DedupeKey,
     pub budgets: Budgets,
     /// Holds nothing: returns the earlier purchase or an error.
@@ -117,7 +117,7 @@ pub struct Reservation {
 
 impl Reservation {
     pub fn needs_sync(&self) -> bool {
-        self.toll >= SYNC_THRESHOLD
+        self.price >= SYNC_THRESHOLD
     }
 }
 
@@ -223,39 +223,29 @@ pub struct RemainingCredit {
 pub struct ExistingPurchase {
     pub id: PurchaseId,
     pub state: PurchaseState,
-    pub toll: Usd,
+    pub cost: Usd,
     pub reply_bytes: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PurchaseState {
-    Reserved,
+    Held,
     Sent,
-    Posted,
-    Voided,
+    Charged,
+    Released,
     Unknown,
 }
 
 impl PurchaseState {
     pub const ALL: [Self; 5] =
-        [Self::Reserved, Self::Sent, Self::Posted, Self::Voided, Self::Unknown];
+        [Self::Held, Self::Sent, Self::Charged, Self::Released, Self::Unknown];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Reserved => "reserved",
+            Self::Held => "held",
             Self::Sent => "sent",
-            Self::Posted => "posted",
-            Self::Voided => "voided",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    pub const fn public_name(self) -> &'static str {
-        match self {
-            Self::Reserved => "held",
-            Self::Sent => "sent",
-            Self::Posted => "charged",
-            Self::Voided => "released",
+            Self::Charged => "charged",
+            Self::Released => "released",
             Self::Unknown => "unknown",
         }
     }
@@ -263,7 +253,7 @@ impl PurchaseState {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    Posted {
+    Charged {
         cost: Usd,
         /// The reply for retries; `None` if it could not be parsed.
         reply: Option<KeptReply>,
@@ -271,7 +261,7 @@ pub enum Settlement {
         job: Option<Box<Job>>,
     },
     /// Not charged: the hold is released, and the key can be used again.
-    Voided,
+    Released,
     Unknown,
 }
 
@@ -291,7 +281,7 @@ pub struct PurchaseRecord {
     pub caller: String,
     pub service: Service,
     pub model: String,
-    pub toll: Usd,
+    pub price: Usd,
     pub state: PurchaseState,
 }
 
@@ -304,7 +294,7 @@ pub struct SpendRow {
     pub service: Service,
     pub model: String,
     pub count: u64,
-    pub settled: Usd,
+    pub charged: Usd,
     pub unknown: Usd,
     pub held: Usd,
 }
@@ -423,7 +413,7 @@ pub struct Job {
     pub owner: Arc<str>,
     pub key: Option<KeyId>,
     pub model: Arc<str>,
-    pub toll: Usd,
+    pub price: Usd,
     pub at: Duration,
     pub latest_update: Option<StatusUpdate>,
 }

@@ -48,18 +48,18 @@ pub(super) fn is_expired(
     keep_until: Option<Duration>,
     now: Duration,
 ) -> bool {
-    state == PurchaseState::Posted && keep_until.is_none_or(|until| until <= now)
+    state == PurchaseState::Charged && keep_until.is_none_or(|until| until <= now)
 }
 
 /// Returns whether an ended purchase with the same fingerprint is repeated: its caller may not have
 /// seen the reply. A running one always is.
 pub(super) fn is_duplicate(
-    twin: &DuplicateCheck,
+    duplicate: &DuplicateCheck,
     (state, ended, is_delivered): (PurchaseState, Duration, bool),
 ) -> bool {
     state == PurchaseState::Unknown
         || !is_delivered
-        || twin.delivered_since.is_some_and(|since| ended >= since)
+        || duplicate.delivered_since.is_some_and(|since| ended >= since)
 }
 
 /// Returns the exceeded budget that renews last, if any.
@@ -105,21 +105,21 @@ pub(super) fn checked_sum(spent: Usd, amount: Usd) -> Option<Usd> {
 /// Returns the state after a settlement, or `None` if nothing changes.
 pub(super) fn next_state(state: PurchaseState, ending: &Settlement) -> Option<PurchaseState> {
     let end = match ending {
-        Settlement::Posted { .. } => PurchaseState::Posted,
-        Settlement::Voided => PurchaseState::Voided,
+        Settlement::Charged { .. } => PurchaseState::Charged,
+        Settlement::Released => PurchaseState::Released,
         Settlement::Unknown => PurchaseState::Unknown,
     };
     match state {
-        PurchaseState::Reserved | PurchaseState::Sent => Some(end),
+        PurchaseState::Held | PurchaseState::Sent => Some(end),
         PurchaseState::Unknown => (end != PurchaseState::Unknown).then_some(end),
-        PurchaseState::Posted | PurchaseState::Voided => None,
+        PurchaseState::Charged | PurchaseState::Released => None,
     }
 }
 
 pub(super) fn amount_spent(price: Usd, ending: &Settlement) -> Usd {
     match ending {
-        Settlement::Posted { cost, .. } => *cost,
-        Settlement::Voided => Usd::ZERO,
+        Settlement::Charged { cost, .. } => *cost,
+        Settlement::Released => Usd::ZERO,
         Settlement::Unknown => price,
     }
 }

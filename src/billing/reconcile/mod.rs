@@ -110,7 +110,7 @@ pub enum Undecided {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    pub posted: Usd,
+    pub charged: Usd,
     pub unknown: Usd,
     /// The gateway's total, to the cent; `None` if its counter decreased.
     pub spent: Option<Usd>,
@@ -168,18 +168,18 @@ impl Verdict {
     }
 
     fn charge(&mut self, rows: &[&Evidence], proof: Proof) {
-        rows.iter().for_each(|entry| self.settle(entry, Some(entry.purchase.toll), proof));
+        rows.iter().for_each(|entry| self.settle(entry, Some(entry.purchase.price), proof));
     }
 }
 
 impl Drift {
     pub fn difference(&self) -> Option<Difference> {
-        let (spent, posted) = (micros(self.spent?), micros(self.posted));
-        let most = posted + micros(self.unknown);
+        let (spent, charged) = (micros(self.spent?), micros(self.charged));
+        let most = charged + micros(self.unknown);
         Some(match spent {
-            _ if (spent - posted).abs() < CENT => Difference::None,
+            _ if (spent - charged).abs() < CENT => Difference::None,
             _ if spent >= most + CENT => Difference::More(usd(spent - most)),
-            _ if spent < posted => Difference::Less(usd(posted - spent)),
+            _ if spent < charged => Difference::Less(usd(charged - spent)),
             _ => Difference::Unknown,
         })
     }

@@ -61,7 +61,7 @@ fn report_of_one_caller_uses_an_index() {
     let plan: String = file
         .query_row(
             "EXPLAIN QUERY PLAN SELECT count(*) FROM purchases
-             WHERE at >= 1 AND caller = 'ann' AND state <> 'voided' GROUP BY day, service, model",
+             WHERE at >= 1 AND caller = 'ann' AND state <> 'released' GROUP BY day, service, model",
             [],
             |row| row.get("detail"),
         )

@@ -30,7 +30,7 @@ fn only_expensive_purchases_are_synced() {
     }
     let settle = |id| {
         request(Durability::OfPurchase(id), move |ledger| {
-            ledger.settle(id, &Settlement::Voided, NOW)
+            ledger.settle(id, &Settlement::Released, NOW)
         })
         .0
     };
@@ -169,7 +169,7 @@ fn writer_on(mut connection: Connection) -> Writer {
     .unwrap()
 }
 
-fn reservation(toll: Usd) -> Reservation {
+fn reservation(price: Usd) -> Reservation {
     let id = PurchaseId::new();
     let mut key = [0; 32];
     key[..16].copy_from_slice(id.0.as_bytes());
@@ -178,15 +178,15 @@ fn reservation(toll: Usd) -> Reservation {
         caller: "ann".into(),
         service: Service::Chat,
         model: "alpha".into(),
-        toll,
+        price,
         dedupe_key: DedupeKey::IdempotencyKey { key, payload: key },
         budgets: Budgets::default(),
         replay_only: false,
     }
 }
 
-fn reserve(toll: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
-    let asked = reservation(toll);
+fn reserve(price: Usd) -> (Box<dyn WriteCommand>, Answered<Result<CreditWatermark, ReserveError>>) {
+    let asked = reservation(price);
     request(Durability::Buffered, move |ledger| ledger.reserve(&asked, NOW))
 }
 
