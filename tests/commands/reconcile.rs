@@ -26,7 +26,7 @@ fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
     desk.charge_chat();
     let chat = desk.lose(CHAT, Duration::ZERO);
     let before = desk.rows();
-    let told = "the gateway counted 1, 0 charged and 1 doubtful here";
+    let told = "the gateway counted 1; 0 certain and 1 possible here";
     let out = desk.done(&["reconcile", "--dry-run"]);
     assert!(line(&out, chat).starts_with("charged") && line(&out, chat).contains(told), "{out}");
     assert!(out.contains("dry run"), "{out}");
@@ -91,11 +91,11 @@ fn what_somebody_else_may_have_spent_releases_nothing_and_never_will() {
     desk.charge_video("video-d-3.1");
     let out = desk.left(&["reconcile"]);
     assert!(line(&out, dear).starts_with("charged"), "{out}");
-    assert!(line(&out, cheap).contains("unless somebody else uses the account"), "{out}");
+    assert!(line(&out, cheap).contains("unless someone else uses the account"), "{out}");
     assert!(out.contains("the checkpoint stays"), "{out}");
     // What was inferred is no proof: the cheap one may still have been charged.
     let out = desk.left(&["reconcile"]);
-    assert!(line(&out, cheap).contains("unless somebody else uses the account"), "{out}");
+    assert!(line(&out, cheap).contains("unless someone else uses the account"), "{out}");
     assert_eq!(desk.state(cheap), PurchaseState::Unknown);
 }
 
@@ -216,7 +216,7 @@ fn what_cannot_be_told_stays_unknown_with_its_reason() {
     assert!(line(&out, older).contains("before the last checkpoint"), "{out}");
     for chat in chats {
         assert!(line(&out, chat).starts_with("unknown"), "{out}");
-        assert!(line(&out, chat).contains("1 of 2 alike were charged"), "{out}");
+        assert!(line(&out, chat).contains("1 of 2 identical purchases were charged"), "{out}");
     }
 
     // Somebody else's chat: from now on nobody can say whose was charged.
@@ -224,7 +224,7 @@ fn what_cannot_be_told_stays_unknown_with_its_reason() {
     desk.charge_chat();
     desk.charge_chat();
     let out = desk.left(&["reconcile", "--dry-run"]);
-    assert!(line(&out, young).contains("somebody else uses the account"), "{out}");
+    assert!(line(&out, young).contains("someone else uses the account"), "{out}");
     assert!(desk.rows().iter().all(|row| row.state == PurchaseState::Unknown));
 }
 
@@ -366,7 +366,11 @@ fn a_gateway_that_does_not_answer_changes_nothing() {
     {
         let ended = desk.run(&["reconcile"], &[(name, value)]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);
-        assert!(ended.err.contains("the gateway's books cannot be read"), "{}", ended.err);
+        assert!(
+            ended.err.contains("the gateway's billing summary cannot be read"),
+            "{}",
+            ended.err
+        );
         let ended = desk.run(&["check", "--online"], &[(name, value)]);
         assert_eq!(ended.code, Some(1), "{}", ended.said());
         assert!(!ended.err.is_empty(), "{}", ended.out);

@@ -44,9 +44,9 @@ fn a_purchase_that_breaks_anywhere_is_never_free_and_never_bought_again() {
     let (free, unknown) = ((500, "internal", "no"), (424, "outcome_unknown", "unknown"));
     for (verb, heard, told) in [
         ("reserve", 0, free),
-        ("took", 0, free),
+        ("take_slot", 0, free),
         // It is said before that it goes out: on the safe side.
-        ("sent", 0, unknown),
+        ("mark_sent", 0, unknown),
         ("settle", 1, unknown),
     ] {
         for when in [When::Before, When::After] {
@@ -80,13 +80,13 @@ fn a_question_that_breaks_is_a_500_that_costs_nothing() {
     let (_alone, upstream, gate) = gate();
     assert_eq!(gate.video().status, 200);
     for (verb, target) in [
-        ("spent", "/bff/me"),
+        ("current_spend", "/bff/me"),
         // Another question each time: the same one has the same answer for a moment.
-        ("spending", "/bff/usage?since=DAYS"),
+        ("spend", "/bff/usage?since=DAYS"),
         ("jobs_of", "/bff/jobs"),
-        ("job", "/bff/jobs?request_id=job-unknown"),
-        ("job", "/api/v1/video/status?request_id=job-unknown"),
-        ("job", "/bff/events?request_id=job-unknown"),
+        ("find_job", "/bff/jobs?request_id=job-unknown"),
+        ("find_job", "/api/v1/video/status?request_id=job-unknown"),
+        ("find_job", "/bff/events?request_id=job-unknown"),
     ] {
         for (when, days) in [(When::Before, "1d"), (When::After, "2d")] {
             let target = &target.replace("DAYS", days);
@@ -106,7 +106,7 @@ fn a_question_that_breaks_is_a_500_that_costs_nothing() {
 #[test]
 fn a_connection_that_breaks_at_its_end_loses_no_purchase() {
     let (_alone, upstream, gate) = gate();
-    store::arm("delivered", When::Before);
+    store::arm("mark_delivered", When::Before);
     // Without a key, its delivery is noted. Who does not get the answer asks again, and pays once.
     let mut client = gate.client();
     client.send("POST", "/api/v1/chat", &[], CHAT);
@@ -121,13 +121,13 @@ fn a_connection_that_breaks_at_its_end_loses_no_purchase() {
 
 #[test]
 fn a_poller_that_breaks_begins_anew() {
-    for verb in ["times", "heard"] {
+    for verb in ["job_durations", "update_job"] {
         let (_alone, upstream, gate) = gate();
         store::arm(verb, When::Before);
         assert_eq!(gate.video().status, 200);
         let polls = || upstream.requests() - bought(&upstream);
         let mut looks = 0;
-        while polls() <= usize::from(verb == "heard") {
+        while polls() <= usize::from(verb == "update_job") {
             let asked = gate.get("/api/v1/video/status?request_id=job-0").status;
             assert!(matches!(asked, 200 | 502), "{asked}");
             std::thread::sleep(Duration::from_millis(100));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tollgate::clock;
-use tollgate::store::{MoneyKind, Store};
+use tollgate::store::{MoneyKind, Store, StoreCapacity};
 
 use crate::support::client::{Answer, Client, Record};
 use crate::support::process::{Process, Signal, run};
@@ -26,7 +26,15 @@ fn rows() -> u64 {
 
 /// A ledger with purchases that are all charged, and counters that are their sum.
 fn fill(ledger: &Path) {
-    drop(Store::serve_money_kind(ledger, Arc::new(clock::wall), MoneyKind::Real, None).unwrap());
+    drop(
+        Store::serve_with(
+            ledger,
+            Arc::new(clock::wall),
+            StoreCapacity::default(),
+            Some(MoneyKind::Real),
+        )
+        .unwrap(),
+    );
     let file = Connection::open(ledger).unwrap();
     file.execute_batch(&format!(
         "PRAGMA synchronous = OFF;
@@ -48,7 +56,15 @@ fn fill(ledger: &Path) {
     .unwrap();
     drop(file);
     // A server has had it as it is now.
-    drop(Store::serve_money_kind(ledger, Arc::new(clock::wall), MoneyKind::Real, None).unwrap());
+    drop(
+        Store::serve_with(
+            ledger,
+            Arc::new(clock::wall),
+            StoreCapacity::default(),
+            Some(MoneyKind::Real),
+        )
+        .unwrap(),
+    );
 }
 
 /// The folder of a server that sells from such a ledger in the mode `members`, or in the open.
@@ -349,5 +365,5 @@ fn full_disk_is_said_once_however_many_are_refused() {
     let printed = server.printed();
     let lines: Vec<_> = printed.lines().skip(before).collect();
     assert!(lines.is_empty(), "{lines:?}");
-    assert_eq!(printed.matches("ledger disk is full").count(), 1, "{printed}");
+    assert_eq!(printed.matches("ledger disk full").count(), 1, "{printed}");
 }

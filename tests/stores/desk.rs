@@ -36,8 +36,7 @@ impl Desk {
     pub(crate) fn on_disk(room: StoreCapacity) -> Self {
         let time = Arc::new(Mutex::new(START));
         let folder = tempfile::tempdir().expect("a folder");
-        let store =
-            Store::serve_with_capacity(&folder.path().join("ledger.db"), clock(&time), room);
+        let store = Store::serve_with(&folder.path().join("ledger.db"), clock(&time), room, None);
         Self { store: store.expect("a new ledger"), time, folder: Some(folder) }
     }
 
@@ -56,7 +55,7 @@ impl Desk {
 
     pub(crate) fn restart_with(&mut self, room: StoreCapacity) {
         self.stop();
-        let store = Store::serve_with_capacity(&self.path(), self.clock(), room);
+        let store = Store::serve_with(&self.path(), self.clock(), room, None);
         self.take(store.expect("it opens again"));
     }
 

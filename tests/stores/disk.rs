@@ -37,13 +37,17 @@ async fn play_money_and_real_money_never_share_a_ledger() {
     let clock = Desk::in_memory(StoreCapacity::default()).clock();
     for (first, other) in [(MoneyKind::Play, MoneyKind::Real), (MoneyKind::Real, MoneyKind::Play)] {
         let path = folder.path().join(format!("{first:?}.db"));
-        drop(Store::serve_money_kind(&path, clock.clone(), first, None).unwrap());
-        let refused = Store::serve_money_kind(&path, clock.clone(), other, None).unwrap_err();
+        drop(
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(first)).unwrap(),
+        );
+        let refused =
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(other))
+                .unwrap_err();
         assert!(matches!(refused, OpenError::Unusable(_)), "{refused}");
         let says = refused.to_string();
         assert!(says.contains("other kind of money") && says.contains(".db"), "{says}");
         drop(
-            Store::serve_money_kind(&path, clock.clone(), first, None)
+            Store::serve_with(&path, clock.clone(), StoreCapacity::default(), Some(first))
                 .expect("it stays what it was"),
         );
     }
@@ -234,8 +238,8 @@ async fn a_file_that_is_no_ledger_of_ours_is_left_as_it_is() {
     for (name, why) in [
         ("text", "not a database"),
         ("short", "not a ledger of tollgate"),
-        ("folder", "it is not a file"),
-        ("device", "it is not a file"),
+        ("folder", "it is not a regular file"),
+        ("device", "it is not a regular file"),
         ("foreign", "not a ledger of tollgate"),
         ("newer", "its version is 99"),
         ("emptied", "it is empty, but it was not"),

@@ -217,7 +217,10 @@ async fn ledger_that_was_removed_or_replaced_under_the_server_sells_no_more() {
         bounded(ledger.purge_expired()).await.unwrap();
         exchange(&path);
         let noticed = bounded(ledger.purge_expired()).await.unwrap_err();
-        assert!(noticed.to_string().contains(&format!("was {what} under the server")), "{noticed}");
+        assert!(
+            noticed.to_string().contains(&format!("was {what} while the server was running")),
+            "{noticed}"
+        );
         let refused = bounded(ledger.reserve(&asked("ann", PRICE))).await.unwrap_err();
         assert!(
             matches!(&refused, ReserveError::Unavailable(why) if why.0.contains(what)),

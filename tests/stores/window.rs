@@ -9,7 +9,7 @@ use crate::desk::*;
 const REPLY: Duration = Duration::from_millis(300);
 
 async fn took(desk: &Desk) -> SlotId {
-    let place = SlotId::new();
+    let place = SlotId::generate();
     bounded(desk.store.take_slot(place)).await.expect("taken");
     place
 }
@@ -163,7 +163,7 @@ async fn a_clock_that_was_far_ahead_does_not_fill_the_window_for_ever() {
 #[tokio::test]
 async fn a_broken_store_lets_nothing_out() {
     let broken = Store::unusable("no disk");
-    bounded(broken.take_slot(SlotId::new())).await.expect_err("not recorded");
+    bounded(broken.take_slot(SlotId::generate())).await.expect_err("not recorded");
     bounded(broken.recent_replies(DAY)).await.expect_err("not known");
     bounded(broken.recorded_rate_limit()).await.expect_err("not known");
 }

@@ -242,7 +242,7 @@ impl RateLimit {
         waiting.has_left = true;
         // What woke it may have been the call to look at the clock.
         self.update(|state, _| self.hand_over_clock(state, waiting.ticket.number));
-        let mut slot = Slot { window: Arc::clone(self), place: SlotId::new(), is_used: false };
+        let mut slot = Slot { window: Arc::clone(self), place: SlotId::generate(), is_used: false };
         if let Err(why) = self.log.take_slot(slot.place).await {
             error!(%why, "nothing is sent: it could not be recorded in the window's log");
             return Err(Error::Aborted(Abort::Unrecorded));

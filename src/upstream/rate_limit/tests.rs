@@ -313,7 +313,7 @@ async fn a_restart_goes_on_with_the_log_and_a_clock_that_was_set_back_counts_fro
     let log = memory();
     let wall = clock::wall();
     for (ago, ahead) in [(90, 0), (50, 0), (10, 0), (0, 3_000)] {
-        let place = SlotId::new();
+        let place = SlotId::generate();
         let at = wall - Duration::from_secs(ago) + Duration::from_secs(ahead);
         clock::set_wall(Some(at));
         log.take_slot(place).await.unwrap();
@@ -352,7 +352,7 @@ impl StoreHook for SlowLog {
 async fn slow_ledger_frees_no_slot_early_after_a_restart() {
     let log = memory();
     clock::set_wall(Some(clock::wall()));
-    let place = SlotId::new();
+    let place = SlotId::generate();
     log.take_slot(place).await.unwrap();
     log.slot_replied(place);
     let log = log.with_hook(Arc::new(SlowLog(5 * SECOND)));

@@ -39,10 +39,10 @@ struct Brittle;
 fn strike(verb: StoreOp<'_>, when: When) {
     let name = match verb {
         StoreOp::Reserve(_) => "reserve",
-        StoreOp::MarkSent(_) => "sent",
+        StoreOp::MarkSent(_) => "mark_sent",
         StoreOp::Settle(..) => "settle",
-        StoreOp::MarkDelivered(_) => "delivered",
-        StoreOp::TakeSlot(_) => "took",
+        StoreOp::MarkDelivered(_) => "mark_delivered",
+        StoreOp::TakeSlot(_) => "take_slot",
         StoreOp::Other(name) => name,
         StoreOp::SettleLater(..) | StoreOp::SlotReplied(_) | StoreOp::ReleaseSlot(_) => return,
     };

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use tollgate::store::{MoneyKind, Store};
+use tollgate::store::{MoneyKind, Store, StoreCapacity};
 
 use crate::support::client::Answer;
 use crate::support::process::run;
@@ -31,7 +31,10 @@ const SPOILS: &[Spoil] = &[
     }),
     ("a ledger of play money", |ledger| {
         let clock = std::sync::Arc::new(tollgate::clock::wall);
-        drop(Store::serve_money_kind(ledger, clock, MoneyKind::Play, None).unwrap());
+        drop(
+            Store::serve_with(ledger, clock, StoreCapacity::default(), Some(MoneyKind::Play))
+                .unwrap(),
+        );
     }),
     // It stands for devices: nothing in /dev is touched to see what would happen to it.
     ("a socket", |ledger| drop(UnixListener::bind(ledger).unwrap())),

@@ -239,7 +239,7 @@ async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
         let log = memory();
         // As many as the assumed limit allows, and more.
         for _ in 0..100 {
-            let place = SlotId::new();
+            let place = SlotId::generate();
             log.take_slot(place).await.unwrap();
             log.slot_replied(place);
         }
