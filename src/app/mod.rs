@@ -77,7 +77,6 @@ pub struct SharedState {
     pub body_memory: Arc<BodyMemory>,
     pub hosts: Arc<ArcSwap<Hosts>>,
     pub drain_expired: CancellationToken,
-    /// The sandbox and its address, if it runs.
     pub sandbox: Option<(Sandbox, SocketAddr)>,
 }
 
@@ -110,8 +109,7 @@ impl App {
         Ok(app)
     }
 
-    /// Builds an app with other settings, which has no effect until [`replace`](Self::replace). It keeps
-    /// the billing summary.
+    /// Builds an app with other settings. It has no effect until [`replace`](Self::replace).
     pub fn with_settings(&self, settings: Settings) -> io::Result<Self> {
         Self::build(settings, self.own_addresses.clone(), self.shared.clone(), Some(self))
     }
@@ -185,8 +183,8 @@ impl App {
         shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));
     }
 
-    /// Puts these settings into effect in place of `old`. If the keys or the gateway's address changed, the
-    /// account may be another one, so the billing summary is requested at once.
+    /// Puts these settings into effect. If the keys or the gateway's address differ from the `old` ones,
+    /// the billing summary is requested at once, because the account may have changed.
     pub fn replace(&self, old: &Self) {
         self.apply();
         let is_changed = !self.gateway.is_same_account(&old.gateway);
@@ -196,8 +194,7 @@ impl App {
         }
     }
 
-    /// Polls the account's balance and rate limit, and records checkpoints for reconciliation. The future
-    /// ends with the app.
+    /// Polls the account's balance and rate limit, and records checkpoints for reconciliation.
     pub fn watch_account(&self) -> impl Future<Output = ()> + Send + 'static {
         let polling = self.summary.run();
         let purchase::PurchaseContext { ledger, binding, .. } = &self.context;
@@ -265,7 +262,6 @@ impl GatewayAccount {
         Ok(gateway)
     }
 
-    /// Returns whether the address and keys are the same.
     fn is_same_account(&self, other: &Self) -> bool {
         let ids = |keys: &[Key]| keys.iter().map(Key::id).collect::<Vec<_>>();
         self.base == other.base && ids(&self.keys) == ids(&other.keys)
@@ -323,7 +319,7 @@ pub fn terms(settings: &Settings) -> PurchaseTerms {
     }
 }
 
-/// Returns the rate limit for a command that asks the gateway directly, restored from `store`.
+/// Returns the rate limit for a command that asks the gateway directly.
 pub async fn standalone_rate_limit(
     store: Store,
     settings: &config::GatewayConfig,
@@ -334,7 +330,7 @@ pub async fn standalone_rate_limit(
     window
 }
 
-/// Returns a client of the gateway at `base` for a command, which waits for slots of the rate limit.
+/// Returns a client of the gateway at `base` for a command that asks it directly.
 pub fn standalone_gateway(
     settings: &config::GatewayConfig,
     base: &Url,

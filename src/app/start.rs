@@ -33,8 +33,8 @@ pub struct Shutdown {
     pub finished: CancellationToken,
 }
 
-/// Starts the shared state and waits until its ledger is open. `admin` is the ops listener's address,
-/// `secret` is called only if members may call, and jobs and the sandbox run on `runtime`.
+/// Starts the shared state and waits for its ledger. `admin` is the ops listener's address; `secret`
+/// is called only if members may call; jobs and the sandbox run on `runtime`.
 pub async fn start(
     settings: &Settings,
     admin: Option<SocketAddr>,
@@ -84,8 +84,8 @@ pub async fn prepare(
     Ok((shared, opening))
 }
 
-/// Waits until the ledger is checked and migrated, then restores the state that an earlier process left.
-/// If the ledger is unusable, only sales stop.
+/// Waits for the ledger, then restores the state of an earlier process. If the ledger is unusable,
+/// only sales stop.
 pub async fn open(shared: &SharedState, mut opening: Option<Opening>) -> io::Result<()> {
     if let Some(opening) = &mut opening
         && let Err(error) = opening.wait().await
@@ -123,7 +123,6 @@ async fn open_store(
     }
 }
 
-/// Starts the sandbox on a free loopback port.
 fn start_sandbox(
     settings: &Settings,
     runtime: &Handle,

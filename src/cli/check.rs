@@ -10,7 +10,10 @@ use super::{Exit, Loaded, online, print_errors};
 use crate::access::SecretError;
 use crate::access::member_cache::MemberCount;
 use crate::clock;
-use crate::config::{AccessMode, BudgetConfig, SettingError, Settings, StoreConfig, Target};
+use crate::config::{
+    AccessMode, BudgetConfig, SettingError, Settings, SpendLimit, StoreConfig, Target,
+};
+use crate::contract::money::Usd;
 use crate::reports::text::pluralize;
 use crate::store::Store;
 
@@ -136,14 +139,19 @@ pub(super) fn callers(mode: &AccessMode, members: Option<MemberCount>) -> String
 
 pub(super) fn budgets(budget: &BudgetConfig) -> String {
     let rows = [("total", budget.total), ("per caller", budget.caller)];
-    let limits = rows.map(|(name, limit)| {
-        let day = limit.day.map(|day| format!("{} a day", day.short()));
-        let month = limit.month.map(|month| format!("{} a month", month.short()));
-        let both: Vec<_> = [day, month].into_iter().flatten().collect();
-        (!both.is_empty()).then(|| format!("{name} {}", both.join(" and ")))
+    let limits = rows.into_iter().filter_map(|(name, SpendLimit { day, month })| {
+        limit(day, month).map(|limit| format!("{name} {limit}"))
     });
-    let limits: Vec<_> = limits.into_iter().flatten().collect();
+    let limits: Vec<_> = limits.collect();
     if limits.is_empty() { "none".to_owned() } else { limits.join("; ") }
+}
+
+/// Describes a limit such as `$5.00 a day and $50.00 a month`.
+pub(super) fn limit(day: Option<Usd>, month: Option<Usd>) -> Option<String> {
+    let day = day.map(|day| format!("{} a day", day.short()));
+    let month = month.map(|month| format!("{} a month", month.short()));
+    let both: Vec<_> = day.into_iter().chain(month).collect();
+    (!both.is_empty()).then(|| both.join(" and "))
 }
 
 fn store(store: &StoreConfig) -> String {

@@ -39,7 +39,6 @@ pub(super) enum GatewayAccess {
     Standalone(Store),
 }
 
-/// The server that the ledger's lock names.
 pub(super) struct RunningServer {
     process: Option<u32>,
     address: SocketAddr,
@@ -59,7 +58,6 @@ pub(super) fn print_path(path: &Path, err: &mut impl Write) -> io::Result<()> {
     writeln!(err, "the ledger is {} (store.url)", whole.as_deref().unwrap_or(path).display())
 }
 
-/// Returns the ledger's file, or the reason why there is none.
 pub(super) fn existing_path(settings: &Settings) -> Result<&Path, String> {
     let StoreConfig::Sqlite(path) = &settings.store else {
         return Err(
@@ -118,7 +116,6 @@ async fn ask(
     Ok((head.status, body))
 }
 
-/// Replaces an unspecified address by loopback.
 fn reachable(mut at: SocketAddr) -> SocketAddr {
     if at.ip().is_unspecified() {
         at.set_ip(match at.ip() {

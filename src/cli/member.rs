@@ -10,6 +10,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use tokio::time::sleep;
 
+use super::check::limit;
 use super::ledger::{self, refresh_members};
 use super::{CommandError, Exit, OutputFormat, print_json, secret};
 use crate::access::SecretError;
@@ -218,20 +219,17 @@ async fn apply(
 ) -> Result<Vec<Outcome>, CommandError> {
     let members = ledger.members().await?;
     let find = |name: &Arc<str>| members.iter().find(|member| member.name == *name);
-    let (is_new, new_secret) = match command {
-        MemberCommand::Add { .. } => (Some(true), false),
-        MemberCommand::Rotate { new_secret, .. } => (Some(false), *new_secret),
-        MemberCommand::List { .. }
-        | MemberCommand::Revoke { .. }
-        | MemberCommand::Update { .. } => (None, false),
-    };
-    let secret = match is_new {
-        Some(is_new) => {
+    let secret = match command {
+        MemberCommand::Add { .. } | MemberCommand::Rotate { .. } => {
             // Names are checked before the secret is created.
+            let is_new = matches!(command, MemberCommand::Add { .. });
             names.iter().try_for_each(|name| check_name(name, find(name), is_new))?;
+            let new_secret = matches!(command, MemberCommand::Rotate { new_secret: true, .. });
             Some(token_secret(settings, ledger, &members, new_secret).await?)
         }
-        None => None,
+        MemberCommand::List { .. }
+        | MemberCommand::Revoke { .. }
+        | MemberCommand::Update { .. } => None,
     };
     let mut changes = Vec::with_capacity(names.len());
     let mut outcomes = Vec::with_capacity(names.len());
@@ -240,15 +238,14 @@ async fn apply(
         let hashed = secret.as_ref().zip(token.as_ref()).map(|((secret, _), token)| {
             (token::hash_token(secret, token.expose()), token.prefix().into())
         });
-        let planned = plan(command, (name, find(name)), budget, hashed);
-        let (change, message) =
-            planned.ok_or_else(|| fault_message(name, MemberError::NotFound))?;
+        let (change, message) = plan(command, (name, find(name)), budget, hashed)
+            .ok_or_else(|| member_error(name, MemberError::NotFound))?;
         changes.push((Arc::clone(name), change));
         outcomes.push(Outcome { message, token });
     }
     let print = secret.as_ref().map(|(secret, _)| secret.fingerprint());
     let changed = ledger.change_members(print, changes).await;
-    changed.map_err(|(name, fault)| fault_message(&name, fault))?;
+    changed.map_err(|(name, error)| member_error(&name, error))?;
     if let Some((_, Some(warning))) = secret {
         writeln!(err, "{warning}")?;
     }
@@ -267,14 +264,13 @@ fn plan(
             let (token, prefix) = hashed?;
             let message =
                 format!("added {name}, {}; the token is shown only once:", budget_text(budget));
-            let (name, added) = (Arc::clone(name), clock::wall());
             let member = Member {
-                name,
+                name: Arc::clone(name),
                 role: *role,
                 own_budget: budget,
                 token,
                 prefix,
-                added_at: added,
+                added_at: clock::wall(),
                 revoked_at: None,
             };
             (MemberChange::Add(member), message)
@@ -308,12 +304,12 @@ fn check_name(name: &str, found: Option<&Member>, is_new: bool) -> Result<(), Co
     let is_revoked = found.map(|member| member.revoked_at.is_some());
     Err(match (is_new, is_revoked) {
         (true, None) | (false, Some(false)) => return Ok(()),
-        (true, Some(false)) => fault_message(name, MemberError::NameTaken),
+        (true, Some(false)) => member_error(name, MemberError::NameTaken),
         (true, Some(true)) => CommandError::from(format!(
             "{name} is a revoked member, and names are never reused; choose another name"
         )),
-        (false, Some(true)) => fault_message(name, MemberError::Revoked),
-        (false, None) => fault_message(name, MemberError::NotFound),
+        (false, Some(true)) => member_error(name, MemberError::Revoked),
+        (false, None) => member_error(name, MemberError::NotFound),
     })
 }
 
@@ -349,8 +345,8 @@ async fn token_secret(
     Ok((secret, Some(warning)))
 }
 
-fn fault_message(name: &str, fault: MemberError) -> CommandError {
-    CommandError::from(match fault {
+fn member_error(name: &str, error: MemberError) -> CommandError {
+    CommandError::from(match error {
         MemberError::NameTaken => format!(
             "there is already a member {name}; choose another name, or replace the token with \
              `tollgate member rotate {name}`"
@@ -363,15 +359,8 @@ fn fault_message(name: &str, fault: MemberError) -> CommandError {
     })
 }
 
-fn budget_text(budget: OwnBudget) -> String {
-    match (budget.day, budget.month) {
-        (None, None) => "no budget of its own".to_owned(),
-        (Some(day), None) => format!("budget {} a day", day.short()),
-        (None, Some(month)) => format!("budget {} a month", month.short()),
-        (Some(day), Some(month)) => {
-            format!("budget {} a day, {} a month", day.short(), month.short())
-        }
-    }
+fn budget_text(OwnBudget { day, month }: OwnBudget) -> String {
+    limit(day, month).map_or("no budget of its own".to_owned(), |limit| format!("budget {limit}"))
 }
 
 const COLUMNS: &str =

@@ -16,7 +16,7 @@ use crate::store::Store;
 use crate::upstream::Error;
 use crate::upstream::billing::{self, ApiKey, ApiKeysResponse, UsageCounter};
 
-/// Prints the account as the gateway lists it. A key is named by its position and public prefix only.
+/// Prints the account. Keys are named by their position and public prefix only.
 pub(super) async fn ask_gateway(
     settings: &Settings,
     out: &mut impl Write,

@@ -21,12 +21,11 @@ const GATEWAY_FILES_PER_CORE: u64 = 64;
 /// Reserved even if it is more than half of all descriptors.
 const MIN_RESERVE: u64 = 64;
 
-/// Returns a single-threaded runtime.
 pub fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Disables core dumps and closes `/proc/PID/environ`, `mem` and `maps` to others, where the system can.
+/// Disables core dumps, and hides the process's environment and memory from other users.
 pub fn harden() {
     let hardened = prctl::set_dumpable(false).and(setrlimit(Resource::RLIMIT_CORE, 0, 0));
     if let Err(error) = hardened {

@@ -1,4 +1,4 @@
-//! `tollgate reconcile`: resolves unknown outcomes from the gateway's counters, and prints the drift.
+//! `tollgate reconcile`: resolves unknown outcomes from the gateway's counters.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -30,7 +30,6 @@ pub enum ReportFormat {
 #[derive(Serialize)]
 struct ReconcileReport {
     dry_run: bool,
-    /// The time of the last checkpoint.
     since: Option<String>,
     purchases: Vec<ReportedPurchase>,
     charged: Option<Usd>,
@@ -40,7 +39,6 @@ struct ReconcileReport {
     checkpoint: &'static str,
 }
 
-/// A purchase whose outcome was unknown.
 #[derive(Serialize)]
 struct ReportedPurchase {
     id: String,

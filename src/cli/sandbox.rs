@@ -10,7 +10,6 @@ use super::serve::{Signals, bind};
 use crate::app;
 use crate::config::Settings;
 
-/// Runs the sandbox until SIGTERM or SIGINT, and prints its address and keys.
 pub async fn sandbox(
     settings: &Settings,
     listen: SocketAddr,

@@ -16,8 +16,8 @@ use crate::store;
 const FILE_NAME: &str = "tollgate.secret";
 const MAX_SIZE: u64 = 4_096;
 
-/// Returns the secret of the settings or of the file beside the ledger, or a random one if the ledger is
-/// in memory. If the file is missing, it is created unless tokens depend on the old one.
+/// Returns the secret of the settings or of the file beside the ledger; random for one in memory. A
+/// missing file is created unless tokens depend on the old one.
 pub(crate) fn secret(settings: &Settings) -> io::Result<Secret> {
     if let StoreConfig::Sqlite(ledger) = &settings.store
         && is_missing(settings)
@@ -80,7 +80,7 @@ fn read(mut file: &File) -> Result<SecretText, String> {
     SecretText::new(&text).map_err(str::to_owned)
 }
 
-/// Writes and syncs a temporary file, then links it to `path`, so that no process reads a part of it.
+/// Writes a temporary file and links it to `path`, so that no process reads a part of it.
 fn create(path: &Path) -> io::Result<()> {
     let folder = parent_dir(path);
     let temporary = folder.join(format!(".{FILE_NAME}.{}", Uuid::now_v7()));

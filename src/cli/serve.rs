@@ -114,7 +114,7 @@ impl Server {
         if is_open {
             print_banner(&app, &listeners, at, out)?;
         }
-        // The cores have clones. On these, the kernel would accept connections that are never served.
+        // The cores have clones. These would accept connections that are never served.
         drop(listeners);
         let drain = app.settings.server.drain;
         if is_open {
@@ -273,8 +273,7 @@ impl Signals {
     }
 }
 
-/// Exits at a second signal or soon after `drain`. Purchases in flight then have unknown outcomes.
-/// It has its own thread because a disk that hangs may block every other.
+/// Exits at a second signal or soon after `drain`, from a thread that a hanging disk cannot block.
 fn spawn_exit_watchdog(drain: Duration) {
     let watch = move || {
         let watching = async {

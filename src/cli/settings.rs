@@ -26,8 +26,7 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
-/// Loads the settings. An `explicit` file must exist. The environment overrides `.env`, and both
-/// override the file.
+/// Loads the settings. The environment overrides `.env`, and both override the file.
 pub fn load(explicit: Option<&Path>, needs_gateway_key: bool) -> Result<Loaded, Vec<SettingError>> {
     load_from(explicit, needs_gateway_key, Path::new(""), std::env::vars_os())
 }
@@ -116,7 +115,6 @@ fn read_settings(
     if errors.is_empty() { Ok(settings) } else { Err(errors) }
 }
 
-/// Returns the settings whose file or folder does not exist.
 fn missing_files(settings: &Settings) -> Vec<(&'static str, String)> {
     let mut missing = Vec::new();
     let mut need = |setting, what: &str, path: &Path, exists: bool| {
@@ -245,7 +243,6 @@ fn add_env_file(path: &Path, environment: &mut Environment, errors: &mut Vec<Set
     }
 }
 
-/// Returns the number of the first line after `before` that is neither blank nor a comment.
 fn first_entry(text: &str, before: usize) -> usize {
     let is_entry = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     before + 1 + text.lines().skip(before).position(is_entry).unwrap_or_default()
@@ -286,7 +283,7 @@ fn read_error(name: &str, error: &io::Error) -> SettingError {
     SettingError::new(Location::File(name.to_owned()), text)
 }
 
-/// Warns if a file that was merely found in the current folder decides where the user's key is sent.
+/// Warns if a file in the current folder, not named by the user, decides where the key is sent.
 fn discovered_file_warning(
     settings: &Settings,
     file: &str,

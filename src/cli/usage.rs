@@ -33,7 +33,7 @@ pub enum OutputFormat {
     Json,
 }
 
-/// Parses `90m`, `24h`, `7d` or `2026-11-01`, and returns the wall-clock time when the report starts.
+/// Parses `90m`, `24h`, `7d` or `2026-11-01` into the time when the report starts.
 pub(super) fn since(text: &str) -> Result<Duration, &'static str> {
     let start = if text.contains('-') { date(text) } else { before_now(text) };
     start.ok_or("expected a time such as 24h or 7d, or a date such as 2026-11-01")

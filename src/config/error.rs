@@ -97,7 +97,7 @@ impl fmt::Debug for SettingError {
 const KEY_NAMES: &[&str] = &["key", "keys", "api_key", "api_keys", "secret", "token"];
 const MAX_SHOWN: usize = 60;
 
-/// Returns the error for an unknown `name`, which is a section or `section.setting`.
+/// `name` is a section or `section.setting`.
 pub(super) fn unknown_name(location: Location, name: &str, known: &[String]) -> SettingError {
     let shown: String = name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
     let kind = if name.contains('.') { "setting" } else { "section" };
@@ -114,8 +114,7 @@ pub(super) fn unknown_name(location: Location, name: &str, known: &[String]) -> 
     SettingError::new(location, text)
 }
 
-/// Returns the known setting or section that `name` probably stands for: one that is spelled alike, or
-/// the same setting in another section.
+/// Returns a name with a similar spelling, or the same setting in another section.
 fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
     let own = |full: &str| full.split_once('.').map_or(full, |(_, own)| own).to_owned();
     let max_distance = 2.max(own(name).chars().count() / 3);

@@ -236,7 +236,7 @@ impl Settings {
         let rows = [
             (
                 live && in_memory,
-                "store.url: with \"memory\", purchases and idempotency keys are lost when the process ends",
+                "store.url: with \"memory\", purchases and idempotency keys are lost at a restart",
             ),
             (
                 live && self.page.media_origins.is_empty(),

@@ -1,4 +1,4 @@
-//! The settings as written: the file, overridden by the environment, with the location of each value.
+//! The settings as written in the file and the environment, each value with its location.
 
 use std::collections::BTreeMap;
 

@@ -170,7 +170,7 @@ impl Section<'_> {
         self.table.get(name).map(|(_, node)| node)
     }
 
-    /// Returns whether the value is a list or a table, or text in a variable that `is_inline` accepts as one.
+    /// Returns whether the value is a list or a table; `is_inline` decides for text in a variable.
     pub(super) fn is_structured(&self, name: &str, is_inline: fn(&str) -> bool) -> bool {
         self.peek(name).is_some_and(|node| match &node.value {
             RawValue::Text(text) => is_inline(text.trim()),

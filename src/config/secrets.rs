@@ -1,4 +1,4 @@
-//! The gateway's keys and the secret for token hashes: read from a variable or a file, never printed.
+//! The gateway's keys and the secret for token hashes, which are never printed.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -113,8 +113,7 @@ pub(super) fn keys(
     Some((location, keys.unwrap_or_default()))
 }
 
-/// Assumption: keys consist of these characters (the contract shows no full key). No encoder escapes
-/// them, so an echoed key is found in plain text.
+/// Assumption: keys consist of these characters. No encoder escapes them, so an echoed key is found.
 fn is_key_char(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-')
 }

@@ -24,11 +24,10 @@ use crate::contract::money::Usd;
 
 /// The text that settings are read from, so that reading them does no I/O.
 pub struct SettingsSource<'a> {
-    /// The name and text of the settings file, if there is one.
+    /// The name and text of the file.
     pub file: Option<(&'a str, &'a str)>,
     /// The folder where relative paths start; empty is the working directory.
     pub folder: &'a Path,
-    /// The environment with the variables of `.env`.
     pub environment: &'a Environment,
     /// If not set, keys are neither required nor validated.
     pub needs_gateway_key: bool,
@@ -39,10 +38,7 @@ pub struct SettingsSource<'a> {
 pub type Environment = BTreeMap<String, Zeroizing<String>>;
 
 impl Settings {
-    /// Reads and validates all settings. The environment overrides the file.
-    ///
-    /// # Errors
-    /// Returns all errors at once, sorted by location. None contains a value.
+    /// Reads and validates all settings. Errors are sorted by location, and none contains a value.
     pub fn read(source: &SettingsSource<'_>) -> Result<Self, Vec<SettingError>> {
         let mut reader = SettingsReader::default();
         let raw = RawSettings::parse(source, &mut reader.errors);

@@ -129,7 +129,7 @@ fn an_update_changes_what_is_named() {
     assert_eq!(
         told,
         format!(
-            "{}updated ann: role member, budget $5.00 a day, $0.50 a month\n{OPEN}",
+            "{}updated ann: role member, budget $5.00 a day and $0.50 a month\n{OPEN}",
             desk.ledger_line()
         )
     );

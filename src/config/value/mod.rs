@@ -148,7 +148,7 @@ const KNOWN: &[&str] = &[wire::CHAT, wire::VIDEO, wire::VIDEO_STATUS];
 /// Schemes whose origin browsers send as `null`.
 const NO_ORIGIN: &[&str] = &["about", "blob", "data", "file", "javascript"];
 
-/// Parses a host without a port, and normalizes it as browsers do: lower case, IPv6 in brackets.
+/// Normalizes a host as browsers do: lower case, IPv6 in brackets.
 pub(super) fn host(text: &str) -> Parsed<String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Ok(address) = bare.unwrap_or(text).parse::<Ipv6Addr>() {
@@ -163,7 +163,7 @@ pub(super) fn host(text: &str) -> Parsed<String> {
     Ok(name)
 }
 
-/// Returns whether this is a host name or a dotted IPv4 address, but not `0x7f.1`, which browsers rewrite.
+/// Accepts a host name or a dotted IPv4 address, but not `0x7f.1`, which browsers rewrite.
 fn is_name(name: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
