@@ -178,7 +178,7 @@ impl App {
             is_public: !settings.is_local_only(),
         });
         shared.hosts.store(Arc::clone(&downstream.hosts));
-        shared.rate_limit.reconfigure(settings.gateway.window);
+        shared.rate_limit.reconfigure(settings.gateway.rate_limit);
         let max = settings.server.max_connections_per_address;
         shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));
     }
@@ -324,7 +324,7 @@ pub async fn standalone_rate_limit(
     store: Store,
     settings: &config::GatewayConfig,
 ) -> Arc<RateLimit> {
-    let window = RateLimit::new(store, settings.window, CancellationToken::new());
+    let window = RateLimit::new(store, settings.rate_limit, CancellationToken::new());
     window.restore().await;
     window.assume_default();
     window
@@ -364,7 +364,7 @@ fn handlers(
     let media = MediaClient::new(origins.clone(), settings.gateway.connect_timeout);
     let are_shared = !settings.access.allowed_origins.is_empty();
     let sold = settings.gateway.passthrough.iter().filter(|one| one.method == Method::POST);
-    let tolls = sold.map(|one| (one.path.clone(), one.toll)).collect();
+    let prices = sold.map(|one| (one.path.clone(), one.price)).collect();
     Ok(Handlers {
         access: Arc::clone(&shared.access),
         catalog: catalog::render(&settings.catalog, &catalog_facts(settings, origins, shared)),
@@ -395,7 +395,7 @@ fn handlers(
                 || settings.is_local_only(),
             queue: ReportQueue::default(),
         },
-        passthrough: Passthrough::new(gateway, tolls),
+        passthrough: Passthrough::new(gateway, prices),
         jobs: shared.jobs.clone(),
         redactor: shared.redactor.clone(),
         videos: Videos::new(media, settings.jobs.clone(), shared.jobs.clone(), are_shared),
@@ -425,7 +425,7 @@ fn catalog_facts(
         chat_body: settings.server.chat_body,
         video_body: settings.server.video_body,
         jobs: JobStatusWords { finished, failed, result, media_origins },
-        moods: if sandbox { sandbox::MOODS.to_vec() } else { Vec::new() },
+        faults: if sandbox { sandbox::SANDBOX_FAULTS.to_vec() } else { Vec::new() },
         replay: Replay {
             chat_seconds: terms.keep_chats.as_secs(),
             video_seconds: terms.keep_videos.as_secs(),

@@ -57,7 +57,8 @@ pub async fn prepare(
 ) -> io::Result<(SharedState, Option<Opening>)> {
     let (store, opening) = open_store(settings, admin).await?;
     let jobs = JobRegistry::new(store.clone(), runtime.clone(), shutdown.draining.clone());
-    let window = RateLimit::new(store.clone(), settings.gateway.window, shutdown.draining.clone());
+    let window =
+        RateLimit::new(store.clone(), settings.gateway.rate_limit, shutdown.draining.clone());
     let metrics = Arc::new(Metrics::default());
     let observed = Arc::clone(&window);
     metrics.watch_rate_limit(move || (observed.free_slots(), observed.waiting_count()));

@@ -61,7 +61,7 @@ pub async fn reconcile(
         ReportFormat::Json => print_json(&report, out)?,
     }
     let is_unresolved =
-        report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.public_name());
+        report.purchases.iter().any(|one| one.state == PurchaseState::Unknown.name());
     Ok(if is_unresolved { Exit::Unresolved } else { Exit::Done })
 }
 
@@ -107,7 +107,7 @@ async fn compare(settings: &Settings, dry_run: bool) -> Result<ReconcileReport, 
         dry_run,
         since: look.before.map(|before| iso8601(before.snapshot.at)),
         purchases: purchases(&look, verdict.as_ref()),
-        charged: drift.map(|drift| drift.posted),
+        charged: drift.map(|drift| drift.charged),
         unknown: drift.map(|drift| drift.unknown),
         spent: drift.and_then(|drift| drift.spent),
         drift: drift.as_ref().map(difference),
@@ -163,7 +163,7 @@ fn purchases(look: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurcha
     if let Some(Verdict { settled, undecided, .. }) = verdict {
         outcomes.extend(settled.iter().map(|Decision { id, charged, proof }| {
             let state =
-                if charged.is_some() { PurchaseState::Posted } else { PurchaseState::Voided };
+                if charged.is_some() { PurchaseState::Charged } else { PurchaseState::Released };
             (*id, (state, proof.to_string()))
         }));
         let unknown = undecided.iter();
@@ -179,8 +179,8 @@ fn purchases(look: &Comparison, verdict: Option<&Verdict>) -> Vec<ReportedPurcha
             id: purchase.id.to_string(),
             service: purchase.service.name(),
             model: purchase.model.clone(),
-            price: purchase.toll,
-            state: state.public_name(),
+            price: purchase.price,
+            state: state.name(),
             reason,
         })
     };

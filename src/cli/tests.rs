@@ -253,7 +253,7 @@ fn check_prints_each_error_on_a_line_and_exits_with_2() {
 
 #[test]
 fn check_rejects_what_serve_rejects() {
-    let folder = folder(&[("proxy.toml", "[store]\nurl = 'redis://localhost'")]);
+    let folder = folder(&[("proxy.toml", "[store]\nurl = 'mysql://localhost'")]);
     let (exit, out, err) = checked(&load(folder.path(), &[]));
     assert_eq!((exit, out.as_str()), (Exit::UsageError, ""));
     assert!(err.contains("store.url: expected \"memory\" or \"sqlite:"), "{err}");
@@ -343,7 +343,7 @@ async fn check_online_asks_nothing_in_the_sandbox_or_after_an_error() {
     for (variables, exit, says) in [
         (&[][..], Exit::Done, "nothing to ask"),
         (&[("TOLLGATE_LIMITS__BURST", "many")], Exit::UsageError, "TOLLGATE_LIMITS__BURST"),
-        (&[("TOLLGATE_STORE__URL", "redis://localhost")], Exit::UsageError, "store.url"),
+        (&[("TOLLGATE_STORE__URL", "mysql://localhost")], Exit::UsageError, "store.url"),
     ] {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let loaded = load(folder.path(), variables);

@@ -97,19 +97,34 @@ impl fmt::Debug for SettingError {
 const KEY_NAMES: &[&str] = &["key", "keys", "api_key", "api_keys", "secret", "token"];
 const MAX_SHOWN: usize = 60;
 
+/// Former names of settings, with their current names.
+const RENAMED: &[(&str, &str)] = &[
+    ("gateway.window", "gateway.rate_limit"),
+    ("gateway.passthrough.toll", "gateway.passthrough.price"),
+    ("models.chat.toll", "models.chat.price"),
+];
+
+pub(super) fn former_name(name: &str) -> Option<&'static str> {
+    RENAMED.iter().find(|(_, new)| *new == name).map(|(old, _)| *old)
+}
+
 /// `name` is a section or `section.setting`.
 pub(super) fn unknown_name(location: Location, name: &str, known: &[String]) -> SettingError {
+    let as_written = |setting: &str| match &location {
+        Location::Variable(_) => variable(setting),
+        _ => setting.to_owned(),
+    };
+    if let Some((old, new)) = RENAMED.iter().find(|(old, _)| *old == name) {
+        let text = format!("{old} was renamed to {}", as_written(new));
+        return SettingError::new(location, text);
+    }
     let shown: String = name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
     let kind = if name.contains('.') { "setting" } else { "section" };
     let mut text = format!("unknown {kind} `{shown}`");
     if KEY_NAMES.contains(&name.rsplit('.').next().unwrap_or(name)) {
         text.push_str(", expected keys in GATEWAY_API_KEY or GATEWAY_API_KEY_FILE");
     } else if let Some(nearest) = nearest(name, known) {
-        let nearest = match &location {
-            Location::Variable(_) => variable(nearest),
-            _ => nearest.to_owned(),
-        };
-        text.push_str(&format!(", did you mean `{nearest}`?"));
+        text.push_str(&format!(", did you mean `{}`?", as_written(nearest)));
     }
     SettingError::new(location, text)
 }

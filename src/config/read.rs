@@ -1,7 +1,7 @@
 //! Reads tables of settings, and finds names that are unknown because nothing read them.
 
 use super::Parsed;
-use super::error::{Location, SettingError, unknown_name};
+use super::error::{Location, SettingError, former_name, unknown_name};
 use super::raw::{RawNode, RawSettings, RawTable, RawValue};
 
 #[derive(Default)]
@@ -199,7 +199,11 @@ impl Section<'_> {
     }
 
     fn require(&mut self, name: &str) {
-        if !self.has(name) {
+        // A former name is reported as renamed instead.
+        let is_renamed = former_name(&format!("{}.{name}", self.path))
+            .and_then(|former| former.rsplit('.').next())
+            .is_some_and(|former| self.has(former));
+        if !self.has(name) && !is_renamed {
             self.section_error(&format!("expected a setting `{name}`"));
         }
     }
