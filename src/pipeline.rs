@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Request;
 use tokio_util::task::TaskTracker;
+use tower::service_fn;
 use tower::util::BoxCloneSyncService;
-use tower::{Service, service_fn};
 use tracing::Instrument;
 
 use crate::downstream::dialect::Dialect;
@@ -27,6 +27,9 @@ use crate::upstream::{Error, Gateway, GatewayReply, GatewayRequest, SendAttempt}
 
 /// The gate as whoever serves it sees it: a request in, an answer out, never an error.
 pub type HttpService<B> = BoxCloneSyncService<Request<B>, Response, Infallible>;
+
+/// The gateway: a request in, a reply out.
+pub type GatewayService = BoxCloneSyncService<GatewayRequest, GatewayReply, Error>;
 
 pub trait RequestBody: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
 
@@ -122,33 +125,19 @@ impl Downstream {
 /// settle         the charge, the reply and the job, before the answer's first byte
 /// publish        to those who joined, then to the caller
 /// ```
-pub fn purchases<S>(
+pub fn purchases(
     context: &purchase::PurchaseContext,
     tasks: TaskTracker,
-    gateway: S,
-) -> Purchases
-where
-    S: Service<GatewayRequest, Response = GatewayReply, Error = Error>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    S::Future: Send,
-{
-    Purchases::new(context.clone(), BoxCloneSyncService::new(gateway), tasks)
+    gateway: GatewayService,
+) -> Purchases {
+    Purchases::new(context.clone(), gateway, tasks)
 }
 
 /// From an ask to a reply. Purchases, polls and billing all come through here: [`Gateway::send`] picks a key
 /// (401: the next one), waits for a slot in the rate limit (429: once more), and sends.
-pub fn gateway<T: SendAttempt>(
-    gateway: Gateway<T>,
-) -> impl Service<GatewayRequest, Response = GatewayReply, Error = Error, Future: Send>
-+ Clone
-+ Send
-+ Sync
-+ 'static {
-    service_fn(move |ask| {
+pub fn gateway<T: SendAttempt>(gateway: Gateway<T>) -> GatewayService {
+    BoxCloneSyncService::new(service_fn(move |ask| {
         let gateway = gateway.clone();
         async move { gateway.send(ask).await }
-    })
+    }))
 }

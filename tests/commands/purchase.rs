@@ -53,9 +53,9 @@ fn operator_ends_an_unknown_outcome_once() {
     );
 
     for (id, outcome, says) in [
-        (bought, "released", "its outcome is known: charged"),
-        (free, "charged", "its outcome is known: released"),
-        (PurchaseId::new(), "charged", "no purchase has this id"),
+        (bought, "released", "is already charged"),
+        (free, "charged", "is already released"),
+        (PurchaseId::new(), "charged", "there is no purchase"),
     ] {
         let ended = desk.run(&["purchase", "resolve", &id.to_string(), outcome], &[]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{}", ended.err);

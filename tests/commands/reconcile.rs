@@ -56,8 +56,11 @@ fn a_video_is_told_by_what_was_spent() {
     let out = desk.done(&["reconcile"]);
     assert!(line(&out, cheap).starts_with("charged"), "{out}");
     assert!(line(&out, cheap).contains("by the spending"), "{out}");
-    assert!(line(&out, dear).starts_with("free"), "{out}");
-    assert!(line(&out, chat).starts_with("free") && line(&out, chat).contains("count"), "{out}");
+    assert!(line(&out, dear).starts_with("released"), "{out}");
+    assert!(
+        line(&out, chat).starts_with("released") && line(&out, chat).contains("count"),
+        "{out}"
+    );
     assert_eq!(
         [cheap, dear, chat].map(|id| desk.state(id)),
         [PurchaseState::Charged, PurchaseState::Released, PurchaseState::Released]
@@ -106,7 +109,10 @@ fn reconcile_tells_while_purchases_are_under_way() {
     let (chat, video) = (desk.lose(CHAT, 30 * MINUTE), desk.lose(VIDEO, 30 * MINUTE));
     desk.enter(CHAT, "192.0.2.1", None, MINUTE);
     let out = desk.done(&["reconcile"]);
-    assert!(line(&out, chat).starts_with("free") && line(&out, video).starts_with("free"), "{out}");
+    assert!(
+        line(&out, chat).starts_with("released") && line(&out, video).starts_with("released"),
+        "{out}"
+    );
 
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
@@ -131,8 +137,8 @@ fn a_report_does_not_contradict_itself() {
     let out = desk.done(&["reconcile"]);
     for line in [
         "unknown    none",
-        "here       $0.00 charged since then, $0.012 unknown or under way",
-        "drift      none beyond what is unknown or under way here",
+        "ledger     $0.00 charged since then, $0.012 unknown or in flight",
+        "drift      none beyond what is unknown or in flight",
     ] {
         assert!(out.lines().any(|found| found == line), "{line}: {out}");
     }
@@ -201,7 +207,7 @@ fn clock_that_was_set_back_releases_nothing() {
     desk.charge_chat();
     // The count is 1 since the checkpoint. By the clock, both are "since".
     let out = desk.left(&["reconcile"]);
-    assert!(!line(&out, lost).starts_with("free"), "{out}");
+    assert!(!line(&out, lost).starts_with("released"), "{out}");
     assert_eq!(desk.state(lost), PurchaseState::Unknown);
 }
 
@@ -262,7 +268,7 @@ fn what_was_long_under_way_is_young_when_it_is_lost() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let over = desk.lose_slowly(CHAT, 20 * MINUTE, 6 * MINUTE);
-    assert!(line(&desk.done(&["reconcile"]), over).starts_with("free"));
+    assert!(line(&desk.done(&["reconcile"]), over).starts_with("released"));
 }
 
 #[test]
@@ -301,7 +307,7 @@ fn crowd(desk: &Desk, number: u32) {
     let write = "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?2)
         INSERT INTO purchases (id, at, day, month, caller, service, model, price_micros, state, ended_at)
         SELECT randomblob(16), ?1 + n, 0, 0, '192.0.2.1', 'chat', 'eta-5-mini', 3000, 'released', ?1 + n
-        FROM counted";
+        FROM counted" ;
     assert_eq!(file.execute(write, params![at, number]).unwrap(), number as usize);
 }
 
@@ -349,7 +355,7 @@ fn drift_of_a_restored_backup_is_shown_after_the_next_start() {
         server.process.printed().contains("purchases may be missing since the last checkpoint")
     });
     let out = desk.done(&["reconcile"]);
-    assert!(out.contains("drift      the gateway took $3.00 more than is booked here"), "{out}");
+    assert!(out.contains("drift      the gateway charged $3.00 more than the ledger"), "{out}");
     let out = desk.done(&["reconcile"]);
     assert!(out.contains("drift      none"), "it was said once: {out}");
 }

@@ -95,14 +95,14 @@ fn commands_keep_to_the_limit_that_the_server_was_told() {
 fn check_online_takes_places_in_the_window_that_a_ledger_remembers() {
     let (desk, recorder) = desk();
     let out = desk.done(&["check", "--online"]);
-    assert!(out.contains("there is no ledger yet"), "{out}");
+    assert!(out.contains("without a ledger"), "{out}");
     assert!(!desk.path().exists(), "nobody but the server makes a ledger");
     std::thread::sleep(PERIOD);
     let before = recorder.arrivals().len();
     drop(desk.serve());
     for _ in 0..2 {
         let out = desk.done(&["check", "--online"]);
-        assert!(out.contains("the ledger's window counts"), "{out}");
+        assert!(out.contains("each key takes one slot"), "{out}");
         assert!(out.contains("key 2     accepted") && out.contains("balance   $42.10"), "{out}");
     }
     assert!(recorder.arrivals().len() >= before + 4, "each key is tried");
@@ -117,7 +117,7 @@ fn check_online_asks_the_server_that_runs_beside_it_and_claims_of_keys_what_it_k
     for says in [
         "asked     by the running server (process ",
         "key 1     not tried; listed as svc_sk_CANARY_01…",
-        "key 2     not tried; nothing in the list fits it",
+        "key 2     not tried; no listed key matches it",
         "balance   $42.10",
     ] {
         assert!(out.contains(says), "{says}: {out}");
@@ -145,7 +145,7 @@ fn where_the_server_cannot_be_asked_nothing_is_sent_and_the_reason_is_said() {
             let ended = desk.run(command, &[("TOLLGATE_ADMIN__LISTEN", admin)]);
             assert_eq!(ended.code, Some(1), "{command:?}: {}", ended.said());
             let process = std::process::id();
-            for says in [&format!("process {process}"), admin, "nothing was asked", "or stop the"] {
+            for says in [&format!("process {process}"), admin, "was not asked", "or stop the"] {
                 assert!(ended.err.contains(says), "{command:?}: {says}: {}", ended.err);
             }
         }

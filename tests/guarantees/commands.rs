@@ -119,7 +119,7 @@ fn what_the_page_is_to_serve_has_to_be_there_and_the_fault_is_where_it_was_writt
         (
             "page.dir = \"site\"\npage.fallback = \"indx.html\"\n",
             &[],
-            "proxy.toml: page.fallback: expected a file in page.dir that is there: ",
+            "proxy.toml: page.fallback: expected a file in page.dir that exists: ",
         ),
         (
             "page.dir = \"site\"\n",

@@ -34,7 +34,7 @@ fn told_to_read_its_settings_again_it_takes_good_ones_and_refuses_bad_ones() {
         fs::write(&file, bad).unwrap();
         gate.signal(Signal::SIGHUP);
         until("it says that they are refused", || {
-            gate.printed()[before..].contains("the old ones stay")
+            gate.printed()[before..].contains("settings rejected")
         });
         assert!(gate.printed()[before..].contains(says), "{}", gate.printed());
         assert_eq!(policy().as_deref(), Some("\"caller\";q=100;w=3600"));
@@ -44,10 +44,10 @@ fn told_to_read_its_settings_again_it_takes_good_ones_and_refuses_bad_ones() {
         "limits = { requests = 7, seconds = 60, burst = 9 }\nserver.header_timeout = \"9s\"\n";
     fs::write(&file, good).unwrap();
     gate.signal(Signal::SIGHUP);
-    until("it says that it did", || gate.printed().contains("settings read again"));
+    until("it says that it did", || gate.printed().contains("settings reloaded"));
     assert_eq!(policy().as_deref(), Some("\"caller\";q=7;w=60"));
     let printed = gate.printed();
-    let (_, after) = printed.rsplit_once("the old ones stay").unwrap();
+    let (_, after) = printed.rsplit_once("settings rejected").unwrap();
     assert!(after.contains("server.header_timeout"), "what needs a restart is named: {after}");
     assert!(!after.contains("server.listen"), "what has not changed is not: {after}");
 }
@@ -60,7 +60,7 @@ fn a_call_that_is_under_way_outlives_a_change_of_settings() {
     buyer.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
     gate.signal(Signal::SIGHUP);
-    until("it says that it did", || gate.printed().contains("settings read again"));
+    until("it says that it did", || gate.printed().contains("settings reloaded"));
     assert_eq!(buyer.answer().status, 200);
     assert_eq!(upstream.requests(), 1);
 }
@@ -73,7 +73,7 @@ fn a_signal_right_after_it_says_that_it_runs_is_taken() {
         gate.signal(signal);
         match code {
             Some(code) => assert_eq!(gate.wait().code(), Some(code)),
-            None => until("it reads again", || gate.printed().contains("settings read again")),
+            None => until("it reads again", || gate.printed().contains("settings reloaded")),
         }
     }
 }
@@ -213,7 +213,7 @@ fn ops_listener_answers_a_foreign_host_over_loopback_with_healthz_alone() {
     // The names that count are those of the settings that hold now.
     fs::write(gate.folder().join("proxy.toml"), "server.hosts = [\"new.example\"]\n").unwrap();
     gate.signal(Signal::SIGHUP);
-    until("it has read them", || gate.printed().contains("settings read again"));
+    until("it has read them", || gate.printed().contains("settings reloaded"));
     assert_eq!(ask("/metrics", "ops.example").status, 421);
     assert_eq!(ask("/metrics", "new.example").status, 200);
 }

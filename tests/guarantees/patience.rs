@@ -257,12 +257,11 @@ fn soft_open_file_limit_is_raised_to_the_hard_one() {
 fn check_prints_the_connections_that_the_open_file_limit_allows() {
     let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
     let ended = run_after(folder.path(), &["check"], "ulimit -Sn 64; ulimit -Hn 256");
-    let line =
-        "clients   at most 128 connections, 12 of one address; the limit of open files is 256";
+    let line = "clients   at most 128 connections, 12 per address; open-file limit 256";
     assert!(ended.stdout.contains(line), "{}", ended.stdout);
     assert!(ended.stderr.contains("warning: server.max_connections"), "{}", ended.stderr);
     fs::write(folder.path().join("proxy.toml"), "server.max_connections = 50\n").unwrap();
     let ended = run_after(folder.path(), &["check"], "ulimit -n 256");
-    assert!(ended.stdout.contains("at most 50 connections, 5 of one address"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("at most 50 connections, 5 per address"), "{}", ended.stdout);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
 }

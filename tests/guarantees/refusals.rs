@@ -28,7 +28,7 @@ fn refusals_before_the_limiter_share_ten_lines_a_minute() {
         assert_eq!(gate.ask("OPTIONS", "/api/v1/chat", &asks, "").status, 204);
     }
     gate.signal(Signal::SIGHUP);
-    until("all before it is logged", || gate.printed().contains("settings read again"));
+    until("all before it is logged", || gate.printed().contains("settings reloaded"));
     let printed = gate.printed();
     let is_refusal = |line: &&str| MESSAGES.iter().any(|message| line.contains(message));
     assert_eq!(printed.lines().filter(is_refusal).count(), 10, "{printed}");
@@ -47,7 +47,7 @@ fn credentials_that_cannot_be_looked_up_fill_no_log() {
         assert_eq!(client.answer().code(), "ledger_unavailable");
     }
     gate.signal(Signal::SIGHUP);
-    until("all before it is logged", || gate.printed().contains("settings read again"));
+    until("all before it is logged", || gate.printed().contains("settings reloaded"));
     let printed = gate.printed();
     let answered = printed.lines().filter(|line| line.contains("\"answered\"")).count();
     // The ledger has said itself, once, why it cannot be used.

@@ -214,7 +214,7 @@ fn settings_that_are_read_again_give_nobody_more_videos() {
     assert_eq!(gate.video().status, 200);
     let _taken = all_of_a_caller(&gate, 1);
     gate.signal(Signal::SIGHUP);
-    until("it says that it did", || gate.printed().contains("settings read again"));
+    until("it says that it did", || gate.printed().contains("settings reloaded"));
     let text = first(&mut client(&gate, 1));
     assert!(text.starts_with("HTTP/1.1 429"), "{text}");
 }

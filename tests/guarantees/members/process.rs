@@ -24,7 +24,7 @@ fn who_is_added_may_call_and_who_is_revoked_may_not_while_the_server_runs() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let settings = format!("store.url = \"sqlite:ledger.db\"\n{MEMBERS}");
     let mut gate = Gate::binary(&upstream, &settings, &[]);
-    assert!(gate.printed().contains("members: NOBODY YET"), "{}", gate.printed());
+    assert!(gate.printed().contains("members: NONE YET"), "{}", gate.printed());
     assert!(gate.printed().contains("tollgate member add NAME"), "{}", gate.printed());
     assert_eq!(gate.post("/api/v1/chat", CHAT).code(), "missing_credentials");
 
@@ -39,7 +39,7 @@ fn who_is_added_may_call_and_who_is_revoked_may_not_while_the_server_runs() {
     let before = gate.printed().len();
     fs::write(gate.folder().join("proxy.toml"), "store.url = \"sqlite:ledger.db\"\n").unwrap();
     gate.signal(Signal::SIGHUP);
-    until("it is refused", || gate.printed()[before..].contains("the old ones stay"));
+    until("it is refused", || gate.printed()[before..].contains("settings rejected"));
     assert!(gate.printed()[before..].contains("access.mode can only change"));
     assert_eq!(gate.post("/api/v1/chat", CHAT).code(), "missing_credentials");
     fs::write(gate.folder().join("proxy.toml"), &settings).unwrap();

@@ -69,7 +69,7 @@ fn a_ledger_that_cannot_be_used_sells_nothing_and_stops_nothing_else() {
         assert_free_routes_live(&gate);
         assert_eq!(upstream.requests(), 0, "{name}");
         let printed = gate.printed();
-        assert!(printed.contains("nothing can be bought"), "{name}: {printed}");
+        assert!(printed.contains("nothing can be sold"), "{name}: {printed}");
         assert!(printed.contains("ledger.db"), "{printed}");
     }
 }
