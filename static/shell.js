@@ -1,8 +1,8 @@
 /** Starts the page: prices and who is there first, then the view that the address names, then whatever was left open. */
 
 import { announce, button, byId, element, hush, notice } from './core/dom.js';
-import { nameOfBudget, price } from './core/format.js';
-import { post, read, whenSignedOut } from './core/site.js';
+import { amountLeft, nameOfBudget, price } from './core/format.js';
+import { canSpend, learnFunds, post, read, whenSignedOut } from './core/site.js';
 import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
 
 /**
@@ -18,9 +18,32 @@ const VIEWS = {
   admin: { title: 'Admin', load: () => import('./admin/admin.js'), look: 'usage/usage.css', offered: (who) => who?.caller.role === 'admin' },
 };
 const FIRST = 'chat';
+
+/** What the shell says. */
+const TEXT = {
+  reload: 'Reload the page',
+  noPrices: (why) => `Could not load the price list. ${why}.`,
+  signedOut: 'You were signed out. Sign in again; your drafts are still here.',
+  noView: 'Could not load this part of the page. The service may have been updated.',
+  noSignIn: 'Could not load the sign-in form.',
+  signIn: 'Sign in',
+  stillSignedIn: (why) => `You are still signed in. ${why}.`,
+  offline: 'You are offline. Your drafts are kept; send them when you are back online.',
+  online: 'You are back online.',
+  open: (amount) => ` + ${amount} pending`,
+  balance: (amount) => `Balance ${amount}`,
+  asOf: (time) => ` at ${time}`,
+  left: (budget, amount) => `${budget}: ${amount} left`,
+  low: { chat: 'not enough for a message', video: 'not enough for a video' },
+  live: ['Live', ': real money'],
+  sandbox: ['Sandbox', ': play money'],
+  faults: 'Sandbox faults',
+  aboutFaults: 'Nothing here costs real money. Put one of these words in a message or prompt to try out a fault:',
+};
+
 const service = document.title;
 
-const reload = () => button('Reload the page', () => location.reload());
+const reload = () => button(TEXT.reload, () => location.reload());
 
 let catalog = null, me = null, owner = null, signingIn = null;
 /** Tells the other tabs who has signed in here; '' is nobody. */
@@ -40,7 +63,7 @@ async function start() {
   try {
     catalog = await read('/bff/catalog');
   } catch (problem) {
-    notice(`The price list could not be loaded. ${problem.message}.`, reload());
+    notice(TEXT.noPrices(problem.message), reload());
     return;
   }
   // Where nobody signs in, nothing waits to hear who it is, which can take as long as the account takes.
@@ -50,7 +73,7 @@ async function start() {
   owner = isOpen ? '' : me ? ownerOf(me) : choice.get('owner') ?? '';
   choice.set('owner', owner);
   keepFor(owner);
-  whenSignedOut(() => void signIn('Your sign-in has ended. Sign in again; what you wrote is still here.'));
+  whenSignedOut(() => void signIn(TEXT.signedOut));
   showPerson();
   showMode();
   whenChanged((shelf) => shelf === 'purchases' && void showSpent());
@@ -97,6 +120,7 @@ async function show(moveFocus) {
   for (const other of Object.keys(VIEWS)) byId(`view-${other}`).hidden = other !== name;
   showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
+  if (me) showFunds();
   const module = await begin(name);
   if (name !== viewed() || signingIn) return;
   if (moveFocus) {
@@ -114,8 +138,7 @@ function begin(name) {
   }).catch((error) => {
     view.started = null;
     console.warn(error);
-    notice('This part of the page could not be loaded; the service may have been updated.',
-      reload());
+    notice(TEXT.noView, reload());
   });
   return view.started;
 }
@@ -142,7 +165,7 @@ function signIn(why = '') {
     for (const id of ['views', 'person', 'money']) byId(id).hidden = true;
     hush();
     announce('');
-    document.title = `Sign in · ${service}`;
+    document.title = `${TEXT.signIn} · ${service}`;
     const { askWho } = await import('./sign-in.js');
     await meet(await askWho(why));
     people.postMessage(ownerOf(me));
@@ -156,7 +179,7 @@ function signIn(why = '') {
     void show(true).then(async () => (await buying())?.settleOpen());
   })().catch((error) => {
     console.warn(error);
-    notice('The sign-in could not be loaded.', reload());
+    notice(TEXT.noSignIn, reload());
     return new Promise(() => {});
   });
   return signingIn;
@@ -166,7 +189,7 @@ async function signOut() {
   try {
     await post('/bff/logout', {});
   } catch (problem) {
-    notice(`You are still signed in. ${problem.message}.`);
+    notice(TEXT.stillSignedIn(problem.message));
     return;
   }
   choice.set('owner', '');
@@ -229,14 +252,13 @@ function followTop() {
 
 /** Says when the network is gone, and when it is back. */
 function followNetwork() {
-  const gone = 'You are offline. What you write is kept, and can be sent when the network is back.';
   let shown = null;
   const tell = () => {
-    if (navigator.onLine === false) shown ??= notice(gone);
+    if (navigator.onLine === false) shown ??= notice(TEXT.offline);
     else if (shown) {
       shown.remove();
       shown = null;
-      announce('You are online again.');
+      announce(TEXT.online);
       if (catalog) void showLeft();
     }
   };
@@ -249,7 +271,7 @@ async function showSpent() {
   const sum = await (await buying())?.spent();
   if (!sum) return;
   byId('spent').textContent = price(sum.spent);
-  byId('unsettled').textContent = sum.unsettled ? ` + ${price(sum.unsettled)} open` : '';
+  byId('unsettled').textContent = sum.unsettled ? TEXT.open(price(sum.unsettled)) : '';
 }
 
 /** What is left in the account and of the tightest budgets; the usage view has all of them. */
@@ -266,22 +288,32 @@ async function showLeft() {
 
 function showMe() {
   showLinks();
+  learnFunds(me);
+  showFunds();
+}
+
+/** Shows the balance and the tightest budgets, with a warning where they do not cover this view's cheapest model. */
+function showFunds() {
   const { balance, budgets } = me;
-  const cheapest = Math.min(...catalog.video.map((model) => model.toll_micros));
-  const least = Math.min(balance?.amount_micros ?? Infinity, ...budgets.map((budget) => budget.left_micros));
-  const low = least < cheapest;
-  const at = balance?.stale ? ` at ${new Date(balance.as_of).toLocaleTimeString()}` : '';
+  const low = lowFor(viewed());
+  const at = balance?.stale ? TEXT.asOf(new Date(balance.as_of).toLocaleTimeString()) : '';
   const tightest = [...budgets].sort((one, other) => one.left_micros - other.left_micros).slice(0, 2);
   const parts = [
-    balance && `Balance ${price(balance.amount_micros)}${at}`,
-    ...budgets.filter((budget) => tightest.includes(budget)).map((budget) => `${nameOfBudget(budget)}: ${price(budget.left_micros)} left`),
-    low && 'less than one video',
+    balance && TEXT.balance(amountLeft(balance.amount_micros)) + at,
+    ...budgets.filter((budget) => tightest.includes(budget)).map((budget) => TEXT.left(nameOfBudget(budget), amountLeft(budget.left_micros))),
+    low,
   ].filter(Boolean);
   const shown = byId('left');
-  if (low && !shown.classList.contains('low')) announce('Less than one video is left');
-  shown.classList.toggle('low', low);
+  if (low && !shown.classList.contains('low')) announce(low);
+  shown.classList.toggle('low', Boolean(low));
   shown.textContent = parts.join(' · ');
   shown.hidden = parts.length === 0;
+}
+
+/** A warning if what is left does not cover the cheapest thing that this view sells. */
+function lowFor(name) {
+  const kind = name === 'chat' ? 'chat' : 'video';
+  return canSpend() < Math.min(...catalog[kind].map((model) => model.toll_micros)) && TEXT.low[kind];
 }
 
 let soon = null;
@@ -295,15 +327,15 @@ function soonShowLeft() {
 /** Sandbox or live, unmistakably; in the sandbox, the words that change how it answers. */
 function showMode() {
   if (catalog.mode !== 'sandbox') {
-    byId('mode').replaceChildren(element('p', { class: 'badge live' }, 'Live', element('span', { text: ': real money' })));
+    byId('mode').replaceChildren(element('p', { class: 'badge live' }, TEXT.live[0], element('span', { text: TEXT.live[1] })));
     return;
   }
   const moods = element('dl', {}, ...catalog.sandbox_moods.flatMap(({ word, does }) =>
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
   byId('mode').replaceChildren(element('details', { class: 'menu moods' },
-    element('summary', { class: 'badge' }, 'Sandbox', element('span', { text: ': play money' })),
-    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': 'Words for the sandbox' },
-      element('p', { text: 'Nothing here costs real money. These words in a message or prompt make the sandbox misbehave:' }),
+    element('summary', { class: 'badge' }, TEXT.sandbox[0], element('span', { text: TEXT.sandbox[1] })),
+    element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': TEXT.faults },
+      element('p', { text: TEXT.aboutFaults }),
       moods)));
 }
 

@@ -1,4 +1,10 @@
-/** Makes elements without markup strings, and tells assistive technology what happened. The page and the widgets use it. */
+/** Makes elements without markup strings, and announces events to assistive technology. The page and the widgets use it. */
+
+const TEXT = {
+  dismiss: 'Dismiss',
+  copied: 'Copied',
+  notCopied: 'This browser blocks copying. Select the text and copy it yourself.',
+};
 
 /**
  * Makes an element. `text` sets its text, functions become listeners, `true` an empty attribute,
@@ -82,7 +88,7 @@ export function notice(text, action = null, group = null) {
     if (group && shown.dataset.group === group) shown.remove();
   }
   const shown = element('div', { class: 'notice', role: 'alert', 'data-text': text, 'data-group': group },
-    element('p', { text }), action, button('Dismiss', () => shown.remove()));
+    element('p', { text }), action, button(TEXT.dismiss, () => shown.remove()));
   all.append(shown);
   return shown;
 }
@@ -91,9 +97,9 @@ export function notice(text, action = null, group = null) {
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
-    announce('Copied');
+    announce(TEXT.copied);
   } catch {
-    announce('This browser does not let the page copy. Select the text and copy it.');
+    announce(TEXT.notCopied);
   }
 }
 

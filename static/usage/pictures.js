@@ -1,9 +1,15 @@
-/** Draws what was spent, without a library: pictures with words for who cannot see them, and tables. */
+/** Draws spending as charts, each with a text for screen readers, and as tables. */
 
 import { byId, element } from '../core/dom.js';
 import { price } from '../core/format.js';
 
 export const SERVICES = { chat: 'Chats', video: 'Videos' };
+const TEXT = {
+  days: (count) => ` ${count} days`,
+  range: 'Period',
+  byDay: 'By day',
+  total: 'Total',
+};
 const RANGES = [7, 31];
 const DAY = 24 * 60 * 60 * 1000;
 const SVG = 'http://www.w3.org/2000/svg';
@@ -11,13 +17,13 @@ const SVG = 'http://www.w3.org/2000/svg';
 /** Fills a view of spending in: its heading, how far back, and a body whose pictures fit into it. */
 export function furnish(view, title, { load, redraw }) {
   const choice = (days) => element('label', { class: 'choice' },
-    element('input', { type: 'radio', name: `${view}-range`, value: days, checked: days === RANGES[0] }), ` ${days} days`);
+    element('input', { type: 'radio', name: `${view}-range`, value: days, checked: days === RANGES[0] }), TEXT.days(days));
   const body = element('div', { id: `${view}-body`, class: 'usage-body' });
   byId(`view-${view}`).replaceChildren(
     element('div', { class: 'usage-head' },
       element('h2', { id: `${view}-heading`, tabindex: '-1', text: title }),
       element('fieldset', { id: `${view}-range`, class: 'choices', change: () => void load() },
-        element('legend', { class: 'unseen', text: 'How far back' }), RANGES.map(choice))),
+        element('legend', { class: 'unseen', text: TEXT.range }), RANGES.map(choice))),
     body);
   // Pictures are drawn in the width there is, so that their words keep their size.
   let width = 0;
@@ -78,7 +84,7 @@ export function byDay(rows, count, width) {
   });
   const said = days.filter((one) => one.rows.length).map((one) => `${dayName(one.day)} ${price(sumOf(one.rows))}`).join(', ');
   const legend = element('p', { class: 'legend' }, services.map((service) => element('span', { class: service, text: SERVICES[service] })));
-  return figure('By day', picture(width, height, `By day: ${said}`, parts), legend);
+  return figure(TEXT.byDay, picture(width, height, `${TEXT.byDay}: ${said}`, parts), legend);
 }
 
 /** One bar for each name, the dearest first, with a part for each service. */
@@ -128,7 +134,7 @@ export function table(label, columns, rows, total = null) {
   const head = columns.map((name, place) => element('th', { scope: 'col', text: name.replace('>', ''), class: kinds[place] }));
   const body = rows.map((row) => element('tr', {}, row.map((text, place) => element('td', { text, class: kinds[place] }))));
   const foot = total && element('tfoot', {}, element('tr', {},
-    element('th', { scope: 'row', colspan: columns.length - 1, text: 'Together' }), element('td', { class: 'right', text: total })));
+    element('th', { scope: 'row', colspan: columns.length - 1, text: TEXT.total }), element('td', { class: 'right', text: total })));
   return element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': label },
     element('table', {}, element('thead', {}, element('tr', {}, head)), element('tbody', {}, body), foot));
 }

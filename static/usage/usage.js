@@ -1,4 +1,4 @@
-/** The usage view: the caller's own spending by day and by model, as pictures with the table behind them. */
+/** The usage view: the caller's own spending by day and by model, as charts and as a table. */
 
 import { saveFile } from '../chat/transfer.js';
 import { announce, button, byId, element } from '../core/dom.js';
@@ -8,11 +8,30 @@ import { read } from '../core/site.js';
 import { whenChanged } from '../core/store.js';
 import { byDay, furnish, lastDays, ranking, roomFor, SERVICES, table } from './pictures.js';
 
+const TEXT = {
+  title: 'Your spending',
+  announced: (amount, days) => `${amount} in ${days} days`,
+  failed: 'Could not load your spending. ',
+  retry: 'Try again',
+  total: (count, days) => ` for ${count} ${count === 1 ? 'purchase' : 'purchases'} in the last ${days} days`,
+  empty: 'No purchases in this period.',
+  byModel: 'By model',
+  details: 'By day and model',
+  save: 'Download CSV',
+  days: 'Days are in UTC. Pending and unknown purchases count as spent.',
+  budgets: 'Budgets',
+  left: (left, limit) => `${left} of ${limit} left`,
+  used: (name) => `${name}, used`,
+  renews: (when) => `Renews ${when}`,
+  table: 'Spending by day and model',
+  columns: ['Day', 'Model', 'Kind', '>Purchases', '>Spent'],
+};
+
 let shownAs = null, stale = true;
 
 /** Fills the view in. */
 export async function start() {
-  furnish('usage', 'Your spending', { load, redraw: () => shownAs && draw(shownAs) });
+  furnish('usage', TEXT.title, { load, redraw: () => shownAs && draw(shownAs) });
   whenChanged((shelf) => {
     if (shelf !== 'purchases') return;
     stale = true;
@@ -31,14 +50,14 @@ async function load() {
   try {
     const [{ rows, total_micros: total }, { budgets }] = await Promise.all([read(`/bff/usage?since=${days}d`), read('/bff/me')]);
     draw({ rows, total, days, budgets });
-    announce(`${price(total)} in ${days} days`);
+    announce(TEXT.announced(price(total), days));
   } catch (problem) {
     stale = true;
     shownAs = null;
     byId('usage-body').replaceChildren(element('div', { class: 'problem', role: 'alert' },
-      element('p', {}, element('strong', { text: 'Your spending cannot be shown. ' }), sentence(problem)),
+      element('p', {}, element('strong', { text: TEXT.failed }), sentence(problem)),
       problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
-      element('div', { class: 'actions' }, button('Try again', () => void load()))));
+      element('div', { class: 'actions' }, button(TEXT.retry, () => void load()))));
   }
 }
 
@@ -47,32 +66,32 @@ function draw(usage) {
   const { rows, total, days, budgets } = usage;
   const count = rows.reduce((sum, row) => sum + row.count, 0);
   const lead = element('p', { class: 'total' }, element('strong', { text: price(total) }),
-    ` for ${count} ${count === 1 ? 'purchase' : 'purchases'} in the last ${days} days`);
+    TEXT.total(count, days));
   if (!rows.length) {
-    return byId('usage-body').replaceChildren(lead, limits(budgets) ?? '', element('p', { class: 'empty', text: 'Nothing was bought in these days. What you buy appears here at once.' }));
+    return byId('usage-body').replaceChildren(lead, limits(budgets) ?? '', element('p', { class: 'empty', text: TEXT.empty }));
   }
   const room = roomFor(byId('usage-body'), 2);
   byId('usage-body').replaceChildren(lead, limits(budgets) ?? '',
-    element('div', { class: 'pictures' }, byDay(rows, days, room), ranking('By model', rows, ({ model }) => model, room)),
-    element('div', { class: 'usage-head' }, element('h3', { text: 'Each day and model' }),
-      button('Download as CSV', () => saveFile(csv(rows), `spending-${lastDays(1)[0]}.csv`, 'text/csv'), 'quiet small')),
+    element('div', { class: 'pictures' }, byDay(rows, days, room), ranking(TEXT.byModel, rows, ({ model }) => model, room)),
+    element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }),
+      button(TEXT.save, () => saveFile(csv(rows), `spending-${lastDays(1)[0]}.csv`, 'text/csv'), 'quiet small')),
     asTable(rows, total),
-    element('p', { class: 'hint', text: 'Days are those of UTC. What is under way or not known yet counts as spent.' }));
+    element('p', { class: 'hint', text: TEXT.days }));
 }
 
-/** Every budget that holds for this caller, how much of it is used up, and when it renews. */
+/** Lists the caller's budgets: how much is used, and when each renews. */
 function limits(budgets) {
   if (!budgets.length) return null;
-  return element('ul', { class: 'limits card', 'aria-label': 'Budgets' }, budgets.map((budget) => element('li', {},
+  return element('ul', { class: 'limits card', 'aria-label': TEXT.budgets }, budgets.map((budget) => element('li', {},
     element('strong', { text: nameOfBudget(budget) }),
-    element('span', { text: `${price(budget.left_micros)} of ${price(budget.limit_micros)} left` }),
-    element('progress', { max: budget.limit_micros, value: budget.spent_micros, 'aria-label': `${nameOfBudget(budget)}, used up` }),
-    element('span', { class: 'hint', text: `Renews ${new Date(budget.renews).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })}` }))));
+    element('span', { text: TEXT.left(price(budget.left_micros), price(budget.limit_micros)) }),
+    element('progress', { max: budget.limit_micros, value: budget.spent_micros, 'aria-label': TEXT.used(nameOfBudget(budget)) }),
+    element('span', { class: 'hint', text: TEXT.renews(new Date(budget.renews).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })) }))));
 }
 
 function asTable(rows, total) {
   const latestFirst = [...rows].sort((one, other) => (other.day > one.day ? 1 : other.day < one.day ? -1 : 0));
-  return table('Spending by day and model', ['Day', 'Model', 'What', '>Count', '>Spent'], latestFirst.map((row) =>
+  return table(TEXT.table, TEXT.columns, latestFirst.map((row) =>
     [row.day, row.model, SERVICES[row.service] ?? row.service, String(row.count), price(row.spent_micros)]), price(total));
 }
 

@@ -129,7 +129,7 @@ fn offline_nothing_is_sent_and_what_was_written_outlives_a_reload() {
         "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('/markdown.js'))",
     );
     page.offline(true);
-    page.wait_for_text("You are offline. What you write is kept");
+    page.wait_for_text("You are offline. Your drafts are kept");
     page.type_text("Written in a tunnel");
     page.press("Enter");
     page.wait_for_text("You are offline, so it was not sent.");

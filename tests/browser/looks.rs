@@ -124,7 +124,7 @@ fn the_top_of_a_wide_screen_says_budgets_in_two_lines() {
         ("TOLLGATE_BUDGET__CALLER", budgets),
     ]);
     let page = open(&gate);
-    page.wait_for_text("less than one video");
+    page.wait_for_text("You, today");
     let lines = "(({ offsetHeight }, { lineHeight }) => Math.round(offsetHeight / parseFloat(lineHeight)))(document.getElementById('money'), getComputedStyle(document.getElementById('money')))";
     assert_eq!(page.evaluate(lines), 2);
     page.screenshot("top-with-budgets");

@@ -144,7 +144,7 @@ fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
     page.find(MESSAGE).fill("half a thought");
     let again = gate.member(&["rotate", "ann"]);
     page.find(("link", "Usage")).click();
-    page.wait_for_text("Your sign-in has ended. Sign in again; what you wrote is still here.");
+    page.wait_for_text("You were signed out. Sign in again; your drafts are still here.");
     assert!(!page.shows(("link", "Chat")));
     sign_in(&page, &again);
     page.wait_for_text("Your spending");
@@ -154,7 +154,7 @@ fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
     gate.member(&["revoke", "ann"]);
     page.find(MESSAGE).click();
     page.press("Enter");
-    page.wait_for_text("Your sign-in has ended.");
+    page.wait_for_text("You were signed out.");
     assert_eq!(gate.sold(), 0);
     sign_in(&page, &again);
     page.wait_for_text("No member has this token.");
@@ -173,7 +173,7 @@ fn what_was_read_out_is_gone_with_the_login() {
     gate.member(&["revoke", "ann"]);
     // The page may have noticed by itself, and have hidden its links.
     page.evaluate("location.hash = '#usage'");
-    page.wait_for_text("Your sign-in has ended.");
+    page.wait_for_text("You were signed out.");
     assert_eq!(page.evaluate(said), "");
 }
 
@@ -200,7 +200,7 @@ fn where_a_web_app_has_the_login_the_page_says_so() {
         Tamper::Answer(404, vec![("Content-Type", "application/problem+json")], NO_LOGINS);
     page.tamper("*/bff/logout", no_logins);
     page.goto(&gate.origin);
-    page.wait_for_text("This server expects the login of the web app that it belongs to.");
+    page.wait_for_text("This server uses the sign-in of another web app.");
     assert!(!page.shows(TOKEN));
     page.wait_until("document.activeElement.id === 'sign-in-heading'");
 }
@@ -214,7 +214,7 @@ fn furnished(gate: &Gate) -> Page {
     assert!(!page.shows(("link", "Admin")), "a member is not offered it");
     page.evaluate("void (location.hash = '#admin')");
     page.wait_until("!document.getElementById('view-chat').hidden");
-    assert!(!page.shows(("heading", "Everybody’s spending")));
+    assert!(!page.shows(("heading", "Everyone’s spending")));
     drop(page);
     let mut page = signed_in(gate, &ada);
     page.expect_errors(&["status of 424"]);
@@ -235,7 +235,7 @@ fn an_admin_sees_what_everybody_spends_and_a_member_does_not() {
     let gate = Gate::start_for_members();
     let page = furnished(&gate);
     page.find(("link", "Admin")).click();
-    page.wait_for_text("Everybody’s spending");
+    page.wait_for_text("Everyone’s spending");
     let by_member = "(document.querySelector('svg[aria-label^=\"By member: \"]')?.getAttribute('aria-label') ?? '')";
     page.wait_until(&format!("{by_member} !== ''"));
     let label = page.evaluate(by_member).to_string();
@@ -246,7 +246,7 @@ fn an_admin_sees_what_everybody_spends_and_a_member_does_not() {
     page.evaluate(
         "(() => { const make = URL.createObjectURL; URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.saved = text; }); return make.call(URL, blob); }; })()",
     );
-    page.find(("button", "Export as CSV")).click();
+    page.find(("button", "Download CSV")).click();
     page.wait_until("globalThis.saved !== undefined");
     let saved = page.evaluate("globalThis.saved");
     let saved = saved.as_str().expect("text");

@@ -20,7 +20,7 @@ fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(("link", "Usage")).click();
-    page.wait_for_text("Nothing was bought in these days.");
+    page.wait_for_text("No purchases in this period.");
     page.find(("link", "Chat")).click();
     for (count, model) in [(1, "alpha"), (2, "zeta"), (3, "zeta")] {
         page.find(("combobox", "Model")).choose(model);
@@ -42,7 +42,7 @@ fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
     page.evaluate(
         "(() => { const make = URL.createObjectURL; URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.saved = text; }); return make.call(URL, blob); }; })()",
     );
-    page.find(("button", "Download as CSV")).click();
+    page.find(("button", "Download CSV")).click();
     page.wait_until("globalThis.saved !== undefined");
     let saved = page.evaluate("globalThis.saved");
     let saved = saved.as_str().expect("text");
@@ -62,7 +62,7 @@ fn on_a_phone_the_whole_table_is_in_sight() {
     page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
     page.wait_for_text("Spent $0.006");
     page.find(("link", "Usage")).click();
-    page.wait_for_text("Together");
+    page.wait_for_text("Total");
     let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#usage-body .table'))";
     assert_eq!(page.evaluate(hidden), 0);
     page.screenshot("usage-phone");
@@ -77,9 +77,9 @@ fn spending_that_is_not_shown_says_why() {
         Tamper::Answer(403, vec![("Content-Type", "application/problem+json")], FORBIDDEN);
     page.tamper("*/bff/usage*", refusal);
     page.find(("link", "Usage")).click();
-    page.wait_for_text("Your spending cannot be shown.");
+    page.wait_for_text("Could not load your spending.");
     page.wait_for_text("callers are told apart by address here");
     page.stop_tampering();
     page.find(("button", "Try again")).click();
-    page.wait_for_text("Nothing was bought in these days.");
+    page.wait_for_text("No purchases in this period.");
 }
