@@ -1,15 +1,15 @@
-/** Starts the page: prices and who is there first, then the view that the address names, then whatever was left open. */
+/** Starts the page: loads prices and the caller, shows the view that the address names, then resumes what was left open. */
 
-import { announce, button, byId, element, hush, notice } from './core/dom.js';
+import { announce, button, byId, element, hush, icon, notice } from './core/dom.js';
 import { amountLeft, nameOfBudget, price } from './core/format.js';
 import { canSpend, learnFunds, post, read, whenSignedOut } from './core/site.js';
 import { choice, jobs, keepFor, purchases, whenChanged } from './core/store.js';
 
 /**
- * The views, in the order of their links. A view is a row here, a `<section id="view-NAME">` in index.html with a
- * heading `NAME-heading`, and a module that is loaded when it is first needed, with the style sheet `look`, if there is
- * one: `start(catalog)` fills the view in, and `shown()`, if there is one, is called each time it comes into sight.
- * `offered(me)` hides what is not for this caller; `me` is what `GET /bff/me` says, null as long as nothing is known.
+ * The views, in the order of their links. Each is a row here, a `<section id="view-NAME">` in index.html with a heading
+ * `NAME-heading`, and a module that is loaded at first need, with its style sheet `look` if it has one. The module exports
+ * `start(catalog)`, which fills the view in, and may export `shown()`, which is called whenever the view is shown.
+ * `offered(me)` says whether this caller may see it; `me` is the answer of `GET /bff/me`, or null while it is not known.
  */
 const VIEWS = {
   chat: { title: 'Chat', load: () => import('./chat/chat.js') },
@@ -31,10 +31,11 @@ const TEXT = {
   offline: 'You are offline. Your drafts are kept; send them when you are back online.',
   online: 'You are back online.',
   open: (amount) => ` + ${amount} pending`,
-  balance: (amount) => `Balance ${amount}`,
-  asOf: (time) => ` at ${time}`,
-  left: (budget, amount) => `${budget}: ${amount} left`,
+  spent: 'spent this session',
+  balance: 'in the account',
+  left: { caller: { day: 'left today', month: 'left this month' }, total: { day: 'left today, for all', month: 'left this month, for all' } },
   low: { chat: 'not enough for a message', video: 'not enough for a video' },
+  menu: (name) => (name ? `Menu: ${name}` : 'Menu'),
   live: ['Live', ': real money'],
   sandbox: ['Sandbox', ': play money'],
   faults: 'Sandbox faults',
@@ -45,15 +46,17 @@ const service = document.title;
 
 const reload = () => button(TEXT.reload, () => location.reload());
 
-let catalog = null, me = null, owner = null, signingIn = null;
-/** Tells the other tabs who has signed in here; '' is nobody. */
+let catalog = null, me = null, owner = null, signingIn = null, focusNext = null;
+/** Tells the other tabs who has signed in here; '' if nobody is. */
 const people = new BroadcastChannel('tollgate people');
 
 async function start() {
   followTheme();
-  followTop();
+  followDrawer();
+  followPurse();
+  followKeys();
   followNetwork();
-  // Another tab signed in or out: this one shows nobody what is another's.
+  // If another member signs in in another tab, this one must not show what belongs to the first.
   people.addEventListener('message', ({ data }) => {
     if (signingIn || (owner !== null && data !== owner)) location.reload();
   });
@@ -66,10 +69,10 @@ async function start() {
     notice(TEXT.noPrices(problem.message), reload());
     return;
   }
-  // Where nobody signs in, nothing waits to hear who it is, which can take as long as the account takes.
+  // In open mode the page does not wait for `me`: it may take as long as the account takes to answer.
   const isOpen = catalog.access === 'open';
   if (!isOpen) await meet(await asked);
-  // As long as nobody can say who it is, it is whom this browser saw last.
+  // While the caller is not known, assume the one that this browser saw last.
   owner = isOpen ? '' : me ? ownerOf(me) : choice.get('owner') ?? '';
   choice.set('owner', owner);
   keepFor(owner);
@@ -80,8 +83,9 @@ async function start() {
   void showSpent();
   addEventListener('hashchange', () => show(true));
   await show(false);
+  if (viewed() !== FIRST) void begin(FIRST);
   whenChanged((shelf) => shelf === 'purchases' && soonShowLeft());
-  // What was left open is settled for whoever bought it, and for nobody else.
+  // Open purchases are settled only for the caller who made them.
   if (isOpen) {
     const answer = await asked;
     if (!me) await meet(answer);
@@ -92,7 +96,7 @@ async function start() {
   await resume();
 }
 
-/** Takes in what `GET /bff/me` said. */
+/** Takes in an answer of `GET /bff/me`. */
 async function meet(answer) {
   if (answer.status === 401) return signIn();
   if (!answer.caller) return;
@@ -102,7 +106,7 @@ async function meet(answer) {
 /** Links to the views that this caller is offered. */
 function showLinks() {
   byId('views').replaceChildren(...Object.entries(VIEWS).filter(([name]) => isOffered(name))
-    .map(([name, { title }]) => element('a', { href: `#${name}`, text: title, 'aria-current': name === viewed() && 'page' })));
+    .map(([name, { title }]) => element('a', { href: `#${name}`, 'aria-current': name === viewed() && 'page' }, icon(name), element('span', { text: title }))));
 }
 
 const isOffered = (name) => VIEWS[name].offered?.(me) ?? true;
@@ -113,7 +117,7 @@ function viewed() {
   return Object.hasOwn(VIEWS, name) && isOffered(name) ? name : FIRST;
 }
 
-/** Shows the view that the address names; after a click the focus goes to its heading. */
+/** Shows the view that the address names. `moveFocus`: the focus goes to its heading, or to `focusNext`. */
 async function show(moveFocus) {
   if (signingIn) return;
   const name = viewed();
@@ -121,15 +125,28 @@ async function show(moveFocus) {
   showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
   if (me) showFunds();
+  // With a keyboard at hand, a person can type at once.
+  if (!moveFocus && name === 'chat' && document.activeElement === document.body && matchMedia('(pointer: fine)').matches) {
+    byId('chat-text').focus({ preventScroll: true });
+  }
   const module = await begin(name);
   if (name !== viewed() || signingIn) return;
   if (moveFocus) {
     scrollTo(0, 0);
-    byId(`${name}-heading`).focus({ preventScroll: true });
+    byId(focusNext ?? `${name}-heading`).focus({ preventScroll: true });
+    focusNext = null;
   }
   module?.shown?.();
 }
 
+/** Goes to a view; the focus goes to the element `focus`, if given. */
+function go(name, focus = null) {
+  focusNext = focus;
+  if (viewed() === name) void show(true);
+  else location.hash = name;
+}
+
+/** Loads a view's module and style sheet, once. */
 function begin(name) {
   const view = VIEWS[name];
   view.started ??= Promise.all([view.load(), view.look && styled(view.look)]).then(async ([module]) => {
@@ -145,7 +162,7 @@ function begin(name) {
 
 const sheets = new Map();
 
-/** Adds one of the page's style sheets; resolves when it is there, or cannot be loaded. */
+/** Adds one of the page's style sheets; resolves when it is loaded, or cannot be. */
 function styled(name) {
   if (!sheets.has(name)) {
     sheets.set(name, new Promise((done) => {
@@ -155,23 +172,25 @@ function styled(name) {
   return sheets.get(name);
 }
 
-/** `member:ann`; '' where callers are told apart by address, which is nobody's own. */
+/** Returns `member:ann`, or '' in open mode, where an address does not identify a person. */
 const ownerOf = ({ caller }) => (caller.name ? `${caller.kind}:${caller.name}` : '');
 
-/** Shows the sign-in in the views' place until somebody has signed in. The views stay as they are behind it. */
+/** Shows the sign-in form instead of the views until a member has signed in. The views keep their state. */
 function signIn(why = '') {
   signingIn ??= (async () => {
     for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = true;
-    for (const id of ['views', 'person', 'money']) byId(id).hidden = true;
+    document.body.classList.add('signed-out');
+    for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
+    document.querySelector('dialog[open]')?.close();
     hush();
     announce('');
     document.title = `${TEXT.signIn} · ${service}`;
     const { askWho } = await import('./sign-in.js');
     await meet(await askWho(why));
     people.postMessage(ownerOf(me));
-    // The same person goes on; anybody else begins with a page of their own.
+    // The same member goes on; another one starts with a fresh page.
     if (owner !== null && ownerOf(me) !== owner) return location.reload();
-    byId('views').hidden = byId('money').hidden = false;
+    document.body.classList.remove('signed-out');
     signingIn = null;
     if (owner === null) return;
     showPerson();
@@ -198,16 +217,16 @@ async function signOut() {
   location.reload();
 }
 
-/** Who is signed in; in open mode nobody is. */
+/** Shows who is signed in, if anybody is. */
 function showPerson() {
   const { kind, name } = me?.caller ?? {};
-  byId('person').hidden = !name;
-  byId('person-name').textContent = byId('person-name').title = name ?? '';
+  byId('person-name').textContent = byId('person-name').title = name ?? TEXT.menu();
+  byId('menu-open').ariaLabel = TEXT.menu(name);
   byId('sign-out').hidden = kind !== 'member';
   byId('sign-out').onclick = signOut;
 }
 
-/** The module that buys, if anything was bought: a first visit does not wait for it. */
+/** Loads the module that buys, if anything was bought: a first visit does not need it. */
 async function buying() {
   if (!(await purchases.some())) return null;
   const module = await import('./core/buying.js');
@@ -215,7 +234,7 @@ async function buying() {
   return module;
 }
 
-/** Takes up what an earlier page left: open purchases, and videos that are being made. */
+/** Resumes what an earlier page left: open purchases and running videos. */
 async function resume() {
   const module = await buying();
   const left = (await module?.open()) ?? [];
@@ -225,7 +244,7 @@ async function resume() {
   await module?.settleOpen();
 }
 
-/** Light or dark: the person's choice, which theme.js has put on already, else the system's. */
+/** Follows the choice of theme. theme.js has applied it already. */
 function followTheme() {
   const apply = () => {
     const { value } = byId('theme');
@@ -241,16 +260,28 @@ function followTheme() {
   apply();
 }
 
-/** Tells the style sheet how much the top covers, which depends on what is left to say there. */
-function followTop() {
-  const top = document.querySelector('.top');
-  new ResizeObserver(() => {
-    const covers = getComputedStyle(top).position === 'sticky' ? top.offsetHeight : 0;
-    document.documentElement.style.setProperty('--top', `${covers}px`);
-  }).observe(top);
+/** Conversations are listed beside every view: choosing one leads to the chat. */
+function followDrawer() {
+  byId('drawer').addEventListener('click', ({ target }) => {
+    if (viewed() === 'chat') return;
+    if (target.closest('#new-conversation')) go('chat', 'chat-text');
+    else if (target.closest('.conversations li > .link:first-child')) go('chat');
+  });
 }
 
-/** Says when the network is gone, and when it is back. */
+/** The panel with all balances and budgets is filled in while it is open. */
+function followPurse() {
+  byId('purse').addEventListener('toggle', ({ newState }) => {
+    if (newState === 'open') void showPurse();
+  });
+}
+
+async function showPurse() {
+  const { fill } = await import('./shell/purse.js');
+  if (me) fill(byId('purse-rows'), me);
+}
+
+/** Shows a notice while the network is gone. */
 function followNetwork() {
   let shown = null;
   const tell = () => {
@@ -272,14 +303,15 @@ async function showSpent() {
   if (!sum) return;
   byId('spent').textContent = price(sum.spent);
   byId('unsettled').textContent = sum.unsettled ? TEXT.open(price(sum.unsettled)) : '';
+  if (!tightest()) showLeftAs(price(sum.spent), TEXT.spent);
 }
 
-/** What is left in the account and of the tightest budgets; the usage view has all of them. */
+/** Asks for the balance and the budgets again. */
 async function showLeft() {
   try {
     await meet(await read('/bff/me'));
   } catch {
-    return; // What is shown stays; whatever is bought says itself what is wrong.
+    return; // The last figures stay; the next purchase reports its own errors.
   }
   if (ownerOf(me) !== owner) return location.reload();
   showPerson();
@@ -290,27 +322,36 @@ function showMe() {
   showLinks();
   learnFunds(me);
   showFunds();
+  if (byId('purse').matches(':popover-open')) void showPurse();
 }
 
-/** Shows the balance and the tightest budgets, with a warning where they do not cover this view's cheapest model. */
-function showFunds() {
+/** The budget with the least left, or the balance if that is less: `{left, share, label}`. Null if neither is known. */
+function tightest() {
+  if (!me) return null;
   const { balance, budgets } = me;
+  return [
+    ...budgets.map(({ scope, period, left_micros: left, limit_micros: limit }) => ({ left, share: limit && left / limit, label: TEXT.left[scope][period] })),
+    ...(balance ? [{ left: balance.amount_micros, share: balance.amount_micros ? 1 : 0, label: TEXT.balance }] : []),
+  ].sort((one, other) => one.left - other.left)[0] ?? null;
+}
+
+/** Shows what is tightest, or a warning where that does not cover this view's cheapest model. */
+function showFunds() {
+  const least = tightest();
+  if (!least) return;
   const low = lowFor(viewed());
-  const at = balance?.stale ? TEXT.asOf(new Date(balance.as_of).toLocaleTimeString()) : '';
-  const tightest = [...budgets].sort((one, other) => one.left_micros - other.left_micros).slice(0, 2);
-  const parts = [
-    balance && TEXT.balance(amountLeft(balance.amount_micros)) + at,
-    ...budgets.filter((budget) => tightest.includes(budget)).map((budget) => TEXT.left(nameOfBudget(budget), amountLeft(budget.left_micros))),
-    low,
-  ].filter(Boolean);
   const shown = byId('left');
   if (low && !shown.classList.contains('low')) announce(low);
   shown.classList.toggle('low', Boolean(low));
-  shown.textContent = parts.join(' · ');
-  shown.hidden = parts.length === 0;
+  byId('ring').setAttribute('stroke-dasharray', `${Math.round(least.share * 100)} 100`);
+  showLeftAs(amountLeft(least.left), low || least.label);
 }
 
-/** A warning if what is left does not cover the cheapest thing that this view sells. */
+function showLeftAs(amount, label) {
+  byId('left').replaceChildren(element('strong', { text: amount }), ' ', element('span', { text: label }));
+}
+
+/** Returns a warning if what is left does not cover the cheapest model of this view, else false. */
 function lowFor(name) {
   const kind = name === 'chat' ? 'chat' : 'video';
   return canSpend() < Math.min(...catalog[kind].map((model) => model.toll_micros)) && TEXT.low[kind];
@@ -318,28 +359,28 @@ function lowFor(name) {
 
 let soon = null;
 
-/** A purchase changes its state several times in a row; asking once after that is enough. */
+/** Asks once for several changes in a row. */
 function soonShowLeft() {
   clearTimeout(soon);
   soon = setTimeout(showLeft, 300);
 }
 
-/** Sandbox or live, unmistakably; in the sandbox, the words that change how it answers. */
+/** Shows whether money is real; in the sandbox, also the words that provoke faults. */
 function showMode() {
   if (catalog.mode !== 'sandbox') {
-    byId('mode').replaceChildren(element('p', { class: 'badge live' }, TEXT.live[0], element('span', { text: TEXT.live[1] })));
+    byId('mode').replaceChildren(element('p', { class: 'badge live' }, TEXT.live[0], element('span', { class: 'unseen', text: TEXT.live[1] })));
     return;
   }
-  const moods = element('dl', {}, ...catalog.sandbox_moods.flatMap(({ word, does }) =>
+  const faults = element('dl', {}, ...catalog.sandbox_moods.flatMap(({ word, does }) =>
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
   byId('mode').replaceChildren(element('details', { class: 'menu moods' },
-    element('summary', { class: 'badge' }, TEXT.sandbox[0], element('span', { text: TEXT.sandbox[1] })),
+    element('summary', { class: 'badge' }, icon('test'), element('span', {}, TEXT.sandbox[0], element('span', { class: 'unseen', text: TEXT.sandbox[1] }))),
     element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': TEXT.faults },
       element('p', { text: TEXT.aboutFaults }),
-      moods)));
+      faults)));
 }
 
-/** A menu closes when something else is pressed, and by Escape. */
+/** Closes a menu at a click elsewhere, and at Escape. */
 function closeMenus({ type, key, target }) {
   for (const menu of document.querySelectorAll('details.menu[open]')) {
     if (type === 'click' && menu.contains(target) && !target.closest('button')) continue;
@@ -347,6 +388,54 @@ function closeMenus({ type, key, target }) {
     menu.open = false;
     if (type === 'keydown') menu.querySelector('summary').focus();
   }
+}
+
+/** Opens the palette (`palette`) or the list of shortcuts (`help`). */
+async function openKeys(which) {
+  if (!catalog || signingIn || document.querySelector('dialog[open]')) return;
+  for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
+  try {
+    const [module] = await Promise.all([import('./shell/palette.js'), styled('shell/palette.css')]);
+    module[which]({ catalog, go, views: Object.entries(VIEWS).filter(([name]) => isOffered(name)).map(([name, { title }]) => ({ name, title })) });
+  } catch {
+    notice(TEXT.noView, reload());
+  }
+}
+
+const TYPING = 'input:not([type="radio"], [type="checkbox"], [type="range"]), textarea, select, [contenteditable]';
+
+/** Keyboard shortcuts. Single keys count only where nothing is typed, and can be turned off in the list of shortcuts. */
+function followKeys() {
+  byId('jump').addEventListener('click', () => void openKeys('palette'));
+  byId('help').addEventListener('click', () => void openKeys('help'));
+  addEventListener('keydown', (event) => {
+    const { key, target } = event;
+    if (event.isComposing || event.altKey || signingIn) return;
+    if (event.ctrlKey || event.metaKey) {
+      if (key.toLowerCase() !== 'k' || event.shiftKey) return;
+      event.preventDefault();
+      return void openKeys('palette');
+    }
+    if (event.repeat || choice.get('keys') === 'off' || target.closest?.(TYPING) || document.querySelector('dialog[open], :popover-open')) return;
+    const act = shortcut(key);
+    if (!act) return;
+    event.preventDefault();
+    act();
+  });
+}
+
+function shortcut(key) {
+  const names = Object.keys(VIEWS).filter(isOffered);
+  if (names[key - 1]) return () => go(names[key - 1]);
+  return {
+    '?': () => void openKeys('help'),
+    n: () => byId('new-conversation').click(),
+    '/': () => {
+      if (byId('search-field').hidden) return openKeys('palette');
+      if (getComputedStyle(byId('drawer')).display === 'none') byId('drawer').showPopover();
+      byId('search').focus();
+    },
+  }[key];
 }
 
 addEventListener('click', closeMenus);

@@ -25,7 +25,7 @@ export async function start(prices) {
   });
   startComposer();
   // Where there is room for the drawer beside the messages, it is no drawer.
-  matchMedia('(min-width: 60rem)').addEventListener('change', closeDrawer);
+  matchMedia('(min-width: 48rem)').addEventListener('change', closeDrawer);
   for (const id of ['new-conversation', 'new-here']) byId(id).addEventListener('click', begin);
   byId('import').addEventListener('click', async () => {
     await listing();
@@ -56,7 +56,8 @@ function startComposer() {
     fault('');
     keepDraft();
   });
-  byId('chat-text').addEventListener('focus', () => void talking().catch(() => null));
+  // Not when the page itself puts the focus there: a first visit loads no more than it shows.
+  for (const sign of ['focus', 'click', 'input']) byId('chat-text').addEventListener(sign, () => void talking().catch(() => null), { once: true });
   addEventListener('online', () => fault(''));
   byId('chat-stop').addEventListener('click', () => talk?.stopWaiting());
   byId('editing-cancel').addEventListener('click', leaveEditing);

@@ -30,6 +30,17 @@ export function fill(parent, children) {
   return parent;
 }
 
+/** Draws an icon of the page's sprite (index.html); it is decoration, so the control needs a text of its own. */
+export function icon(name) {
+  const made = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+  const use = document.createElementNS('http://www.w3.org/2000/svg', 'use');
+  made.setAttribute('class', 'i');
+  made.setAttribute('aria-hidden', 'true');
+  use.setAttribute('href', `#i-${name}`);
+  made.append(use);
+  return made;
+}
+
 /** A button that does `act`. */
 export function button(text, act, kind = 'quiet') {
   return element('button', { type: 'button', class: kind, text, click: act });

@@ -174,7 +174,7 @@ fn an_exhausted_budget_says_which_one_and_when_it_renews_and_keeps_the_text() {
     let mut page = open(&gate);
     page.expect_errors(&["status of 402"]);
     ask(&page, "One", 1);
-    page.wait_for_text("Your day: $0.004 left");
+    page.find(("button", "$0.004 left today"));
     page.find(MESSAGE).fill("One too many");
     page.press("Enter");
     page.wait_for_text("Your budget does not cover this. Wait until it renews");
@@ -281,7 +281,7 @@ fn an_address_writes_a_message_and_never_sends_it() {
 fn opening_the_page_takes_twelve_requests_at_most_and_code_is_coloured_when_there_is_some() {
     let gate = Gate::start();
     let page = open(&gate);
-    page.wait_for_text("Balance $");
+    page.wait_for_text("in the account");
     let taken = "performance.getEntriesByType('resource').length + 1";
     let taken = page.evaluate(taken).as_u64().expect("a number");
     assert!(taken <= 12, "{taken} requests");

@@ -3,7 +3,7 @@
 use crate::gate::Gate;
 use crate::looks::{DARK, LIGHT};
 use crate::page::Page;
-use crate::people::{is_ready, sign_in, signed_in};
+use crate::people::{is_ready, sign_in, sign_out, signed_in};
 use crate::videos::{ASK, IS_READY, order};
 use crate::watch::Tamper;
 
@@ -119,7 +119,7 @@ fn what_a_program_orders_is_followed_in_all_tabs_and_no_other_member_sees_it() {
     }
     other.close();
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     sign_in(&page, &bob);
     is_ready(&page);
     let before = lists(&page, &gate);

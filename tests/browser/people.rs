@@ -36,6 +36,12 @@ pub(crate) fn signed_in(gate: &Gate, token: &str) -> Page {
     page
 }
 
+/// Signs out by way of the menu.
+pub(crate) fn sign_out(page: &Page) {
+    page.find(("button", "Menu: …")).click();
+    page.find(("button", "Sign out")).click();
+}
+
 /// Waits until the last conversation was taken up: what is typed from now on is kept.
 pub(crate) fn is_ready(page: &Page) {
     page.find(SEND);
@@ -55,19 +61,18 @@ fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
     let page = open(&gate);
     assert!(!page.shows(("link", "Chat")), "nothing is shown before");
     sign_in(&page, &ann);
-    page.find(("button", "Sign out"));
-    page.wait_for_text("ann");
+    page.find(("button", "Menu: ann"));
     is_ready(&page);
     buy(&page, "The secret of ann");
     assert_eq!(gate.sold(), 1);
 
     page.reload();
-    page.find(("button", "Sign out"));
+    page.find(("button", "Menu: ann"));
     page.wait_for_text("The secret of ann");
     assert!(!page.shows(TOKEN), "a reload stays signed in");
     page.find(MESSAGE).fill("half a thought of ann");
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     page.find(TOKEN);
     let text = "document.body.innerText.includes('of ann')";
     assert_eq!(page.evaluate(text), false);
@@ -80,7 +85,7 @@ fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
     assert_eq!(page.evaluate(text), false, "another member sees nothing of it");
     assert_eq!(page.find(MESSAGE).value(), "");
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     sign_in(&page, &ann);
     page.wait_for_text("The secret of ann");
     assert_eq!(gate.sold(), 1, "signing in buys nothing");
@@ -103,7 +108,7 @@ fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
     let asked = || page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
     let before = asked();
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     sign_in(&page, &bob);
     is_ready(&page);
     page.find(("link", "Video")).click();
@@ -111,7 +116,7 @@ fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
     assert_eq!(page.evaluate("document.getElementById('spent').textContent"), "$0.00");
     assert_eq!(asked(), before, "nobody asks for what another one bought");
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     sign_in(&page, &ann);
     is_ready(&page);
     page.patiently(|| (asked() > before).then_some(())).expect("who bought it asks again");
@@ -186,7 +191,7 @@ fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
     other.expect_errors(&["status of 401"]);
     other.goto(&gate.origin);
     is_ready(&other);
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     page.find(TOKEN);
     other.find(TOKEN);
 }

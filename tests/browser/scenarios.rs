@@ -91,13 +91,17 @@ fn what_is_left_is_shown_after_each_call_with_a_warning_when_it_covers_no_video(
         ("TOLLGATE_BUDGET__CALLER", "{ day = \"20.00\" }"),
     ]);
     let mut page = open(&gate);
-    page.wait_for_text("Balance $4.00 · You, today: $20.00 left");
+    page.find(("button", "$4.00 in the account")).click();
+    page.wait_for_text("$20.00 of $20.00 left");
     page.wait_until("!document.getElementById('left').classList.contains('low')");
+    page.press("Escape");
     page.find(TO_VIDEO).click();
     page.find(PROMPT).fill("A lighthouse at dusk");
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
-    page.wait_for_text("Balance $1.00 · You, today: $17.00 left · not enough for a video");
+    page.find(("button", "$1.00 not enough for a video")).click();
+    page.wait_for_text("$17.00 of $20.00 left");
+    page.press("Escape");
     page.wait_until("document.getElementById('left').classList.contains('low')");
     page.screenshot("what is left");
     page.expect_errors(&["status of 402"]);

@@ -60,7 +60,7 @@ fn on_a_phone_the_whole_table_is_in_sight() {
     page.find(("textbox", "Message")).fill("Hello");
     page.press("Enter");
     page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
-    page.wait_for_text("Spent $0.006");
+    page.wait_until("document.getElementById('spent').textContent === '$0.006'");
     page.find(("link", "Usage")).click();
     page.wait_for_text("Total");
     let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#usage-body .table'))";
