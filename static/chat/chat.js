@@ -1,19 +1,103 @@
-/** The chat view: the composer with its price. What becomes of a message is in talk.js. */
+/** The chat view: the composer with its price. talk.js sends the messages and takes their answers in. */
 
 import { byId, element } from '../core/dom.js';
 import { offerChatModels, price } from '../core/format.js';
 import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
 
+/** What the chat says, in all of its modules. */
+export const TEXT = {
+  // The composer
+  send: (cost) => `Send · ${cost}`,
+  bestFor: (praise) => `Best for: ${praise}.`,
+  ideas: {
+    sandbox: ['Show me the price list as a table', 'Write some code to copy', 'Tell me a long story'],
+    live: ['Explain something to me in three steps', 'Improve the wording of a text', 'Compare two options in a table'],
+  },
+  writeFirst: 'Write a message first.',
+  waitFirst: 'Wait for the answer first, or stop waiting.',
+  tooLong: 'This conversation is too long. Start a new one or shorten the message.',
+  offline: 'You are offline, so it was not sent. Your message stays here until you are back.',
+  unreachable: 'The service cannot be reached, so it was not sent. If this lasts, reload the page: your message is kept.',
+  editing: (after) => `You are editing an earlier message. Sending it starts a new version${
+    after ? ' without what came after it' : ''}. The old version stays.`,
+
+  // Messages
+  you: 'You',
+  youEdited: 'You, being edited',
+  copy: 'Copy',
+  edit: 'Edit',
+  again: (cost) => `Ask again · ${cost}`,
+  showAll: 'Show all',
+  showLess: 'Show less',
+  answering: (model) => `${model} is answering`,
+  elsewhere: 'Another tab is waiting for this answer. It will appear here, too.',
+  stopped: 'You stopped waiting. If the answer still comes, it appears here.',
+  mayStillCome: 'If the answer still comes, it appears here.',
+  noAnswer: 'There is no answer to this.',
+  aside: (count, time) => `${count === 1 ? '1 message' : `${count} messages`} of another version, ${time}`,
+  bringBack: 'Show this version',
+
+  // Announced to screen readers
+  sent: (model) => `Sent to ${model}. Waiting for the answer.`,
+  sentAgain: (model) => `Sent again to ${model}.`,
+  checking: 'Checking for the answer. This is free.',
+  received: (cost) => `Answer received, ${cost}`,
+  receivedElsewhere: (title) => `An answer came in another conversation: ${title}`,
+  stoppedWaiting: 'Stopped waiting. If the answer still comes, it appears here.',
+  broughtBack: 'This version is shown now.',
+
+  // Conversations
+  fresh: 'New conversation',
+  noneYet: 'Your conversations are kept in this browser and listed here.',
+  noMatches: 'No conversations match.',
+  untitled: 'Untitled',
+  older: (count) => `${count} older ones are not listed. Search finds them.`,
+  found: (some, all) => `${some} of ${all} conversations`,
+  today: 'Today',
+  yesterday: 'Yesterday',
+  week: 'Last seven days',
+  rename: 'Rename',
+  renameOf: (name) => `Rename ${name}`,
+  newName: (name) => `New name of ${name}`,
+  renamed: (name) => `Renamed to ${name}`,
+  save: 'Save',
+  delete: 'Delete',
+  deleteOf: (name) => `Delete ${name}`,
+  deleted: (name, waits) => `Deleted “${name}”.${waits ? ' It was still waiting for an answer.' : ''}`,
+  undo: 'Undo',
+  restored: (name) => `${name} is back.`,
+  notLoaded: 'This part of the page could not be loaded. Try again when the service can be reached.',
+
+  // Export and import
+  saved: (name) => `Saved as ${name}`,
+  fileNames: { all: 'conversations', one: 'conversation' },
+  exported: {
+    untitled: 'Conversation', question: (time) => `You, ${time}`, answer: (model, cost) => `${model}, ${cost}`,
+    noAnswer: '*This page has no answer.*', copyOf: (title) => `${title} (imported)`,
+  },
+  notImported: (file, why) => `“${file}” was not imported: ${why} Nothing was changed.`,
+  imported: (file, parts) => `Imported “${file}”: ${parts}.`,
+  importedParts: (added, there, copied) => [
+    `${added} added`, there && `${there} already here`, copied && `${copied} added as copies, because they differ from what is here`,
+  ],
+  tooLarge: 'it is too large.',
+  notJson: 'it is not JSON.',
+  notOurs: 'it is not an export of this page.',
+  otherVersion: (theirs, ours) => `it has version ${theirs}, and this page reads version ${ours}.`,
+  expected: (where, wanted) => `expected ${where} to be ${wanted}.`,
+  noRoom: 'This browser has no room for all of it. The conversations imported so far last until this tab is closed.',
+};
+
 let catalog;
 /** talk.js, once it is needed. */
 let talk = null;
-/** Resolves when the last conversation was taken up. */
+/** Resolves when the last conversation is open. */
 let takenUp;
 let isTakenUp = false;
-/** Whether a new conversation was asked for before that. */
-let beginsAnew = false;
+/** Whether the person asked for a new conversation before that. */
+let wantsFresh = false;
 
-/** Fills the view in and takes the last conversation up. */
+/** Fills the view in and opens the last conversation. */
 export async function start(prices) {
   catalog = prices;
   offerChatModels(byId('chat-model'), catalog.chat);
@@ -24,7 +108,7 @@ export async function start(prices) {
     showPrice();
   });
   startComposer();
-  // Where there is room for the drawer beside the messages, it is no drawer.
+  // On a wide screen the list stands beside the messages.
   matchMedia('(min-width: 48rem)').addEventListener('change', closeDrawer);
   for (const id of ['new-conversation', 'new-here']) byId(id).addEventListener('click', begin);
   byId('import').addEventListener('click', async () => {
@@ -47,7 +131,7 @@ function startComposer() {
   });
   byId('chat-text').addEventListener('keydown', (event) => {
     if (event.key === 'Escape' && talk?.isEditing()) return leaveEditing();
-    // While an input method composes, Enter ends the word, not the message (229: Safari says it so).
+    // While an input method composes, Enter ends the word, not the message (Safari: key code 229).
     if (event.key !== 'Enter' || event.shiftKey || event.isComposing || event.keyCode === 229) return;
     event.preventDefault();
     if (!event.repeat) void send();
@@ -71,19 +155,19 @@ async function takeUp() {
   try {
     if (latest) {
       await talking();
-      if (!beginsAnew) await talk.take(latest);
-      // Asked for meanwhile.
-      if (beginsAnew) await talk.take(talk.fresh());
+      if (!wantsFresh) await talk.take(latest);
+      // The person asked for it meanwhile.
+      if (wantsFresh) await talk.take(talk.fresh());
     }
   } finally {
     isTakenUp = true;
-    // What was typed meanwhile is not lost.
+    // The person may have typed meanwhile.
     fill(byId('chat-text').value);
   }
   await showList();
 }
 
-// What only conversations need is loaded when there is one.
+/** Loads what only a conversation needs. */
 async function talking() {
   const module = await import('./talk.js');
   if (!talk) module.start({ catalog, picked, write, showList });
@@ -99,10 +183,10 @@ async function listing() {
 
 async function showList() {
   if (await conversations.some()) return (await listing()).showList();
-  byId('conversations').replaceChildren(element('p', { class: 'hint', text: 'What you ask is kept in this browser and listed here.' }));
+  byId('conversations').replaceChildren(element('p', { class: 'hint', text: TEXT.noneYet }));
 }
 
-/** Takes a conversation up, with what was written for it and not sent. */
+/** Opens a conversation, with its unsent draft. */
 async function open(conversation) {
   const taken = talk.take(conversation);
   fault('');
@@ -114,7 +198,7 @@ async function open(conversation) {
 
 async function begin() {
   closeDrawer();
-  if (!isTakenUp) beginsAnew = true;
+  if (!isTakenUp) wantsFresh = true;
   else if (talk) await open(talk.fresh());
   byId('chat-text').focus();
 }
@@ -127,15 +211,13 @@ const picked = () => catalog.chat.find((model) => model.id === byId('chat-model'
 
 function showPrice() {
   const model = picked();
-  byId('chat-send').textContent = `Send · ${price(model.toll_micros)}`;
-  byId('chat-model-hint').textContent = model.best_for ? `Best for: ${model.best_for}.` : '';
+  byId('chat-send').textContent = TEXT.send(price(model.toll_micros));
+  byId('chat-model-hint').textContent = model.best_for ? TEXT.bestFor(model.best_for) : '';
 }
 
-/** Something to begin with; it is written into the composer, and sent by the person alone. */
+/** Ideas to begin with. A click writes one into the composer; only the person sends it. */
 function showIdeas() {
-  const ideas = catalog.mode === 'sandbox'
-    ? ['Show me the price list as a table', 'Write some code to copy', 'Tell me a long story']
-    : ['Explain something to me in three steps', 'Improve the wording of a text', 'Compare two options in a table'];
+  const ideas = TEXT.ideas[catalog.mode] ?? TEXT.ideas.live;
   byId('ideas').replaceChildren(...ideas.map((text) => element('li', {}, element('button', {
     type: 'button', class: 'quiet', text, click: () => write(text),
   }))));
@@ -157,7 +239,7 @@ function prefill() {
   write(text);
 }
 
-/** What is not sent yet, by conversation. */
+/** Unsent drafts, by conversation. */
 const drafts = new Map(keptDrafts());
 
 function keptDrafts() {
@@ -170,16 +252,16 @@ function keptDrafts() {
 
 const draftName = () => (talk?.now().turns.length ? talk.now().id : 'new');
 
-/** What is not sent yet outlives a reload. */
+/** Keeps the draft across reloads. */
 function keepDraft() {
-  // Before that, nobody knows where it belongs.
+  // Before that, its conversation is not known.
   if (!isTakenUp) return;
   drafts.delete(draftName());
   if (byId('chat-text').value && !talk?.isEditing()) drafts.set(draftName(), byId('chat-text').value);
   choice.set('drafts', JSON.stringify(Object.fromEntries([...drafts].slice(-20))));
 }
 
-/** Puts back what was written and not sent, and below it what is `typed` already. */
+/** Puts the draft back, and what is `typed` already below it. */
 function fill(typed = '') {
   const text = [drafts.get(draftName()), typed].filter(Boolean).join('\n');
   // Setting the same again would move the caret.
@@ -203,19 +285,20 @@ async function send() {
     byId('chat-text').focus();
   };
   const text = byId('chat-text').value;
-  if (!text.trim()) return refuse('Write a message first.');
-  if (navigator.onLine === false) return refuse('You are offline, so it was not sent. It stays here until you are back.');
+  // A second Enter, just after the one that sent.
+  if (!text.trim()) return talk?.waiting() ? null : refuse(TEXT.writeFirst);
+  if (navigator.onLine === false) return refuse(TEXT.offline);
   try {
     await takenUp;
     await talking();
   } catch {
-    return refuse('The service cannot be reached, so it was not sent. If it stays so, reload the page: what you wrote is kept.');
+    return refuse(TEXT.unreachable);
   }
-  // It was sent by an earlier press, or is no more what the person saw.
+  // An earlier press sent it, or the person saw another text.
   if (byId('chat-text').value !== text) return;
-  if (talk.waiting()) return refuse('Wait for the answer first, or stop waiting for it.');
+  if (talk.waiting()) return refuse(TEXT.waitFirst);
   if (talk.sizeOf(text) > catalog.limits.chat_body_bytes) {
-    return refuse('With all that was said before, this is more than one request may carry. Start a new conversation, or shorten it.');
+    return refuse(TEXT.tooLong);
   }
   const sent = talk.say(text);
   byId('chat-text').value = '';

@@ -1,10 +1,11 @@
-/** The list of conversations: searched, renamed, deleted and brought back, exported and imported. */
+/** The list of conversations: search, rename, delete with undo, export and import. */
 
 import { announce, button, byId, element, notice } from '../core/dom.js';
 import { conversations } from '../core/store.js';
+import { TEXT } from './chat.js';
 
 const DAY = 24 * 60 * 60 * 1000;
-/** As many are listed before the person asks for more. */
+/** Older ones are found by search only. */
 const AT_ONCE = 300;
 
 let chat = null, all = [], renaming = null, searching = null;
@@ -18,11 +19,11 @@ export function start(view) {
     clearTimeout(searching);
     searching = setTimeout(() => {
       draw();
-      announce(`${found().length} of ${all.length} conversations`);
+      announce(TEXT.found(found().length, all.length));
     }, 150);
   });
-  const transfer = (act) => () => import('./transfer.js').then(act).catch(() => notice('This could not be loaded. Try again when the service can be reached.'));
-  byId('export-all').addEventListener('click', transfer(async ({ saveJson }) => saveJson(await sorted(), 'conversations')));
+  const transfer = (act) => () => import('./transfer.js').then(act).catch(() => notice(TEXT.notLoaded));
+  byId('export-all').addEventListener('click', transfer(async ({ saveJson }) => saveJson(await sorted(), TEXT.fileNames.all)));
   byId('export-json').addEventListener('click', transfer(({ saveJson }) => saveJson([chat.current()], chat.current().title)));
   byId('import-file').addEventListener('change', transfer(async ({ importFile }) => {
     const [file] = byId('import-file').files;
@@ -33,7 +34,7 @@ export function start(view) {
   byId('export-markdown').addEventListener('click', transfer(({ saveMarkdown }) => saveMarkdown(chat.current())));
 }
 
-/** Lists what there is now. */
+/** Lists the conversations of this browser. */
 export async function showList() {
   all = await sorted();
   draw();
@@ -41,7 +42,7 @@ export async function showList() {
 
 const sorted = async () => (await conversations.all()).sort((one, other) => other.at - one.at);
 
-/** Those that the search finds, by title and by what was said. */
+/** The ones that match the search, by title or content. */
 function found() {
   const wanted = byId('search').value.trim().toLowerCase();
   if (!wanted) return all;
@@ -50,24 +51,24 @@ function found() {
 }
 
 function draw() {
-  // A name that is being typed is not torn away by what another tab does.
+  // Another tab's change does not interrupt the typing of a name.
   if (renaming && byId('conversations').contains(document.activeElement)) return;
   const listed = found();
   const groups = Map.groupBy(listed.slice(0, AT_ONCE), ({ at }) => ageOf(at));
   const parts = [...groups].flatMap(([age, those]) => [element('h3', { text: age }), element('ul', {}, those.map(row))]);
-  if (!listed.length) parts.push(element('p', { class: 'hint', text: all.length ? 'Nothing was found.' : 'What you ask is kept in this browser and listed here.' }));
-  if (listed.length > AT_ONCE) parts.push(element('p', { class: 'hint', text: `And ${listed.length - AT_ONCE} older ones: search for them.` }));
+  if (!listed.length) parts.push(element('p', { class: 'hint', text: all.length ? TEXT.noMatches : TEXT.noneYet }));
+  if (listed.length > AT_ONCE) parts.push(element('p', { class: 'hint', text: TEXT.older(listed.length - AT_ONCE) }));
   byId('conversations').replaceChildren(...parts);
 }
 
 function ageOf(at) {
   const midnight = new Date().setHours(0, 0, 0, 0);
-  if (at >= midnight) return 'Today';
-  if (at >= midnight - DAY) return 'Yesterday';
-  return at >= midnight - 7 * DAY ? 'Last seven days' : new Date(at).toLocaleDateString([], { month: 'long', year: 'numeric' });
+  if (at >= midnight) return TEXT.today;
+  if (at >= midnight - DAY) return TEXT.yesterday;
+  return at >= midnight - 7 * DAY ? TEXT.week : new Date(at).toLocaleDateString([], { month: 'long', year: 'numeric' });
 }
 
-const nameOf = ({ title }) => title || 'Untitled';
+const nameOf = ({ title }) => title || TEXT.untitled;
 
 function row(conversation) {
   const name = nameOf(conversation);
@@ -76,8 +77,8 @@ function row(conversation) {
   item.append(
     element('button', { type: 'button', class: 'link', text: name, title: name, 'aria-current': isCurrent && 'true', click: () => take(conversation) }),
     element('span', { class: 'acts' },
-      element('button', { type: 'button', class: 'link icon pen', title: 'Rename', 'aria-label': `Rename ${name}`, click: () => rename(conversation, item) }),
-      element('button', { type: 'button', class: 'link icon bin', title: 'Delete', 'aria-label': `Delete ${name}`, click: () => remove(conversation) })));
+      element('button', { type: 'button', class: 'link icon pen', title: TEXT.rename, 'aria-label': TEXT.renameOf(name), click: () => rename(conversation, item) }),
+      element('button', { type: 'button', class: 'link icon bin', title: TEXT.delete, 'aria-label': TEXT.deleteOf(name), click: () => remove(conversation) })));
   return item;
 }
 
@@ -88,7 +89,7 @@ async function take(conversation) {
 }
 
 function rename(conversation, item) {
-  const field = element('input', { type: 'text', value: conversation.title, 'aria-label': `New name of ${nameOf(conversation)}`, maxlength: 200 });
+  const field = element('input', { type: 'text', value: conversation.title, 'aria-label': TEXT.newName(nameOf(conversation)), maxlength: 200 });
   const end = async () => {
     renaming = null;
     await showList();
@@ -102,11 +103,11 @@ function rename(conversation, item) {
     if (title && conversation.id === chat.current().id) byId('chat-heading').textContent = title;
     field.blur();
     await end();
-    if (title) announce(`Renamed to ${title}`);
+    if (title) announce(TEXT.renamed(title));
   };
   renaming = conversation.id;
   item.replaceChildren(element('form', { class: 'rename', submit: save },
-    field, element('button', { type: 'submit', class: 'quiet small', text: 'Save' })));
+    field, element('button', { type: 'submit', class: 'quiet small', text: TEXT.save })));
   field.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape') return;
     event.preventDefault();
@@ -124,18 +125,18 @@ async function remove(conversation) {
   await conversations.delete(conversation.id);
   const wasOpen = conversation.id === chat.current().id;
   const waits = kept.turns.some(({ state }) => state === 'sent' || state === 'left');
-  const undo = button('Undo', async () => {
+  const undo = button(TEXT.undo, async () => {
     shown.remove();
     await conversations.put(kept);
     await (wasOpen ? chat.open(kept) : showList());
-    announce(`${nameOf(kept)} is back.`);
+    announce(TEXT.restored(nameOf(kept)));
     byId('chat-text').focus();
   });
-  const shown = notice(`Deleted “${nameOf(kept)}”.${waits ? ' An answer was still on its way to it.' : ''}`, undo, 'deleted');
+  const shown = notice(TEXT.deleted(nameOf(kept), waits), undo, 'deleted');
   if (wasOpen) await chat.open(chat.fresh());
   await showList();
   (actOf(Math.min(place, found().length - 1), 1) ?? byId('new-conversation')).focus();
 }
 
-/** The first or second button for what can be done with the row at this place. */
+/** The first or second action of the row at this place. */
 const actOf = (place, which) => byId('conversations').querySelectorAll('li')[place]?.querySelector('.acts')?.children[which];

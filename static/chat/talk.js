@@ -1,10 +1,11 @@
-/** One conversation: messages are bought, settled, edited, set aside, and asked again. */
+/** One conversation: buys answers, settles them, and keeps older versions of edited messages. */
 
 import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from '../core/buying.js';
 import { announce, byId, hush, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
-import { sentence } from '../core/problems.js';
+import { spoken } from '../core/problems.js';
 import { conversations, purchases, whenChangedElsewhere } from '../core/store.js';
+import { TEXT } from './chat.js';
 import { draw } from './turns.js';
 
 /**
@@ -35,7 +36,7 @@ export function start(view) {
   whenChangedElsewhere(refresh);
 }
 
-/** A conversation in which nothing is said yet. */
+/** An empty conversation. */
 export function fresh() {
   return { id: `${Date.now()}-${Math.random()}`, title: '', at: Date.now(), turns: [], aside: [] };
 }
@@ -47,7 +48,7 @@ export const isEditing = () => editing !== null;
 export const waiting = () => current.turns.find((turn) => turn.state === WAITING);
 const everyTurn = ({ turns, aside = [] }) => [...turns, ...aside.flatMap((branch) => branch.turns)];
 
-/** Takes a conversation up. */
+/** Opens a conversation. */
 export async function take(conversation) {
   current = conversation;
   editing = null;
@@ -57,17 +58,17 @@ export async function take(conversation) {
   show();
 }
 
-/** How many bytes sending this now would take. */
+/** The size of the request that would send this now, in bytes. */
 export const sizeOf = (text) => new TextEncoder().encode(JSON.stringify(payload(text, composer.picked(), editing))).length;
 
-/** Sends a message; the one that is being edited, and what came after it, is set aside for it. */
+/** Sends a message. If one is being edited, this starts a new version. */
 export function say(text) {
   const instead = editing;
   edit(null);
   return buyTurn(current, text, composer.picked(), instead);
 }
 
-/** What the model is told: the turns before `until` with an answer, and the question. */
+/** The request: the answered turns before `until`, and the question. */
 function payload(question, model, until = null) {
   const end = current.turns.findIndex((turn) => turn.key === until);
   const said = current.turns.slice(0, end < 0 ? undefined : end).filter((turn) => turn.state === 'done');
@@ -80,7 +81,7 @@ function payload(question, model, until = null) {
   };
 }
 
-/** Buys an answer; `instead` names the turn that this one takes the place of. */
+/** Buys an answer. `instead`: the key of the turn that it replaces. */
 async function buyTurn(conversation, question, model, instead = null) {
   const record = draft({
     kind: 'chat', payload: payload(question, model, instead),
@@ -99,12 +100,12 @@ async function buyTurn(conversation, question, model, instead = null) {
   });
   show();
   bringIntoView();
-  announce(`Sent to ${model.id}. Waiting for the answer.`);
+  announce(TEXT.sent(model.id));
   void composer.showList();
   await commit(record);
 }
 
-/** Takes the turns from this place on out of the way. What is only refusals is not worth keeping. */
+/** Moves the turns from this place on to an older version. One of refusals only is dropped. */
 function setAside(conversation, from) {
   if (from < 0) return;
   const turns = conversation.turns.splice(from);
@@ -113,7 +114,7 @@ function setAside(conversation, from) {
   conversation.aside.push({ id: turns[0].key, after: conversation.turns.at(-1)?.key ?? null, at: Date.now(), turns });
 }
 
-/** Puts a branch that was set aside back, and what is there now aside. */
+/** Swaps an older version in, and the current one out. */
 async function bringBack(id) {
   await change(current, (latest) => {
     const branch = latest.aside.find((one) => one.id === id);
@@ -124,11 +125,11 @@ async function bringBack(id) {
     latest.turns.push(...branch.turns);
   });
   show();
-  announce('Brought back. What stood here is set aside.');
+  announce(TEXT.broughtBack);
   byId('chat-heading').focus();
 }
 
-/** Takes in what a purchase brought, whenever that is: also after a reload, or after waiting was stopped. */
+/** Takes the outcome of a purchase in, also after a reload or after the person stopped waiting. */
 async function settle(record) {
   elsewhere.delete(record.key);
   const before = await conversations.one(record.about.conversation);
@@ -137,11 +138,11 @@ async function settle(record) {
   const turn = everyTurn(conversation).find((one) => one.key === record.key);
   if (!turn) return;
   void composer.showList();
-  if (conversation.id !== current.id) return announce(`An answer came in another conversation: ${conversation.title}`);
+  if (conversation.id !== current.id) return announce(TEXT.receivedElsewhere(conversation.title));
   show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
-  if (turn.state !== 'done') return announce(sentence(turn.problem));
-  announce(`Answer received, ${price(turn.tollMicros)}`);
+  if (turn.state !== 'done') return announce(spoken(turn.problem));
+  announce(TEXT.received(price(turn.tollMicros)));
   readOut(turn.answer);
 }
 
@@ -152,7 +153,7 @@ function newsOf({ state, problem, tollMicros, at, ledger, reply }) {
   return news;
 }
 
-/** Edits the latest version of a conversation, whoever wrote it; what is shown becomes that version, too. */
+/** Edits the latest version of a conversation, whichever tab wrote it, and shows that version. */
 export async function change(conversation, alter) {
   const latest = await conversations.change(conversation.id, alter, conversation);
   if (latest.id === current.id) current = latest;
@@ -163,7 +164,7 @@ const changeTurn = (conversation, key, news) => change(conversation, (latest) =>
   Object.assign(everyTurn(latest).find((one) => one.key === key) ?? {}, news);
 });
 
-/** Another tab wrote something: shows it, and waits for the answers that it waits for. */
+/** Shows the changes of another tab, and waits for the same answers. */
 async function refresh(shelf) {
   if (shelf !== 'conversations' && shelf !== 'purchases') return;
   const before = JSON.stringify(current);
@@ -175,19 +176,19 @@ async function refresh(shelf) {
   show();
 }
 
-/** The person waits no more; the answer may still come. */
+/** The person stops waiting; the answer may still come. */
 export async function stopWaiting() {
   const turn = waiting();
   if (!turn) return;
   await changeTurn(current, turn.key, { state: 'left' });
   show();
-  announce('Stopped waiting. If the answer still comes, it appears here.');
+  announce(TEXT.stoppedWaiting);
   byId('chat-text').focus();
 }
 
 /** Shows the current conversation; `news` is the turn that has just changed. */
 function show(news = null) {
-  byId('chat-heading').textContent = current.title || 'New conversation';
+  byId('chat-heading').textContent = current.title || TEXT.fresh;
   byId('chat-empty').hidden = everyTurn(current).length > 0;
   for (const id of ['keep', 'new-here']) byId(id).hidden = everyTurn(current).length === 0;
   byId('chat-stop').hidden = !waiting();
@@ -197,7 +198,7 @@ function show(news = null) {
   });
 }
 
-/** The latest question on top, with as much of its answer as there is room for. */
+/** Scrolls the latest question to the top, so that its answer has room. */
 export function bringIntoView() {
   const latest = [...byId('turns').querySelectorAll(':scope > .mine')].at(-1);
   latest?.scrollIntoView({ block: 'start' });
@@ -205,16 +206,16 @@ export function bringIntoView() {
 
 const modelOf = (turn) => catalog.chat.find((model) => model.id === turn.model) ?? composer.picked();
 
-/** What a person may do with a turn. */
+/** The actions that a turn offers. */
 function offers(turn) {
-  const mend = () => {
-    if (waiting()) return announce('Wait for the answer first, or stop waiting for it.');
+  const rewrite = () => {
+    if (waiting()) return announce(TEXT.waitFirst);
     edit(turn.key);
     composer.write(turn.question);
   };
   const isLast = () => turn.key === current.turns.at(-1)?.key;
-  const anew = async () => {
-    if (waiting()) return announce('Wait for the answer first, or stop waiting for it.');
+  const repeat = async () => {
+    if (waiting()) return announce(TEXT.waitFirst);
     const instead = isLast() ? turn.key : null;
     if (!instead && turn.state === 'refused') {
       await change(current, (latest) => { latest.turns = latest.turns.filter((one) => one.key !== turn.key); });
@@ -229,26 +230,25 @@ function offers(turn) {
     announce(text);
     await commit(record, how);
   };
-  if (turn.state === 'done') return isLast() ? { edit: mend, again: anew } : { edit: mend };
+  if (turn.state === 'done') return isLast() ? { edit: rewrite, again: repeat } : { edit: rewrite };
   if (turn.state === WAITING || turn.state === 'left') return {};
-  const same = () => send({}, 'Asking for the answer. It is not bought twice.');
-  const atRisk = () => send({ atRisk: true }, `Sent again to ${turn.model}.`);
-  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit: mend, again: anew };
-  return canAskAgain({ ...turn, kind: 'chat' }) ? { edit: mend, again: anew, same } : { edit: mend, again: anew, atRisk };
+  const same = () => send({}, TEXT.checking);
+  const atRisk = () => send({ atRisk: true }, TEXT.sentAgain(turn.model));
+  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit: rewrite, again: repeat };
+  return canAskAgain({ ...turn, kind: 'chat' }) ? { edit: rewrite, again: repeat, same } : { edit: rewrite, again: repeat, atRisk };
 }
 
-/** An earlier message is in the composer, or none: says what sending it does to what came after. */
+/** Puts an earlier message into the composer, or none, and says what sending it does. */
 export function edit(key) {
   editing = key;
   const place = current.turns.findIndex((turn) => turn.key === key);
   const after = place < 0 ? 0 : current.turns.length - place - 1;
   byId('editing').hidden = !key;
-  byId('editing-text').textContent = `You are editing an earlier message. Once it is sent, the old one${
-    after ? ` and the ${after === 1 ? 'message' : `${after} messages`} after it` : ''} will be set aside, where you can bring it back.`;
+  byId('editing-text').textContent = TEXT.editing(after);
   show();
 }
 
-/** A turn that waits for a purchase that this browser no longer knows, or that has ended meanwhile. */
+/** Mends a turn whose purchase has ended meanwhile, or is not known to this browser any more. */
 async function reconcile(turn) {
   if (turn.state !== WAITING && turn.state !== 'left') return;
   const record = await purchases.one(turn.key);

@@ -1,14 +1,15 @@
-/** Draws the turns of a conversation: what was asked, what came of it, and what can be done with either. */
+/** Draws the turns of a conversation: each question, its answer or problem, and their actions. */
 
 import { button, copy, element } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { problemCard } from '../core/problems.js';
+import { TEXT } from './chat.js';
 import { render } from './markdown.js';
 
 /** Longer questions are folded at first. */
 const LONG = 1200;
 
-/** What is shown, by slot: `{sign, item}`. Only what has changed is made anew, so that focus and selection stay. */
+/** The list's items by slot: `{sign, item}`. Only changed ones are rebuilt, so that focus and selection stay. */
 let shown = new Map();
 let drawn = null;
 
@@ -52,15 +53,15 @@ const act = (text, does) => button(text, does, 'link small');
 
 function question(turn, { edit }, isEdited) {
   const text = element('p', { class: 'plain', text: turn.question });
-  const foot = element('footer', {}, act('Copy', () => copy(turn.question)), edit && act('Edit', edit));
+  const foot = element('footer', {}, act(TEXT.copy, () => copy(turn.question)), edit && act(TEXT.edit, edit));
   if (turn.question.length > LONG) {
     text.classList.add('folded');
-    const more = act('Show all', () => {
-      more.textContent = text.classList.toggle('folded') ? 'Show all' : 'Show less';
+    const more = act(TEXT.showAll, () => {
+      more.textContent = text.classList.toggle('folded') ? TEXT.showAll : TEXT.showLess;
     });
     foot.prepend(more);
   }
-  return element('li', { class: isEdited ? 'mine edited' : 'mine' }, element('article', { 'aria-label': isEdited ? 'You, being edited' : 'You' }, text, foot));
+  return element('li', { class: isEdited ? 'mine edited' : 'mine' }, element('article', { 'aria-label': isEdited ? TEXT.youEdited : TEXT.you }, text, foot));
 }
 
 function answer(turn, offers, { news, elsewhere, priceOf }) {
@@ -69,19 +70,19 @@ function answer(turn, offers, { news, elsewhere, priceOf }) {
   const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn.at), ...more);
   if (turn.state === 'done') {
     body.append(prose(turn.answer),
-      foot(act('Copy', () => copy(turn.answer)), offers.again && act(`Ask again · ${priceOf(turn)}`, offers.again)));
+      foot(act(TEXT.copy, () => copy(turn.answer)), offers.again && act(TEXT.again(priceOf(turn)), offers.again)));
   } else if (turn.state === 'sent') {
-    const text = elsewhere.has(turn.key) ? 'Another tab is waiting for this answer; it will appear here, too.' : `${turn.model} is answering`;
+    const text = elsewhere.has(turn.key) ? TEXT.elsewhere : TEXT.answering(turn.model);
     body.append(element('p', { class: 'pending', text }));
   } else if (turn.state === 'left') {
-    body.append(element('p', { class: 'pending still', text: 'You stopped waiting. If the answer still comes, it appears here.' }));
+    body.append(element('p', { class: 'pending still', text: TEXT.stopped }));
   } else {
     body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: priceOf(turn) }), foot());
   }
   return element('li', { class: 'theirs' }, body);
 }
 
-/** What a model wrote. Its headings may leave levels out; read aloud, none is. */
+/** A model's answer. Its headings may skip levels; for screen readers, none is skipped. */
 function prose(text) {
   const made = element('div', { class: 'prose' }, render(text));
   let above = 2;
@@ -101,16 +102,15 @@ function when(at) {
   });
 }
 
-/** What was replaced by editing: folded away, still readable, and brought back by a button. */
+/** An older version, folded: it can be read and shown again. */
 function aside({ id, turns, at }, { bringBack }) {
-  const count = turns.length === 1 ? 'One message was' : `${turns.length} messages were`;
   const list = element('ol', { class: 'turns' }, turns.flatMap((turn) => [
-    element('li', { class: 'mine' }, element('article', { 'aria-label': 'You' }, element('p', { class: 'plain', text: turn.question }))),
+    element('li', { class: 'mine' }, element('article', { 'aria-label': TEXT.you }, element('p', { class: 'plain', text: turn.question }))),
     element('li', { class: 'theirs' }, element('article', { 'aria-label': turn.model }, turn.answer === null
-      ? element('p', { class: 'pending still', text: turn.problem ? 'There is no answer to this.' : 'If the answer still comes, it appears here.' })
+      ? element('p', { class: 'pending still', text: turn.problem ? TEXT.noAnswer : TEXT.mayStillCome })
       : prose(turn.answer))),
   ]));
   return element('li', { class: 'aside' }, element('details', {},
-    element('summary', { text: `${count} set aside, ${new Date(at).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })}` }),
-    button('Bring back', () => bringBack(id), 'quiet small'), list));
+    element('summary', { text: TEXT.aside(turns.length, new Date(at).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })) }),
+    button(TEXT.bringBack, () => bringBack(id), 'quiet small'), list));
 }

@@ -7,7 +7,7 @@ use crate::page::Page;
 use crate::watch::Tamper;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
-const STOP: (&str, &str) = ("button", "Stop waiting (it may still be charged)");
+const STOP: (&str, &str) = ("button", "Stop waiting");
 const PAID: &str = "*/api/v1/chat";
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
@@ -154,7 +154,8 @@ fn a_refusal_for_haste_counts_down_and_says_so_when_pressed_too_soon() {
     page.tamper(PAID, refusal);
     page.find(MESSAGE).fill("Too fast");
     page.press("Enter");
-    page.wait_for_text("You are faster than the service allows. Not charged.");
+    page.wait_for_text("Not charged");
+    page.wait_for_text("You are sending too fast.");
     page.wait_until("/^Try again · \\$0\\.006 \\(in \\d+ s\\)$/.test(document.querySelector('.problem button').textContent)");
     page.stop_tampering();
     page.evaluate("document.querySelector('.problem button').click()");
@@ -177,10 +178,10 @@ fn an_exhausted_budget_says_which_one_and_when_it_renews_and_keeps_the_text() {
     page.find(("button", "$0.004 left today"));
     page.find(MESSAGE).fill("One too many");
     page.press("Enter");
-    page.wait_for_text("Your budget does not cover this. Wait until it renews");
-    page.wait_for_text("Not charged.");
+    page.wait_for_text("Your budget does not cover this.");
+    page.wait_for_text("Not charged");
     page.wait_for_text("it renews at");
-    page.find(("button", "Change it")).click();
+    page.find(("button", "Edit and resend")).click();
     assert_eq!(page.find(MESSAGE).value(), "One too many");
     assert_eq!(gate.sold(), 1);
 }
@@ -213,8 +214,8 @@ fn nothing_is_bought_whose_intent_this_browser_cannot_keep() {
     page.call("Storage.overrideQuotaForOrigin", full);
     page.find(MESSAGE).fill("Remember this");
     page.press("Enter");
-    page.wait_for_text("Not charged.");
-    page.wait_for_text("This browser does not keep");
+    page.wait_for_text("Not charged");
+    page.wait_for_text("This browser cannot save");
     page.wait_for_text("Remember this");
     assert_eq!((posts(&gate, &page), gate.sold()), (0, 0));
     page.call("Storage.overrideQuotaForOrigin", json!({"origin": gate.origin}));
@@ -230,19 +231,19 @@ fn an_edited_message_sets_what_followed_aside_and_it_can_be_brought_back() {
     ask(&page, "The first", 1);
     ask(&page, "The second", 2);
     page.evaluate("document.querySelector('.mine footer button:last-child').click()");
-    page.wait_for_text("Once it is sent, the old one and the message after it will be set aside");
+    page.wait_for_text("Sending it starts a new version without what came after it");
     assert_eq!(page.find(MESSAGE).value(), "The first");
     page.find(MESSAGE).fill(", mended");
     page.press("Enter");
     page.wait_until(&answered(1));
-    page.wait_for_text("2 messages were set aside");
+    page.wait_for_text("2 messages of another version");
     assert_eq!(gate.sold(), 3);
     page.reload();
-    page.wait_for_text("2 messages were set aside");
+    page.wait_for_text("2 messages of another version");
     page.evaluate("document.querySelector('.aside summary').click()");
-    page.find(("button", "Bring back")).click();
+    page.find(("button", "Show this version")).click();
     page.wait_until(&answered(2));
-    page.wait_for_text("One message was set aside");
+    page.wait_for_text("1 message of another version");
     let asked = "[...document.querySelectorAll('#turns > .mine .plain')].map(({ textContent }) => textContent).join()";
     assert_eq!(page.evaluate(asked), "The first,The second");
     assert_eq!(gate.sold(), 3);

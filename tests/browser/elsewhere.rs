@@ -7,9 +7,9 @@ use crate::people::{is_ready, sign_in, sign_out, signed_in};
 use crate::videos::{ASK, IS_READY, order};
 use crate::watch::Tamper;
 
-const NO_PROMPT: &str = "Its prompt is not known to this browser";
+const NO_PROMPT: &str = "Ordered elsewhere; prompt not saved.";
 const CARDS: &str = "document.querySelectorAll('#jobs > li').length";
-const NOTHING: &str = "Nothing ordered yet.";
+const NOTHING: &str = "No videos yet.";
 
 fn to_video(page: &Page) {
     page.find(("link", "Video")).click();
@@ -81,7 +81,7 @@ fn a_members_video_is_found_by_another_browser_and_once_removed_there_stays_away
     assert_eq!(second.evaluate(CARDS), 1, "the same video is one card");
 
     second.find(("button", "Remove")).click();
-    second.find(("button", "Really remove? It is not paid back")).click();
+    second.find(("button", "Really remove? It is not refunded")).click();
     second.wait_for_text(NOTHING);
     look_again(&second);
     second.wait_for_text(NOTHING);

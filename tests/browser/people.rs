@@ -80,7 +80,7 @@ fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
     page.find(SEND);
     page.wait_for_text("bob");
     is_ready(&page);
-    let list = "document.getElementById('conversations').textContent.includes('What you ask is kept in this browser')";
+    let list = "document.getElementById('conversations').textContent.includes('Your conversations are kept in this browser')";
     page.wait_until(list);
     assert_eq!(page.evaluate(text), false, "another member sees nothing of it");
     assert_eq!(page.find(MESSAGE).value(), "");
@@ -99,7 +99,7 @@ fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
     page.expect_errors(&["status of 424"]);
     page.find(MESSAGE).fill("sandbox:502");
     page.press("Enter");
-    page.wait_for_text("It may have been charged.");
+    page.wait_for_text("May be charged");
     page.find(("link", "Video")).click();
     page.find(("textbox", "What should it show?")).fill("A lighthouse of ann");
     page.find(("button", "Generate · $…")).click();
@@ -112,7 +112,7 @@ fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
     sign_in(&page, &bob);
     is_ready(&page);
     page.find(("link", "Video")).click();
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
     assert_eq!(page.evaluate("document.getElementById('spent').textContent"), "$0.00");
     assert_eq!(asked(), before, "nobody asks for what another one bought");
 
@@ -226,7 +226,7 @@ fn furnished(gate: &Gate) -> Page {
     buy(&page, "Hello");
     page.find(MESSAGE).fill("sandbox:502");
     page.press("Enter");
-    page.wait_for_text("It may have been charged.");
+    page.wait_for_text("May be charged");
     page
 }
 

@@ -80,8 +80,8 @@ fn an_unknown_outcome_is_called_unknown_and_perhaps_charged() {
     page.expect_errors(&["status of 424"]);
     page.find(MESSAGE).fill("sandbox:502");
     page.press("Enter");
-    page.wait_for_text("the answer was lost on its way back");
-    page.wait_for_text("may have been charged");
+    page.wait_for_text("The answer was lost on its way back");
+    page.wait_for_text("May be charged");
 }
 
 #[test]
@@ -108,5 +108,5 @@ fn what_is_left_is_shown_after_each_call_with_a_warning_when_it_covers_no_video(
     page.find(PROMPT).fill("A lighthouse at dawn");
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
-    page.wait_for_text("Whoever runs this service has to add some");
+    page.wait_for_text("The prepaid credit is used up.");
 }
