@@ -125,8 +125,8 @@ async function show(moveFocus) {
   showLinks();
   document.title = `${VIEWS[name].title} · ${service}`;
   if (me) showFunds();
-  // With a keyboard at hand, a person can type at once.
-  if (!moveFocus && name === 'chat' && document.activeElement === document.body && matchMedia('(pointer: fine)').matches) {
+  // Unless that would bring up a keyboard on the screen, a person can type at once.
+  if (!moveFocus && name === 'chat' && document.activeElement === document.body && !matchMedia('(pointer: coarse)').matches) {
     byId('chat-text').focus({ preventScroll: true });
   }
   const module = await begin(name);
@@ -396,16 +396,22 @@ async function openKeys(which) {
   for (const panel of document.querySelectorAll(':popover-open')) panel.hidePopover();
   try {
     const [module] = await Promise.all([import('./shell/palette.js'), styled('shell/palette.css')]);
-    module[which]({ catalog, go, views: Object.entries(VIEWS).filter(([name]) => isOffered(name)).map(([name, { title }]) => ({ name, title })) });
+    module[which]({ catalog, go, openConversation, views: Object.entries(VIEWS).filter(([name]) => isOffered(name)).map(([name, { title }]) => ({ name, title })) });
   } catch {
     notice(TEXT.noView, reload());
   }
+}
+
+async function openConversation(id) {
+  await (await begin('chat'))?.openById(id);
+  go('chat');
 }
 
 const TYPING = 'input:not([type="radio"], [type="checkbox"], [type="range"]), textarea, select, [contenteditable]';
 
 /** Keyboard shortcuts. Single keys count only where nothing is typed, and can be turned off in the list of shortcuts. */
 function followKeys() {
+  if (/Mac|iPhone|iPad/.test(navigator.platform)) byId('jump').querySelector('kbd').textContent = '⌘K';
   byId('jump').addEventListener('click', () => void openKeys('palette'));
   byId('help').addEventListener('click', () => void openKeys('help'));
   addEventListener('keydown', (event) => {

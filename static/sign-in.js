@@ -1,6 +1,6 @@
 /** The sign-in form: sends a member's token once, for a cookie that scripts cannot read. */
 
-import { announce, byId, element } from './core/dom.js';
+import { announce, button, byId, element } from './core/dom.js';
 import { sentence } from './core/problems.js';
 import { post, read } from './core/site.js';
 
@@ -11,6 +11,8 @@ const TEXT = {
   notSignedIn: 'Not signed in',
   elsewhere: 'This server uses the sign-in of another web app. Sign in there, then come back.',
   token: 'Your token',
+  show: 'Show',
+  hide: 'Hide',
   tokenHint: ['It starts with ', 'tg_', '. Ask your admin for a new one if you lost yours. This browser does not store it.'],
   noToken: 'Paste your token first.',
   wrongToken: 'No member has this token. Check that you copied all of it. It may also have been revoked.',
@@ -60,6 +62,10 @@ function form(welcome) {
     id: 'token', type: 'password', autocomplete: 'current-password', spellcheck: 'false', maxlength: 200,
     'aria-describedby': 'token-hint token-fault', input: () => say(''),
   });
+  const reveal = button(TEXT.show, () => {
+    field.type = field.type === 'password' ? 'text' : 'password';
+    reveal.textContent = field.type === 'password' ? TEXT.show : TEXT.hide;
+  }, 'quiet small');
   const fault = element('p', { id: 'token-fault', class: 'fault', role: 'alert' });
   const press = element('button', { type: 'submit', class: 'primary', text: TEXT.signIn });
   const say = (text) => {
@@ -86,7 +92,7 @@ function form(welcome) {
   };
   return element('form', { novalidate: true, submit },
     element('div', { class: 'field' },
-      element('label', { for: 'token', text: TEXT.token }), field,
+      element('label', { for: 'token', text: TEXT.token }), element('div', { class: 'secret' }, field, reveal),
       element('p', { id: 'token-hint', class: 'hint' },
         TEXT.tokenHint[0], element('code', { text: TEXT.tokenHint[1] }), TEXT.tokenHint[2]), fault),
     press);

@@ -131,6 +131,7 @@ function startComposer() {
   });
   byId('chat-text').addEventListener('keydown', (event) => {
     if (event.key === 'Escape' && talk?.isEditing()) return leaveEditing();
+    if (event.key === 'ArrowUp' && !event.target.value && !event.isComposing && talk?.editLast()) return event.preventDefault();
     // While an input method composes, Enter ends the word, not the message (Safari: key code 229).
     if (event.key !== 'Enter' || event.shiftKey || event.isComposing || event.keyCode === 229) return;
     event.preventDefault();
@@ -145,6 +146,15 @@ function startComposer() {
   addEventListener('online', () => fault(''));
   byId('chat-stop').addEventListener('click', () => talk?.stopWaiting());
   byId('editing-cancel').addEventListener('click', leaveEditing);
+}
+
+/** Opens the conversation with this id, if there is one. */
+export async function openById(id) {
+  await takenUp;
+  const kept = await conversations.one(id);
+  if (!kept) return;
+  await talking();
+  await open(kept);
 }
 
 /** Called when the view comes into sight. */

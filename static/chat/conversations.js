@@ -15,6 +15,7 @@ export function start(view) {
   if (chat) return;
   chat = view;
   for (const id of ['search-field', 'export-all']) byId(id).hidden = false;
+  byId('conversations').addEventListener('keydown', followKeys);
   byId('search').addEventListener('input', () => {
     clearTimeout(searching);
     searching = setTimeout(() => {
@@ -58,7 +59,13 @@ function draw() {
   const parts = [...groups].flatMap(([age, those]) => [element('h3', { text: age }), element('ul', {}, those.map(row))]);
   if (!listed.length) parts.push(element('p', { class: 'hint', text: all.length ? TEXT.noMatches : TEXT.noneYet }));
   if (listed.length > AT_ONCE) parts.push(element('p', { class: 'hint', text: TEXT.older(listed.length - AT_ONCE) }));
+  const { activeElement: focused } = document;
+  const held = byId('conversations').contains(focused) && focused.closest('li');
+  const place = held ? [...held.querySelectorAll('button')].indexOf(focused) : -1;
   byId('conversations').replaceChildren(...parts);
+  // The focus stays on its row, wherever that is now.
+  const same = held && [...byId('conversations').querySelectorAll('li')].find(({ dataset }) => dataset.id === held.dataset.id);
+  if (same) (same.querySelectorAll('button')[place] ?? same.querySelector('button'))?.focus({ preventScroll: true });
 }
 
 function ageOf(at) {
@@ -73,13 +80,30 @@ const nameOf = ({ title }) => title || TEXT.untitled;
 function row(conversation) {
   const name = nameOf(conversation);
   const isCurrent = conversation.id === chat.current().id;
-  const item = element('li', { class: isCurrent && 'current' });
+  const item = element('li', { class: isCurrent && 'current', 'data-id': conversation.id });
   item.append(
-    element('button', { type: 'button', class: 'link', text: name, title: name, 'aria-current': isCurrent && 'true', click: () => take(conversation) }),
+    element('button', { type: 'button', class: 'link', text: name, title: name, 'aria-current': isCurrent && 'true', 'aria-keyshortcuts': 'F2 Delete', click: () => take(conversation) }),
     element('span', { class: 'acts' },
-      element('button', { type: 'button', class: 'link icon pen', title: TEXT.rename, 'aria-label': TEXT.renameOf(name), click: () => rename(conversation, item) }),
-      element('button', { type: 'button', class: 'link icon bin', title: TEXT.delete, 'aria-label': TEXT.deleteOf(name), click: () => remove(conversation) })));
+      element('button', { type: 'button', class: 'link icon pen', tabindex: '-1', title: TEXT.rename, 'aria-label': TEXT.renameOf(name), click: () => rename(conversation, item) }),
+      element('button', { type: 'button', class: 'link icon bin', tabindex: '-1', title: TEXT.delete, 'aria-label': TEXT.deleteOf(name), click: () => remove(conversation) })));
   return item;
+}
+
+/** One Tab stop per row: arrows go to other rows and to a row's actions; F2 renames and Delete deletes. */
+function followKeys(event) {
+  const item = event.target.closest('li');
+  if (!item || event.target.matches('input') || event.altKey || event.ctrlKey || event.metaKey) return;
+  const controls = [...item.querySelectorAll('button')];
+  const rows = [...byId('conversations').querySelectorAll('li > .link:first-child')];
+  const step = (all, by) => () => all[all.indexOf(event.target.closest('button')) + by]?.focus();
+  const near = (by) => () => rows[rows.indexOf(controls[0]) + by]?.focus();
+  const act = {
+    ArrowRight: step(controls, 1), ArrowLeft: step(controls, -1), ArrowDown: near(1), ArrowUp: near(-1),
+    F2: () => controls[1]?.click(), Delete: () => controls[2]?.click(),
+  }[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
 }
 
 async function take(conversation) {

@@ -207,6 +207,14 @@ export function bringIntoView() {
 const modelOf = (turn) => catalog.chat.find((model) => model.id === turn.model) ?? composer.picked();
 
 /** The actions that a turn offers. */
+/** Puts the last message into the composer; returns whether there is one that can be edited. */
+export function editLast() {
+  const last = current.turns.at(-1);
+  const { edit: rewrite } = last && !editing ? offers(last) : {};
+  rewrite?.();
+  return Boolean(rewrite);
+}
+
 function offers(turn) {
   const rewrite = () => {
     if (waiting()) return announce(TEXT.waitFirst);

@@ -67,6 +67,12 @@ export function unrepeated(made) {
   return made;
 }
 
+/** The parts of a text in which `name`, the id of a model, does not break at its hyphens. */
+export function unbroken(text, name) {
+  const at = text.indexOf(name);
+  return at < 0 ? [text] : [text.slice(0, at), element('span', { class: 'model', text: name }), text.slice(at + name.length)];
+}
+
 /** The element with this id; the page's markup has it. */
 export const byId = (id) => document.getElementById(id);
 

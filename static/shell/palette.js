@@ -37,7 +37,7 @@ const TEXT = {
 /** The most results that are listed. */
 const MAX_RESULTS = 40;
 
-/** Opens the palette. `page` is `{catalog, go(view, focus), views}`. */
+/** Opens the palette. `page` is `{catalog, views, go(view, focus), openConversation(id)}`. */
 export async function palette(page) {
   const field = element('input', {
     type: 'text', role: 'combobox', placeholder: TEXT.field, autocomplete: 'off', spellcheck: 'false',
@@ -109,11 +109,11 @@ function entries({ catalog, go, views }) {
 }
 
 /** The conversations, the newest first. */
-async function kept() {
+async function kept({ openConversation }) {
   const all = (await conversations.all()).sort((one, other) => other.at - one.at);
   return all.map(({ id, title }) => ({
     kind: TEXT.kinds.conversation, name: title || TEXT.untitled, icon: 'chat',
-    act: () => { location.hash = `#chat/${id}`; },
+    act: () => void openConversation(id),
   }));
 }
 

@@ -2,18 +2,21 @@
 
 import { saveFile } from '../chat/transfer.js';
 import { announce, button, byId, element } from '../core/dom.js';
-import { nameOfBudget, price } from '../core/format.js';
-import { sentence } from '../core/problems.js';
+import { amountLeft, nameOfBudget, price } from '../core/format.js';
 import { read } from '../core/site.js';
 import { whenChanged } from '../core/store.js';
-import { byDay, furnish, lastDays, ranking, roomFor, SERVICES, table } from './pictures.js';
+import { byDay, countOf, daysOf, failure, figures, furnish, lastDays, ranking, SERVICES, sumOf, table } from './pictures.js';
 
 const TEXT = {
   title: 'Your spending',
   announced: (amount, days) => `${amount} in ${days} days`,
-  failed: 'Could not load your spending. ',
-  retry: 'Try again',
-  total: (count, days) => ` for ${count} ${count === 1 ? 'purchase' : 'purchases'} in the last ${days} days`,
+  failed: 'Could not load your spending.',
+  purchases: (count) => `${count} ${count === 1 ? 'purchase' : 'purchases'}`,
+  sum: (days) => (days === 1 ? 'Today' : `Last ${days} days`),
+  today: 'Today',
+  ofLimit: (limit) => `of ${limit}`,
+  perDay: 'Average per day',
+  dearest: 'Most spent on',
   empty: 'No purchases in this period.',
   byModel: 'By model',
   details: 'By day and model',
@@ -27,56 +30,58 @@ const TEXT = {
   columns: ['Day', 'Model', 'Kind', '>Purchases', '>Spent'],
 };
 
-let shownAs = null, stale = true;
+let isStale = true;
 
 /** Fills the view in. */
 export async function start() {
-  furnish('usage', TEXT.title, { load, redraw: () => shownAs && draw(shownAs) });
+  furnish('usage', TEXT.title, load);
   whenChanged((shelf) => {
     if (shelf !== 'purchases') return;
-    stale = true;
+    isStale = true;
     if (!byId('view-usage').hidden) void load();
   });
 }
 
 /** Called each time the view comes into sight. */
 export function shown() {
-  if (stale || !shownAs) void load();
+  if (isStale) void load();
 }
 
 async function load() {
-  const days = Number(byId('usage-range').querySelector(':checked').value);
-  stale = false;
+  const days = daysOf('usage');
+  isStale = false;
   try {
     const [{ rows, total_micros: total }, { budgets }] = await Promise.all([read(`/bff/usage?since=${days}d`), read('/bff/me')]);
     draw({ rows, total, days, budgets });
     announce(TEXT.announced(price(total), days));
   } catch (problem) {
-    stale = true;
-    shownAs = null;
-    byId('usage-body').replaceChildren(element('div', { class: 'problem', role: 'alert' },
-      element('p', {}, element('strong', { text: TEXT.failed }), sentence(problem)),
-      problem.detail ? element('p', { class: 'hint', text: problem.detail }) : null,
-      element('div', { class: 'actions' }, button(TEXT.retry, () => void load()))));
+    isStale = true;
+    byId('usage-body').replaceChildren(failure(TEXT.failed, problem, () => void load()));
   }
 }
 
-function draw(usage) {
-  shownAs = usage;
-  const { rows, total, days, budgets } = usage;
-  const count = rows.reduce((sum, row) => sum + row.count, 0);
-  const lead = element('p', { class: 'total' }, element('strong', { text: price(total) }),
-    TEXT.total(count, days));
-  if (!rows.length) {
-    return byId('usage-body').replaceChildren(lead, limits(budgets) ?? '', element('p', { class: 'empty', text: TEXT.empty }));
-  }
-  const room = roomFor(byId('usage-body'), 2);
-  byId('usage-body').replaceChildren(lead, limits(budgets) ?? '',
-    element('div', { class: 'pictures' }, byDay(rows, days, room), ranking(TEXT.byModel, rows, ({ model }) => model, room)),
+function draw({ rows, total, days, budgets }) {
+  const head = [summary(rows, total, days, budgets), limits(budgets) ?? ''];
+  if (!rows.length) return byId('usage-body').replaceChildren(...head, element('p', { class: 'empty', text: TEXT.empty }));
+  byId('usage-body').replaceChildren(...head,
+    element('div', { class: 'pictures' }, byDay(rows, days), ranking(TEXT.byModel, rows, ({ model }) => model)),
     element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }),
       button(TEXT.save, () => saveFile(csv(rows), `spending-${lastDays(1)[0]}.csv`, 'text/csv'), 'quiet small')),
     asTable(rows, total),
     element('p', { class: 'hint', text: TEXT.days }));
+}
+
+/** The sums that people ask for first. */
+function summary(rows, total, days, budgets) {
+  const today = rows.filter(({ day }) => day === lastDays(1)[0]);
+  const limit = budgets.find(({ scope, period }) => scope === 'caller' && period === 'day')?.limit_micros;
+  const [dearest] = [...Map.groupBy(rows, ({ model }) => model)].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
+  return figures([
+    [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
+    [TEXT.today, price(sumOf(today)), limit === undefined ? TEXT.purchases(countOf(today)) : TEXT.ofLimit(price(limit))],
+    [TEXT.perDay, amountLeft(Math.round(total / days)), ''],
+    ...(dearest ? [[TEXT.dearest, dearest[0], price(sumOf(dearest[1]))]] : []),
+  ]);
 }
 
 /** Lists the caller's budgets: how much is used, and when each renews. */
@@ -84,19 +89,20 @@ function limits(budgets) {
   if (!budgets.length) return null;
   return element('ul', { class: 'limits card', 'aria-label': TEXT.budgets }, budgets.map((budget) => element('li', {},
     element('strong', { text: nameOfBudget(budget) }),
-    element('span', { text: TEXT.left(price(budget.left_micros), price(budget.limit_micros)) }),
+    element('span', { text: TEXT.left(amountLeft(budget.left_micros), price(budget.limit_micros)) }),
     element('progress', { max: budget.limit_micros, value: budget.spent_micros, 'aria-label': TEXT.used(nameOfBudget(budget)) }),
     element('span', { class: 'hint', text: TEXT.renews(new Date(budget.renews).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' })) }))));
 }
 
 function asTable(rows, total) {
-  const latestFirst = [...rows].sort((one, other) => (other.day > one.day ? 1 : other.day < one.day ? -1 : 0));
-  return table(TEXT.table, TEXT.columns, latestFirst.map((row) =>
-    [row.day, row.model, SERVICES[row.service] ?? row.service, String(row.count), price(row.spent_micros)]), price(total));
+  const latestFirst = [...rows].sort((one, other) => other.day.localeCompare(one.day));
+  return table(TEXT.table, TEXT.columns, latestFirst.map((row) => [
+    row.day, row.model, SERVICES[row.service] ?? row.service,
+    { text: String(row.count), by: row.count }, { text: price(row.spent_micros), by: row.spent_micros }]), { total: price(total) });
 }
 
 function csv(rows) {
-  // A cell that begins like a formula would be run by a spreadsheet.
+  // A spreadsheet would run a cell that begins like a formula.
   const safe = (text) => `"${String(text).replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
   const lines = rows.map((row) => [row.day, safe(row.service), safe(row.model), row.count, row.spent].join(','));
   return `${['day,service,model,count,spent_usd', ...lines].join('\r\n')}\r\n`;

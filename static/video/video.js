@@ -1,6 +1,6 @@
 /** The video view: a form that follows the picked model's rules, a purchase that is confirmed first, and what became of each. */
 
-import { announce, byId, say, unrepeated } from '../core/dom.js';
+import { announce, byId, say, unbroken, unrepeated } from '../core/dom.js';
 import { clock, price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
 import { alertOfEnd, startAlerts } from './alerts.js';
@@ -65,7 +65,7 @@ function ask() {
   if (!isComplete()) return;
   const wanted = payload();
   const cost = price(picked().toll_micros);
-  byId('video-confirm-text').textContent = TEXT.confirm(wanted.duration, wanted.model, cost);
+  byId('video-confirm-text').replaceChildren(...unbroken(TEXT.confirm(wanted.duration, wanted.model, cost), wanted.model));
   byId('video-confirm-twin').textContent = twin(wanted);
   byId('video-yes').textContent = TEXT.spend(cost);
   byId('video-confirm').hidden = false;

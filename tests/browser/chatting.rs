@@ -100,7 +100,7 @@ fn a_chat_needs_no_mouse() {
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Usage'"));
     page.press("Enter");
     page.wait_until(&format!("{FOCUSED}.id === 'usage-heading'"));
-    page.wait_for_text("$0.006 for 1 purchase in the last 7 days");
+    page.wait_for_text("Last 7 days\n$0.006\n1 purchase");
 }
 
 #[test]

@@ -29,14 +29,29 @@ fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
         page.wait_until(&format!("document.querySelectorAll('#turns .prose').length === {count}"));
     }
     page.find(("link", "Usage")).click();
-    page.wait_for_text("$0.012 for 3 purchases in the last 7 days");
-    let labels = "[...document.querySelectorAll('svg')].map((one) => one.getAttribute('aria-label')).join('; ')";
-    let labels = page.evaluate(labels).to_string();
-    assert!(labels.contains("alpha-sonnet-4.5 $0.006") && labels.contains(" $0.012;"), "{labels}");
+    page.wait_until("document.querySelector('.figures')?.innerText.startsWith('Last 7 days\\n$0.012\\n3 purchases')");
+    let models = "document.querySelector('ol[aria-label=\"By model\"]').innerText";
+    assert_eq!(page.evaluate(models), "alpha-sonnet-4.5\n$0.006\nzeta-m2.5\n$0.006");
+    // The bar of today can be reached by keyboard, and shows what it says.
+    let bars = "[...document.querySelectorAll('ol[aria-label^=\"Chats by day\"] .column')]";
+    assert_eq!(page.evaluate(&format!("{bars}.length")), 7);
+    assert_eq!(page.evaluate(&format!("{bars}.filter((bar) => bar.tabIndex === 0).length")), 1);
+    page.evaluate(&format!("{bars}.at(-1).focus()"));
+    let tip = page.evaluate("document.activeElement.innerText").to_string();
+    assert!(tip.contains(": $0.012, 3 purchases"), "{tip}");
+    page.press("ArrowLeft");
+    page.wait_until("document.activeElement.ariaLabel.endsWith(': nothing')");
     let rows = "[...document.querySelectorAll('#usage-body tbody tr')].map((row) => row.cells[3].textContent).sort().join()";
     assert_eq!(page.evaluate(rows), "1,2");
     page.find(("radio", "31 days")).click();
-    page.wait_for_text("in the last 31 days");
+    page.wait_for_text("Last 31 days");
+    page.find(("button", "Purchases")).click();
+    let counts = "[...document.querySelectorAll('#usage-body tbody tr')].map((row) => row.cells[3].textContent).join()";
+    assert_eq!(page.evaluate(counts), "1,2");
+    page.find(("button", "Purchases")).click();
+    assert_eq!(page.evaluate(counts), "2,1");
+    page.find(("radio", "This month")).click();
+    page.wait_until("document.querySelector('.figures').innerText.includes('$0.012')");
 
     page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
     page.evaluate(
