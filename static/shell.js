@@ -46,7 +46,7 @@ const service = document.title;
 
 const reload = () => button(TEXT.reload, () => location.reload());
 
-let catalog = null, me = null, owner = null, signingIn = null, focusNext = null;
+let catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
 /** Tells the other tabs who has signed in here; '' if nobody is. */
 const people = new BroadcastChannel('tollgate people');
 
@@ -80,7 +80,9 @@ async function start() {
   showPerson();
   showMode();
   whenChanged((shelf) => shelf === 'purchases' && void showSpent());
+  whenChanged((shelf) => shelf === 'jobs' && void showRunning());
   void showSpent();
+  void showRunning();
   addEventListener('hashchange', () => show(true));
   await show(false);
   if (viewed() !== FIRST) void begin(FIRST);
@@ -106,7 +108,7 @@ async function meet(answer) {
 /** Links to the views that this caller is offered. */
 function showLinks() {
   byId('views').replaceChildren(...Object.entries(VIEWS).filter(([name]) => isOffered(name))
-    .map(([name, { title }]) => element('a', { href: `#${name}`, 'aria-current': name === viewed() && 'page' }, icon(name), element('span', { text: title }))));
+    .map(([name, { title }]) => element('a', { href: `#${name}`, 'aria-current': name === viewed() && 'page', 'data-count': name === 'video' && (running || null) }, icon(name), element('span', { text: title }))));
 }
 
 const isOffered = (name) => VIEWS[name].offered?.(me) ?? true;
@@ -296,6 +298,12 @@ function followNetwork() {
   addEventListener('offline', tell);
   addEventListener('online', tell);
   tell();
+}
+
+/** Counts the running videos at the link to their view; the view itself announces them. */
+async function showRunning() {
+  running = (await jobs.all()).filter((job) => job.open).length;
+  showLinks();
 }
 
 async function showSpent() {

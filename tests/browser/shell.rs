@@ -99,3 +99,18 @@ fn page_can_be_installed_under_its_title() {
         page.evaluate("fetch('/favicon.ico').then(({ headers }) => headers.get('content-type'))");
     assert_eq!(icon, "image/svg+xml");
 }
+
+#[test]
+fn running_videos_are_counted_at_the_link_to_their_view() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(("link", "Video")).click();
+    page.find(("textbox", "What should it show?")).fill("A lighthouse at dusk");
+    page.find(("button", "Generate · $…")).click();
+    page.find(("button", "Yes, spend $…")).click();
+    let count = "document.querySelector('#views a[href=\"#video\"]').dataset.count";
+    page.wait_until(&format!("{count} === '1'"));
+    page.find(("link", "Chat")).click();
+    page.wait_until(&format!("{count} === undefined"));
+    assert_eq!(gate.sold(), 1);
+}
