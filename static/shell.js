@@ -52,6 +52,7 @@ const people = new BroadcastChannel('tollgate people');
 
 async function start() {
   followTheme();
+  followRail();
   followDrawer();
   followPurse();
   followKeys();
@@ -108,7 +109,7 @@ async function meet(answer) {
 /** Links to the views that this caller is offered. */
 function showLinks() {
   byId('views').replaceChildren(...Object.entries(VIEWS).filter(([name]) => isOffered(name))
-    .map(([name, { title }]) => element('a', { href: `#${name}`, 'aria-current': name === viewed() && 'page', 'data-count': name === 'video' && (running || null) }, icon(name), element('span', { text: title }))));
+    .map(([name, { title }]) => element('a', { href: `#${name}`, title, 'aria-current': name === viewed() && 'page', 'data-count': name === 'video' && (running || null) }, icon(name), element('span', { text: title }))));
 }
 
 const isOffered = (name) => VIEWS[name].offered?.(me) ?? true;
@@ -260,6 +261,19 @@ function followTheme() {
     apply();
   });
   apply();
+}
+
+/** The sidebar can be narrowed to its icons. theme.js has applied an earlier choice already. */
+function followRail() {
+  const { dataset } = document.documentElement;
+  const show = () => { byId('rail').ariaPressed = String(dataset.rail === 'on'); };
+  byId('rail').addEventListener('click', () => {
+    if (dataset.rail) delete dataset.rail;
+    else dataset.rail = 'on';
+    choice.set('rail', dataset.rail ?? '');
+    show();
+  });
+  show();
 }
 
 /** Conversations are listed beside every view: choosing one leads to the chat. */
@@ -445,9 +459,9 @@ function shortcut(key) {
     '?': () => void openKeys('help'),
     n: () => byId('new-conversation').click(),
     '/': () => {
-      if (byId('search-field').hidden) return openKeys('palette');
       if (getComputedStyle(byId('drawer')).display === 'none') byId('drawer').showPopover();
-      byId('search').focus();
+      if (byId('search').checkVisibility()) byId('search').focus();
+      else void openKeys('palette');
     },
   }[key];
 }
