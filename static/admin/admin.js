@@ -4,7 +4,7 @@ import { saveFile } from '../chat/transfer.js';
 import { announce, button, byId, element } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { read } from '../core/site.js';
-import { byDay, countOf, dayName, daysOf, failure, figure, figures, furnish, lastDays, ranking, SERVICES, table } from '../usage/pictures.js';
+import { aboutDays, byDay, countOf, dayName, daysOf, failure, figure, figures, furnish, lastDays, ranking, SERVICES, table, utcOffset } from '../usage/pictures.js';
 
 const TEXT = {
   title: 'Admin',
@@ -22,7 +22,6 @@ const TEXT = {
   details: 'By member, day and model',
   save: 'Download CSV',
   spending: { label: 'Spending by member, day and model', columns: ['Member', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
-  days: 'Days are in UTC. Pending and unknown purchases count as spent.',
   unknown: (count, more, amount) => (count === 1 && !more
     ? `1 purchase (${amount}) has an unknown outcome. ` : `${more ? 'More than ' : ''}${count} purchases (${amount}) have an unknown outcome. `),
   settle: (count) => [`${count === 1 ? 'It counts' : 'They count'} as spent until settled. To settle, run `, 'tollgate reconcile', ' on the server.'],
@@ -62,7 +61,7 @@ async function load() {
   const days = daysOf('admin');
   try {
     const [usage, { members: people }, { jobs }, billing] = await Promise.all([
-      read(`/bff/admin/usage?since=${days}d`), read('/bff/admin/members'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
+      read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/members'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
     const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
     loaded = { rows, total: spentOf(usage.total), people, jobs, billing, days };
     draw();
@@ -122,13 +121,13 @@ function overview({ rows, total, days, billing }) {
     table(TEXT.spending.label, TEXT.spending.columns, sorted.map((row) => [
       row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, { text: String(row.count), by: row.count }, money(row.spent_micros)]),
     { total: price(total) }),
-    element('p', { class: 'hint', text: TEXT.days }),
+    aboutDays(() => void load()),
   ];
 }
 
 /** Saves the server's own file; it is fetched here, so that an error is shown in words. */
 async function saveCsv(days) {
-  const response = await fetch(`/bff/admin/usage?since=${days}d&format=csv`, { cache: 'no-store' }).catch(() => null);
+  const response = await fetch(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}&format=csv`, { cache: 'no-store' }).catch(() => null);
   if (!response?.ok) return void load();
   saveFile(await response.text(), `everyone-${lastDays(1)[0]}.csv`, 'text/csv');
 }
