@@ -46,7 +46,7 @@ use crate::reports::Reports;
 use crate::reports::me::Me;
 use crate::reports::turns::Turns;
 use crate::routes::api::Passthrough;
-use crate::routes::catalog::{self, Facts, Replay, Words};
+use crate::routes::catalog::{self, Facts, PageFacts, Preset, Replay, Words};
 use crate::routes::page::Page;
 use crate::routes::site::Site;
 use crate::routes::{Handlers, Routes, endpoints, openapi};
@@ -434,7 +434,15 @@ fn facts(config: &Config, media_origins: Vec<String>, shared: &SharedState) -> F
             video_seconds: terms.keep_videos.as_secs(),
             ledger: String::from(&*shared.store.name()),
         },
+        page: PageFacts {
+            default_model: config.page.default_model.clone(),
+            presets: config.page.presets.iter().map(preset).collect(),
+        },
     }
+}
+
+fn preset(preset: &config::Preset) -> Preset {
+    Preset { name: preset.name.clone(), system: preset.system.clone() }
 }
 
 #[cfg(test)]

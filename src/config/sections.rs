@@ -15,8 +15,8 @@ use super::raw::{Raw, Value};
 use super::read::{Report, Section};
 use super::{
     Access, Admin, Budget, ClaimName, Config, Gateway, Jobs, Jwks, Jwt, Key, Limits, Log,
-    LogFormat, Mode, Page, Parsed, Passthrough, Purchase, Sandbox, Server, Spend, Store, Target,
-    Window, secrets, value,
+    LogFormat, Mode, Page, Parsed, Passthrough, Preset, Purchase, Sandbox, Server, Spend, Store,
+    Target, Window, secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
@@ -124,6 +124,13 @@ fn meant(source: &Source<'_>, raw: &Raw, mut report: Report) -> (Config, Vec<Fau
     if admin.port() != 0 && config.server.listen.contains(&admin) {
         let place = raw.place_of("admin", "listen").unwrap_or(listen);
         let text = "admin.listen: expected another address than those of server.listen";
+        report.faults.push(Fault::new(place, text));
+    }
+    if let Some(model) = &config.page.default_model
+        && config.catalog.chat_model(model).is_none()
+    {
+        let place = raw.place_of("page", "default_model").unwrap_or(Place::Nowhere);
+        let text = "page.default_model: expected a chat model of the price list or of models.chat";
         report.faults.push(Fault::new(place, text));
     }
     let (faults, names) = report.finish(raw);
@@ -427,11 +434,21 @@ fn page(section: &mut Section<'_>, folder: &Path) -> Page {
         let expected = "expected page.dir with it, the folder that holds this file";
         section.fault("fallback", expected);
     }
+    let default_model = section.text("default_model", value::model_or_none, None);
+    let mut presets = Vec::new();
+    section.rows("presets", |row| {
+        let (name, system) =
+            (row.required("name", value::line), row.required("system", value::prose));
+        presets.push(Preset { name: name?, system: system? });
+        Some(())
+    });
     Page {
         dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
         fallback: Some(fallback).filter(|file| !file.is_empty()),
         title: section.text("title", value::line, "tollgate".to_owned()),
         media_origins: section.list("media_origins", value::web_origin, Vec::new()),
+        default_model,
+        presets,
     }
 }
 
