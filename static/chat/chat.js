@@ -1,14 +1,31 @@
 /** The chat view: the composer with its price. talk.js sends the messages and takes their answers in. */
 
-import { byId, element } from '../core/dom.js';
-import { offerChatModels, price } from '../core/format.js';
+import { announce, byId, element, notice } from '../core/dom.js';
+import { price } from '../core/format.js';
+import { canSpend, whenCanSpend } from '../core/site.js';
 import { choice, conversations, whenChangedElsewhere } from '../core/store.js';
 
 /** What the chat says, in all of its modules. */
 export const TEXT = {
   // The composer
   send: (cost) => `Send · ${cost}`,
-  bestFor: (praise) => `Best for: ${praise}.`,
+  model: (id) => `Model: ${id}`,
+  models: {
+    title: 'Models', search: 'Search models', close: 'Close', none: 'No models match.', lately: 'Used lately',
+    tiers: { standard: 'Standard', budget: 'Budget', unstated: 'Price not published', added: 'Added here' },
+  },
+  attach: 'Add a text file',
+  preset: {
+    title: 'Instructions', none: 'Instructions', own: 'Own instructions', nothing: 'None', presets: 'Presets', save: 'Use', cancel: 'Cancel',
+    hint: 'The model follows them in this conversation. They are sent with each message.', placeholder: 'For example: Answer briefly.',
+    button: (name) => `Instructions: ${name}`,
+  },
+  notText: (name) => `“${name}” is not a text file.`,
+  fileTooLarge: (name) => `“${name}” is too large for one message.`,
+  attached: (name) => `Added ${name} to the message.`,
+  latest: 'Latest ↓',
+  cost: (charged, open) => `${charged} here${open ? ` + ${open} open` : ''}`,
+  notHere: 'This conversation is not in this browser.',
   ideas: {
     sandbox: ['Show me the price list as a table', 'Write some code to copy', 'Tell me a long story'],
     live: ['Explain something to me in three steps', 'Improve the wording of a text', 'Compare two options in a table'],
@@ -24,7 +41,6 @@ export const TEXT = {
   // Messages
   you: 'You',
   youEdited: 'You, being edited',
-  copy: 'Copy',
   edit: 'Edit',
   again: (cost) => `Ask again · ${cost}`,
   showAll: 'Show all',
@@ -32,10 +48,13 @@ export const TEXT = {
   answering: (model) => `${model} is answering`,
   elsewhere: 'Another tab is waiting for this answer. It will appear here, too.',
   stopped: 'You stopped waiting. If the answer still comes, it appears here.',
-  mayStillCome: 'If the answer still comes, it appears here.',
-  noAnswer: 'There is no answer to this.',
-  aside: (count, time) => `${count === 1 ? '1 message' : `${count} messages`} of another version, ${time}`,
-  bringBack: 'Show this version',
+  versions: 'Versions',
+  previousVersion: 'Previous version',
+  nextVersion: 'Next version',
+  versionOf: (place, count) => `Version ${place} of ${count}`,
+  waited: (seconds, usual) => `${seconds} s${usual ? `, usually ${usual} s` : ''}`,
+  tookAt: (time, seconds) => `${time}, answered in ${seconds} s`,
+  otherModel: 'With another model',
 
   // Announced to screen readers
   sent: (model) => `Sent to ${model}. Waiting for the answer.`,
@@ -44,7 +63,7 @@ export const TEXT = {
   received: (cost) => `Answer received, ${cost}`,
   receivedElsewhere: (title) => `An answer came in another conversation: ${title}`,
   stoppedWaiting: 'Stopped waiting. If the answer still comes, it appears here.',
-  broughtBack: 'This version is shown now.',
+  versionShown: (place, count) => `Version ${place} of ${count} is shown.`,
 
   // Conversations
   fresh: 'New conversation',
@@ -56,6 +75,11 @@ export const TEXT = {
   today: 'Today',
   yesterday: 'Yesterday',
   week: 'Last seven days',
+  pinned: 'Pinned',
+  pin: 'Pin',
+  pinOf: (name) => `Pin ${name}`,
+  pinnedNow: (name) => `${name} is pinned.`,
+  unpinned: (name) => `${name} is not pinned any more.`,
   rename: 'Rename',
   renameOf: (name) => `Rename ${name}`,
   newName: (name) => `New name of ${name}`,
@@ -88,7 +112,7 @@ export const TEXT = {
   noRoom: 'This browser has no room for all of it. The conversations imported so far last until this tab is closed.',
 };
 
-let catalog;
+let catalog, model;
 /** talk.js, once it is needed. */
 let talk = null;
 /** Resolves when the last conversation is open. */
@@ -100,13 +124,11 @@ let wantsFresh = false;
 /** Fills the view in and opens the last conversation. */
 export async function start(prices) {
   catalog = prices;
-  offerChatModels(byId('chat-model'), catalog.chat);
-  const wanted = choice.get('chat-model');
-  if (catalog.chat.some((model) => model.id === wanted)) byId('chat-model').value = wanted;
-  byId('chat-model').addEventListener('change', () => {
-    choice.set('chat-model', picked().id);
-    showPrice();
-  });
+  model = [choice.get('chat-model'), catalog.defaults.chat_model].map(modelNamed).find(Boolean) ?? cheapest();
+  byId('chat-model').addEventListener('click', () => pickModel(use, model.id));
+  byId('chat-preset').addEventListener('click', () => void editPreset());
+  // The palette picks by value.
+  byId('chat-model').addEventListener('change', () => use(modelNamed(byId('chat-model').value) ?? model));
   startComposer();
   // On a wide screen the list stands beside the messages.
   matchMedia('(min-width: 48rem)').addEventListener('change', closeDrawer);
@@ -117,6 +139,8 @@ export async function start(prices) {
   });
   whenChangedElsewhere((shelf) => shelf === 'conversations' && void showList());
   showPrice();
+  showPreset();
+  whenCanSpend(showSendable);
   showIdeas();
   takenUp = takeUp();
   await takenUp;
@@ -141,8 +165,13 @@ function startComposer() {
     fault('');
     keepDraft();
   });
-  // Not when the page itself puts the focus there: a first visit loads no more than it shows.
-  for (const sign of ['focus', 'click', 'input']) byId('chat-text').addEventListener(sign, () => void talking().catch(() => null), { once: true });
+  for (const kind of ['pointerdown', 'keydown', 'input']) byId('chat-text').addEventListener(kind, () => void talking().catch(() => null));
+  for (const kind of ['drop', 'paste']) byId('composer').addEventListener(kind, takeFiles);
+  byId('composer').addEventListener('dragover', (event) => event.dataTransfer?.types.includes('Files') && event.preventDefault());
+  byId('chat-attach').addEventListener('click', () => byId('chat-file').click());
+  byId('chat-file').addEventListener('change', () => void attach([...byId('chat-file').files]).then(() => { byId('chat-file').value = ''; }));
+  byId('chat-latest').addEventListener('click', () => scrollTo({ top: document.documentElement.scrollHeight }));
+  addEventListener('scroll', followScroll, { passive: true });
   addEventListener('online', () => fault(''));
   byId('chat-stop').addEventListener('click', () => talk?.stopWaiting());
   byId('editing-cancel').addEventListener('click', leaveEditing);
@@ -158,29 +187,44 @@ export async function openById(id) {
 }
 
 /** Called when the view comes into sight. */
-export const shown = () => talk?.bringIntoView();
+export function shown() {
+  if (isTakenUp && namedId() && namedId() !== talk?.now().id) return void openNamed();
+  showAddress();
+  talk?.bringIntoView();
+}
 
 async function takeUp() {
-  const [latest] = (await conversations.all()).sort((one, other) => other.at - one.at);
+  const kept = (await conversations.all()).sort((one, other) => other.at - one.at);
+  const named = kept.find(({ id }) => id === namedId());
+  if (namedId() && !named) notice(TEXT.notHere, null, 'not here');
+  const first = namedId() ? named : kept[0];
   try {
-    if (latest) {
+    if (first) {
       await talking();
-      if (!wantsFresh) await talk.take(latest);
+      if (!wantsFresh) await talk.take(first);
       // The person asked for it meanwhile.
       if (wantsFresh) await talk.take(talk.fresh());
     }
   } finally {
     isTakenUp = true;
+    showAddress();
     // The person may have typed meanwhile.
     fill(byId('chat-text').value);
   }
   await showList();
 }
 
+let look = null;
+
+/** The style sheet of messages. */
+const styled = () => (look ??= new Promise((done) => {
+  document.head.append(element('link', { rel: 'stylesheet', href: new URL('talk.css', import.meta.url), load: done, error: done }));
+}));
+
 /** Loads what only a conversation needs. */
 async function talking() {
-  const module = await import('./talk.js');
-  if (!talk) module.start({ catalog, picked, write, showList });
+  const [module] = await Promise.all([import('./talk.js'), styled()]);
+  if (!talk) module.start({ catalog, picked, write, showList, changed, pickModel });
   talk = module;
 }
 
@@ -199,11 +243,56 @@ async function showList() {
 /** Opens a conversation, with its unsent draft. */
 async function open(conversation) {
   const taken = talk.take(conversation);
+  showAddress(true);
   fault('');
   fill();
   await taken;
   talk.bringIntoView();
   await showList();
+}
+
+/** The conversation that the address names: `#chat?c=…`. */
+const namedId = () => (location.hash.startsWith('#chat?') ? new URLSearchParams(location.hash.slice(6)).get('c') : null);
+
+/** Opens the conversation that the address names, as after “Back”. */
+async function openNamed() {
+  const id = namedId();
+  const wanted = await conversations.one(id);
+  if (!wanted) return void notice(TEXT.notHere, null, 'not here');
+  await talking();
+  await open(wanted);
+}
+
+/** Names the shown conversation in the address. `isNew`: “Back” leads to the one before. */
+function showAddress(isNew = false) {
+  if (byId('view-chat').hidden || !isTakenUp || location.hash.includes('prompt=')) return;
+  const hash = talk?.now().turns.length ? `#chat?c=${encodeURIComponent(talk.now().id)}` : '#chat';
+  if (location.hash === hash || (!location.hash && hash === '#chat')) return;
+  history[isNew ? 'pushState' : 'replaceState'](null, '', hash);
+}
+
+/** Something of the shown conversation has changed. */
+function changed() {
+  showAddress();
+  const { charged, open: unknown } = talk.cost();
+  byId('chat-cost').textContent = charged || unknown ? TEXT.cost(price(charged), unknown && price(unknown)) : '';
+  showSendable();
+  showPreset();
+  if (!talk.waiting() && byId('chat-fault').textContent === TEXT.waitFirst) fault('');
+  followScroll();
+}
+
+let isFollowing = false;
+
+/** Offers a way to the end where the end is out of sight. */
+function followScroll() {
+  if (isFollowing) return;
+  isFollowing = true;
+  requestAnimationFrame(() => {
+    isFollowing = false;
+    const { scrollHeight, clientHeight, scrollTop } = document.documentElement;
+    byId('chat-latest').hidden = byId('view-chat').hidden || scrollHeight - clientHeight - scrollTop < 400;
+  });
 }
 
 async function begin() {
@@ -217,12 +306,79 @@ function closeDrawer() {
   if (byId('drawer').matches(':popover-open')) byId('drawer').hidePopover();
 }
 
-const picked = () => catalog.chat.find((model) => model.id === byId('chat-model').value);
+const picked = () => model;
+const modelNamed = (id) => catalog.chat.find((one) => one.id === id);
+const cheapest = () => catalog.chat.reduce((best, one) => (one.toll_micros < best.toll_micros ? one : best));
+
+/** Opens the sheet of models. Loaded when it is first needed. */
+async function pickModel(choose, current = null) {
+  try {
+    const [models] = await Promise.all([import('./models.js'), styled()]);
+    models.pickModel(catalog, current, (chosen) => {
+      models.noteUse(chosen.id);
+      choose(chosen);
+    });
+  } catch {
+    notice(TEXT.notLoaded);
+  }
+}
+
+/** Edits the instructions of this conversation. */
+async function editPreset() {
+  try {
+    const [{ editInstructions }] = await Promise.all([import('./preset.js'), talking()]);
+    editInstructions(catalog, talk.system(), (text) => void talk.setSystem(text).then(() => byId('chat-text').focus()));
+  } catch {
+    notice(TEXT.notLoaded);
+  }
+}
+
+/** Names the instructions on their button. */
+function showPreset() {
+  const text = talk ? talk.system() : choice.get('new-system') ?? '';
+  const name = (catalog.presets ?? []).find(({ system }) => system === text)?.name ?? (text ? TEXT.preset.own : '');
+  byId('chat-preset-name').textContent = name || TEXT.preset.none;
+  byId('chat-preset').ariaLabel = name ? TEXT.preset.button(name) : TEXT.preset.none;
+  byId('chat-preset').classList.toggle('set', Boolean(text));
+}
+
+/** The model of the next messages. */
+function use(chosen) {
+  model = chosen;
+  choice.set('chat-model', model.id);
+  showPrice();
+  byId('chat-text').focus();
+}
+
+/** “Send” looks disabled where it would refuse; pressed, it says why. */
+function showSendable() {
+  byId('chat-send').ariaDisabled = talk?.waiting() || canSpend() < model.toll_micros ? 'true' : null;
+}
 
 function showPrice() {
-  const model = picked();
+  showSendable();
   byId('chat-send').textContent = TEXT.send(price(model.toll_micros));
-  byId('chat-model-hint').textContent = model.best_for ? TEXT.bestFor(model.best_for) : '';
+  byId('chat-model').textContent = byId('chat-model').value = model.id;
+  byId('chat-model').ariaLabel = TEXT.model(model.id);
+}
+
+/** Takes dropped or pasted files; the browser would leave the page for a dropped one. */
+function takeFiles(event) {
+  const files = [...((event.dataTransfer ?? event.clipboardData)?.files ?? [])];
+  if (!files.length) return;
+  event.preventDefault();
+  void attach(files);
+}
+
+async function attach(files) {
+  const { inlined } = await import('./files.js');
+  for (const file of files) {
+    const { text, trouble } = await inlined(file, catalog.limits.chat_body_bytes);
+    if (trouble) return fault(trouble);
+    const before = byId('chat-text').value;
+    write(`${before}${before && !before.endsWith('\n') ? '\n\n' : ''}${text}`);
+    announce(TEXT.attached(file.name));
+  }
 }
 
 /** Ideas to begin with. A click writes one into the composer; only the person sends it. */
@@ -303,6 +459,11 @@ async function send() {
     await talking();
   } catch {
     return refuse(TEXT.unreachable);
+  }
+  if (canSpend() < model.toll_micros) {
+    const { shortOf } = await import('../core/short.js');
+    const why = await shortOf(model.toll_micros);
+    if (why) return refuse(why);
   }
   // An earlier press sent it, or the person saw another text.
   if (byId('chat-text').value !== text) return;

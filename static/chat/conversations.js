@@ -41,7 +41,8 @@ export async function showList() {
   draw();
 }
 
-const sorted = async () => (await conversations.all()).sort((one, other) => other.at - one.at);
+/** Pinned ones first, then the newest. */
+const sorted = async () => (await conversations.all()).sort((one, other) => Boolean(other.pinned) - Boolean(one.pinned) || other.at - one.at);
 
 /** The ones that match the search, by title or content. */
 function found() {
@@ -55,7 +56,7 @@ function draw() {
   // Another tab's change does not interrupt the typing of a name.
   if (renaming && byId('conversations').contains(document.activeElement)) return;
   const listed = found();
-  const groups = Map.groupBy(listed.slice(0, AT_ONCE), ({ at }) => ageOf(at));
+  const groups = Map.groupBy(listed.slice(0, AT_ONCE), ({ pinned, at }) => (pinned ? TEXT.pinned : ageOf(at)));
   const parts = [...groups].flatMap(([age, those]) => [element('h3', { text: age }), element('ul', {}, those.map(row))]);
   if (!listed.length) parts.push(element('p', { class: 'hint', text: all.length ? TEXT.noMatches : TEXT.noneYet }));
   if (listed.length > AT_ONCE) parts.push(element('p', { class: 'hint', text: TEXT.older(listed.length - AT_ONCE) }));
@@ -82,10 +83,12 @@ function row(conversation) {
   const isCurrent = conversation.id === chat.current().id;
   const item = element('li', { class: isCurrent && 'current', 'data-id': conversation.id });
   item.append(
-    element('button', { type: 'button', class: 'link', text: name, title: name, 'aria-current': isCurrent && 'true', 'aria-keyshortcuts': 'F2 Delete', click: () => take(conversation) }),
+    element('button', { type: 'button', class: 'link', dir: 'auto', text: name, title: name, 'aria-current': isCurrent && 'true', 'aria-keyshortcuts': 'F2 Delete', click: () => take(conversation) }),
+    snippet(conversation),
     element('span', { class: 'acts' },
       element('button', { type: 'button', class: 'link icon pen', tabindex: '-1', title: TEXT.rename, 'aria-label': TEXT.renameOf(name), click: () => rename(conversation, item) }),
-      element('button', { type: 'button', class: 'link icon bin', tabindex: '-1', title: TEXT.delete, 'aria-label': TEXT.deleteOf(name), click: () => remove(conversation) })));
+      element('button', { type: 'button', class: 'link icon bin', tabindex: '-1', title: TEXT.delete, 'aria-label': TEXT.deleteOf(name), click: () => remove(conversation) }),
+      element('button', { type: 'button', class: 'link icon pin', tabindex: '-1', 'aria-pressed': conversation.pinned ? 'true' : 'false', title: TEXT.pin, 'aria-label': TEXT.pinOf(name), click: () => pin(conversation) })));
   return item;
 }
 
@@ -104,6 +107,26 @@ function followKeys(event) {
   if (!act) return;
   event.preventDefault();
   act();
+}
+
+/** What the search found in the messages, with some words around it. */
+function snippet({ title, turns }) {
+  const wanted = byId('search').value.trim().toLowerCase();
+  if (!wanted || title?.toLowerCase().includes(wanted)) return '';
+  const text = turns.flatMap(({ question, answer }) => [question, answer]).find((one) => one?.toLowerCase().includes(wanted));
+  const at = text?.toLowerCase().indexOf(wanted) ?? -1;
+  // Lower case may have another length in some languages.
+  if (at < 0) return '';
+  const end = at + wanted.length;
+  return element('span', { class: 'snippet', dir: 'auto' }, `${at > 30 ? '…' : ''}${text.slice(Math.max(0, at - 30), at)}`,
+    element('mark', { text: text.slice(at, end) }), text.slice(end, end + 60));
+}
+
+async function pin(conversation) {
+  const { pinned } = await chat.change(conversation, (latest) => { latest.pinned = !latest.pinned; });
+  await showList();
+  actOf(found().findIndex(({ id }) => id === conversation.id), 2)?.focus();
+  announce((pinned ? TEXT.pinnedNow : TEXT.unpinned)(nameOf(conversation)));
 }
 
 async function take(conversation) {
@@ -162,5 +185,5 @@ async function remove(conversation) {
   (actOf(Math.min(place, found().length - 1), 1) ?? byId('new-conversation')).focus();
 }
 
-/** The first or second action of the row at this place. */
+/** An action of the row at this place: 0 renames, 1 deletes, 2 pins. */
 const actOf = (place, which) => byId('conversations').querySelectorAll('li')[place]?.querySelector('.acts')?.children[which];

@@ -4,14 +4,14 @@ import { canAskAgain, commit, draft, follow, serverRemembers, whenSettled } from
 import { announce, byId, hush, readOut } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { spoken } from '../core/problems.js';
-import { conversations, purchases, whenChangedElsewhere } from '../core/store.js';
+import { choice, conversations, purchases, whenChangedElsewhere } from '../core/store.js';
 import { TEXT } from './chat.js';
-import { draw } from './turns.js';
+import { draw, tick } from './turns.js';
 
 /**
  * A turn: `{key, question, answer, model, tollMicros, at, ledger, state, problem}`, its state that of its purchase
- * (`sent` while waiting) or `left`: the person stopped waiting. A conversation is `{id, title, at, turns,
- * aside}`; `aside` holds what was replaced by editing: `{id, after: key of the turn before it, at, turns}`.
+ * (`sent` while waiting) or `left`: the person stopped waiting. A conversation is `{id, title, at,
+ * system, turns, aside}`; `system` is its instructions; `aside` holds what was replaced by editing: `{id, after: key of the turn before it, at, turns}`.
  * A conversation is only ever changed by `change`, turns are found by their key: another tab may be writing to it.
  */
 const WAITING = 'sent';
@@ -24,7 +24,10 @@ let catalog, composer, current = fresh();
 /** The turn that is in the composer. */
 let editing = null;
 
-/** `view`: `{catalog, picked(), write(text), showList()}`. */
+/** When this tab sent each purchase that it waits for. */
+const sentAt = new Map();
+
+/** `view`: `{catalog, picked(), write(text), showList(), changed(), pickModel(choose)}`; `changed` is called after each drawing. */
 export function start(view) {
   ({ catalog } = view);
   composer = view;
@@ -34,11 +37,12 @@ export function start(view) {
     show();
   });
   whenChangedElsewhere(refresh);
+  setInterval(() => tick(byId('turns')), 1000);
 }
 
 /** An empty conversation. */
 export function fresh() {
-  return { id: `${Date.now()}-${Math.random()}`, title: '', at: Date.now(), turns: [], aside: [] };
+  return { id: `${Date.now()}-${Math.random()}`, title: '', at: Date.now(), system: choice.get('new-system') ?? '', turns: [], aside: [] };
 }
 
 /** The one that is shown. */
@@ -47,6 +51,20 @@ export const isEditing = () => editing !== null;
 /** The turn whose answer is being waited for. */
 export const waiting = () => current.turns.find((turn) => turn.state === WAITING);
 const everyTurn = ({ turns, aside = [] }) => [...turns, ...aside.flatMap((branch) => branch.turns)];
+
+/** The instructions of the shown conversation. */
+export const system = () => current.system ?? '';
+
+export async function setSystem(text) {
+  if (current.turns.length) {
+    await change(current, (latest) => { latest.system = text; });
+  } else {
+    current.system = text;
+    // They outlive a reload, as the draft does.
+    choice.set('new-system', text);
+  }
+  show();
+}
 
 /** Opens a conversation. */
 export async function take(conversation) {
@@ -74,7 +92,7 @@ function payload(question, model, until = null) {
   const said = current.turns.slice(0, end < 0 ? undefined : end).filter((turn) => turn.state === 'done');
   return {
     model: model.id,
-    messages: [...said.flatMap((turn) => [
+    messages: [...(current.system ? [{ role: 'system', content: current.system }] : []), ...said.flatMap((turn) => [
       { role: 'user', content: turn.question },
       { role: 'assistant', content: turn.answer },
     ]), { role: 'user', content: question }],
@@ -91,6 +109,7 @@ async function buyTurn(conversation, question, model, instead = null) {
     key: record.key, question, answer: null, model: model.id, tollMicros: model.toll_micros,
     at: record.at, ledger: null, state: WAITING, problem: null,
   };
+  if (!conversation.turns.length) choice.set('new-system', '');
   await change(conversation, (latest) => {
     if (latest.turns.some((one) => one.key === turn.key)) return;
     setAside(latest, latest.turns.findIndex((one) => one.key === instead));
@@ -102,7 +121,9 @@ async function buyTurn(conversation, question, model, instead = null) {
   bringIntoView();
   announce(TEXT.sent(model.id));
   void composer.showList();
+  sentAt.set(record.key, Date.now());
   await commit(record);
+  sentAt.delete(record.key);
 }
 
 /** Moves the turns from this place on to an older version. One of refusals only is dropped. */
@@ -125,8 +146,25 @@ async function bringBack(id) {
     latest.turns.push(...branch.turns);
   });
   show();
-  announce(TEXT.broughtBack);
-  byId('chat-heading').focus();
+}
+
+/**
+ * The versions of what follows the turn `after`: the keys of their first turns, oldest first, the place of the one that is shown, and
+ * `show(id, by)`, which shows another one.
+ */
+function versions(after) {
+  const here = current.turns[current.turns.findIndex(({ key }) => key === after) + 1];
+  const all = (current.aside ?? []).filter((branch) => branch.after === after).map(({ id, turns }) => ({ id, at: turns[0]?.at ?? 0 }));
+  if (here) all.push({ id: here.key, at: here.at });
+  const ids = all.sort((one, other) => one.at - other.at).map(({ id }) => id);
+  const switchTo = async (id, by) => {
+    if (waiting()) return announce(TEXT.waitFirst);
+    await bringBack(id);
+    announce(TEXT.versionShown(ids.indexOf(id) + 1, ids.length));
+    const shown = current.turns[current.turns.findIndex(({ key }) => key === after) + 1];
+    [...byId('turns').children].find((item) => item.dataset.key === shown?.key)?.querySelector(`[data-step="${by}"]`)?.focus();
+  };
+  return { ids, place: here ? ids.indexOf(here.key) : -1, show: switchTo };
 }
 
 /** Takes the outcome of a purchase in, also after a reload or after the person stopped waiting. */
@@ -134,7 +172,12 @@ async function settle(record) {
   elsewhere.delete(record.key);
   const before = await conversations.one(record.about.conversation);
   if (!before || !everyTurn(before).some((one) => one.key === record.key)) return;
-  const conversation = await changeTurn(before, record.key, newsOf(record));
+  const news = newsOf(record);
+  if (record.state === 'done' && sentAt.has(record.key)) {
+    news.took = Date.now() - sentAt.get(record.key);
+    learnTime(record.payload.model, news.took);
+  }
+  const conversation = await changeTurn(before, record.key, news);
   const turn = everyTurn(conversation).find((one) => one.key === record.key);
   if (!turn) return;
   void composer.showList();
@@ -144,6 +187,37 @@ async function settle(record) {
   if (turn.state !== 'done') return announce(spoken(turn.problem));
   announce(TEXT.received(price(turn.tollMicros)));
   readOut(turn.answer);
+}
+
+/** How long the last answers of each model took, in milliseconds. */
+function times() {
+  try {
+    return JSON.parse(choice.get('chat-times')) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function learnTime(model, took) {
+  const all = times();
+  all[model] = [...(all[model] ?? []), took].slice(-9);
+  choice.set('chat-times', JSON.stringify(all));
+}
+
+/** The median time of a model's answers in this browser, in milliseconds; 0 if none is known. */
+function usual(model) {
+  const known = (times()[model] ?? []).sort((one, other) => one - other);
+  return known[Math.floor(known.length / 2)] ?? 0;
+}
+
+/** The cost of this conversation, older versions included, in micro-dollars: charged, and not known yet. */
+export function cost() {
+  const sum = { charged: 0, open: 0 };
+  for (const { state, tollMicros } of everyTurn(current)) {
+    if (state === 'done' || state === 'charged') sum.charged += tollMicros;
+    else if (state !== 'refused') sum.open += tollMicros;
+  }
+  return sum;
 }
 
 function newsOf({ state, problem, tollMicros, at, ledger, reply }) {
@@ -192,10 +266,12 @@ function show(news = null) {
   byId('chat-empty').hidden = everyTurn(current).length > 0;
   for (const id of ['keep', 'new-here']) byId(id).hidden = everyTurn(current).length === 0;
   byId('chat-stop').hidden = !waiting();
+  composer.changed();
   draw(byId('turns'), current, {
-    news: news?.key, edited: editing, elsewhere, offers, bringBack,
+    news: news?.key, edited: editing, elsewhere, offers, versions, usual,
     priceOf: (turn) => price(modelOf(turn).toll_micros),
   });
+  tick(byId('turns'));
 }
 
 /** Scrolls the latest question to the top, so that its answer has room. */
@@ -222,14 +298,16 @@ function offers(turn) {
     composer.write(turn.question);
   };
   const isLast = () => turn.key === current.turns.at(-1)?.key;
-  const repeat = async () => {
+  const repeat = async (model = modelOf(turn)) => {
     if (waiting()) return announce(TEXT.waitFirst);
-    const instead = isLast() ? turn.key : null;
+    const instead = turn.state === 'done' || isLast() ? turn.key : null;
     if (!instead && turn.state === 'refused') {
       await change(current, (latest) => { latest.turns = latest.turns.filter((one) => one.key !== turn.key); });
     }
-    await buyTurn(current, turn.question, modelOf(turn), instead);
+    await buyTurn(current, turn.question, model, instead);
   };
+  const again = () => repeat();
+  const other = () => composer.pickModel((model) => repeat(model));
   const send = async (how, text) => {
     const record = await purchases.one(turn.key);
     await changeTurn(current, turn.key, record ? { state: WAITING } : UNTRACEABLE);
@@ -238,12 +316,12 @@ function offers(turn) {
     announce(text);
     await commit(record, how);
   };
-  if (turn.state === 'done') return isLast() ? { edit: rewrite, again: repeat } : { edit: rewrite };
+  if (turn.state === 'done') return { edit: rewrite, again, other };
   if (turn.state === WAITING || turn.state === 'left') return {};
   const same = () => send({}, TEXT.checking);
   const atRisk = () => send({ atRisk: true }, TEXT.sentAgain(turn.model));
-  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit: rewrite, again: repeat };
-  return canAskAgain({ ...turn, kind: 'chat' }) ? { edit: rewrite, again: repeat, same } : { edit: rewrite, again: repeat, atRisk };
+  if (turn.state !== 'unknown' || turn.problem.code === 'untraceable') return { edit: rewrite, again };
+  return canAskAgain({ ...turn, kind: 'chat' }) ? { edit: rewrite, again, same } : { edit: rewrite, again, atRisk };
 }
 
 /** Puts an earlier message into the composer, or none, and says what sending it does. */

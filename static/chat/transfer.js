@@ -14,8 +14,8 @@ const NOT_KNOWN = { state: 'unknown', problem: { code: 'untraceable', charged: '
 
 /** Saves these conversations as a file, without the keys of purchases: a key gives access to its answer. */
 export function saveJson(all, name) {
-  const plain = all.map(({ id, title, at, turns, aside = [] }) => ({
-    id, title, at, turns: turns.map(outgoing),
+  const plain = all.map(({ id, title, at, system, turns, aside = [] }) => ({
+    id, title, at, ...(system && { system }), turns: turns.map(outgoing),
     aside: aside.map((branch) => ({ at: branch.at, after: turns.findIndex(({ key }) => key === branch.after), turns: branch.turns.map(outgoing) })),
   }));
   save(JSON.stringify({ format: FORMAT, version: VERSION, exported: new Date().toISOString(), conversations: plain }, null, 1), name, 'json');
@@ -100,7 +100,7 @@ function checked(file) {
     });
     return {
       id: demand(isText, one.id, `${where}.id`, 'text'), title: demand(isText, one.title, `${where}.title`, 'text'),
-      at: demand(isTime, one.at, `${where}.at`, 'a time'), turns, aside,
+      at: demand(isTime, one.at, `${where}.at`, 'a time'), system: demand(isText, one.system ?? '', `${where}.system`, 'text'), turns, aside,
     };
   });
 }

@@ -2,6 +2,7 @@
 
 const TEXT = {
   dismiss: 'Dismiss',
+  copy: 'Copy',
   copied: 'Copied',
   notCopied: 'This browser blocks copying. Select the text and copy it yourself.',
 };
@@ -110,13 +111,27 @@ export function notice(text, action = null, group = null) {
   return shown;
 }
 
-/** Copies text and says so; where the browser offers no clipboard, it says that. */
+/** Copies text and says so; where the browser offers no clipboard, it says that. Resolves to whether it is copied. */
 export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     announce(TEXT.copied);
+    return true;
   } catch {
     announce(TEXT.notCopied);
+    return false;
   }
+}
+
+/** A button that copies `text()`, and shows a tick for a moment. */
+export function copyButton(text, kind = 'link small') {
+  let timer = null;
+  const made = button(TEXT.copy, async () => {
+    if (!(await copy(text()))) return;
+    clearTimeout(timer);
+    made.textContent = `${TEXT.copied} ✓`;
+    timer = setTimeout(() => { made.textContent = TEXT.copy; }, 1500);
+  }, kind);
+  return made;
 }
 

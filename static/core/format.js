@@ -7,7 +7,6 @@ const TEXT = {
     caller: { day: 'You, today', month: 'You, this month' },
     total: { day: 'Everyone, today', month: 'Everyone, this month' },
   },
-  tiers: { standard: 'Standard', budget: 'Budget', unstated: 'Price not published', added: 'Added here' },
   perVideo: (amount) => `${amount} per video`,
 };
 
@@ -46,12 +45,6 @@ export function clock(milliseconds) {
 /** Returns the name of a budget of `GET /bff/me`. */
 export function nameOfBudget({ scope, period }) {
   return TEXT.budgets[scope]?.[period] ?? `${scope} ${period}`;
-}
-
-/** Fills a picker with chat models, grouped by tier and price. */
-export function offerChatModels(select, models) {
-  offer(select, models, (model) => `${TEXT.tiers[model.tier] ?? model.tier} · ${price(model.toll_micros)}`,
-    (model) => model.best_for);
 }
 
 /** Fills a picker with video models, grouped by price. */

@@ -108,6 +108,30 @@ fn conversations_are_searched_renamed_deleted_and_brought_back() {
 }
 
 #[test]
+fn pinned_conversation_stands_on_top_and_search_shows_where_it_found_the_words() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "About lighthouses\nand about the sea in winter");
+    begin(&page, "About bridges");
+    page.find(("button", "Pin About lighthouses")).click();
+    titles(&page, "About lighthouses,About bridges");
+    page.wait_until("document.activeElement.getAttribute('aria-label') === 'Pin About lighthouses' && document.activeElement.ariaPressed === 'true'");
+    page.reload();
+    titles(&page, "About lighthouses,About bridges");
+    page.wait_until("document.querySelector('#conversations h3').textContent === 'Pinned'");
+    page.find(("searchbox", "Search conversations")).fill("WINTER");
+    titles(&page, "About lighthouses");
+    page.wait_until("document.querySelector('.snippet mark').textContent === 'winter'");
+    assert_eq!(
+        page.evaluate(
+            "document.querySelector('.snippet').textContent.includes('about the sea in winter')"
+        ),
+        true
+    );
+    page.screenshot("conversations-search");
+}
+
+#[test]
 fn what_is_exported_can_be_imported_and_nothing_is_overwritten() {
     let gate = Gate::start();
     let page = open(&gate);

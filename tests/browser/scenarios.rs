@@ -1,10 +1,10 @@
 //! What a person does on the page, from opening it to a clip that plays.
 
+use crate::chatting::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
 
 /// What the page calls things: role and accessible name; `…` stands for the rest of a name.
-const CHAT_MODEL: (&str, &str) = ("combobox", "Model");
 const MESSAGE: (&str, &str) = ("textbox", "Message");
 const SEND: (&str, &str) = ("button", "Send · $…");
 const TO_VIDEO: (&str, &str) = ("link", "Video");
@@ -26,7 +26,7 @@ fn open(gate: &Gate) -> Page {
 fn a_message_is_answered_in_rendered_markdown() {
     let gate = Gate::start();
     let page = open(&gate);
-    page.find(CHAT_MODEL).choose("beta");
+    choose_model(&page, "beta");
     assert!(page.shows(SEND), "the price is known before it is spent");
     page.find(MESSAGE).fill("Show me **some** Markdown, please");
     page.press("Enter");

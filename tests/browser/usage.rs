@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::chatting::choose_model;
 use crate::gate::Gate;
 use crate::page::Page;
 use crate::watch::Tamper;
@@ -23,7 +24,7 @@ fn spending_is_pictured_by_day_and_model_and_saved_as_a_table() {
     page.wait_for_text("No purchases in this period.");
     page.find(("link", "Chat")).click();
     for (count, model) in [(1, "alpha"), (2, "zeta"), (3, "zeta")] {
-        page.find(("combobox", "Model")).choose(model);
+        choose_model(&page, model);
         page.find(("textbox", "Message")).fill("Hello");
         page.press("Enter");
         page.wait_until(&format!("document.querySelectorAll('#turns .prose').length === {count}"));
@@ -71,7 +72,7 @@ fn on_a_phone_the_whole_table_is_in_sight() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(390, 844);
-    page.find(("combobox", "Model")).choose("alpha");
+    choose_model(&page, "alpha");
     page.find(("textbox", "Message")).fill("Hello");
     page.press("Enter");
     page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
