@@ -73,7 +73,7 @@ async function load() {
 }
 
 /** What counts against budgets: charged, pending, or unknown. */
-const spentOf = (row) => row.settled_micros + row.unknown_micros + row.held_micros;
+const spentOf = (row) => row.charged_micros + row.unknown_micros + row.held_micros;
 /** `ann` for `member:ann`; an address or a subject keeps its kind. */
 const plainName = (caller) => caller.replace(/^member:/, '');
 const when = (moment) => new Date(moment).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
@@ -110,7 +110,7 @@ function overview({ rows, total, days, billing }) {
     figures([
       [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
       [TEXT.today, price(today.reduce((sum, row) => sum + row.spent_micros, 0)), TEXT.purchases(countOf(today))],
-      [TEXT.open, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.tolls_micros)],
+      [TEXT.open, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)],
     ]), ...unknown(billing.unknown)];
   if (!rows.length) return [...head, element('p', { class: 'empty', text: TEXT.empty })];
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);
@@ -132,14 +132,14 @@ async function saveCsv(days) {
   saveFile(await response.text(), `everyone-${lastDays(1)[0]}.csv`, 'text/csv');
 }
 
-function unknown({ count, more, tolls_micros: prices, purchases }) {
+function unknown({ count, more, price_micros: prices, purchases }) {
   if (!count) return [];
   const [before, command, after] = TEXT.settle(count);
   return [element('div', { class: 'problem', 'data-charged': 'unknown' },
     element('p', {}, element('strong', { text: TEXT.unknown(count, more, price(prices)) }),
       before, element('code', { text: command }), after),
     element('details', {}, element('summary', { text: TEXT.which }),
-      table(TEXT.unknowns.label, TEXT.unknowns.columns, purchases.map((one) => [time(one.at), plainName(one.caller), one.model, money(one.toll_micros)]))))];
+      table(TEXT.unknowns.label, TEXT.unknowns.columns, purchases.map((one) => [time(one.at), plainName(one.caller), one.model, money(one.price_micros)]))))];
 }
 
 function account({ billing: { account: said, stale, checkpoints } }) {
@@ -207,7 +207,7 @@ function videos({ jobs }) {
   if (!jobs.length) return [element('p', { class: 'empty', text: TEXT.noVideos })];
   const rest = jobs.length - jobsShown;
   return [table(TEXT.videos.label, TEXT.videos.columns, jobs.slice(0, jobsShown).map((job) =>
-    [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.toll_micros)])),
+    [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.price_micros)])),
   rest > 0 ? button(TEXT.more(rest), () => {
     jobsShown = Infinity;
     draw();
