@@ -43,7 +43,7 @@ use crate::reports::Reports;
 use crate::reports::me::MeReport;
 use crate::reports::queue::ReportQueue;
 use crate::routes::api::Passthrough;
-use crate::routes::catalog::{self, CatalogFacts, JobStatusWords, Replay};
+use crate::routes::catalog::{self, CatalogFacts, JobStatusWords, PageFacts, Preset, Replay};
 use crate::routes::page::Page;
 use crate::routes::site::Site;
 use crate::routes::{Handlers, Routes, endpoints, openapi};
@@ -432,7 +432,15 @@ fn catalog_facts(
             video_seconds: terms.keep_videos.as_secs(),
             ledger: String::from(&*shared.store.name()),
         },
+        page: PageFacts {
+            default_model: settings.page.default_model.clone(),
+            presets: settings.page.presets.iter().map(preset).collect(),
+        },
     }
+}
+
+fn preset(preset: &config::Preset) -> Preset {
+    Preset { name: preset.name.clone(), system: preset.system.clone() }
 }
 
 #[cfg(test)]

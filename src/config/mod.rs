@@ -202,6 +202,16 @@ pub struct PageConfig {
     pub fallback: Option<String>,
     pub title: String,
     pub media_origins: Vec<String>,
+    /// The chat model that the page preselects; the cheapest if `None`.
+    pub default_model: Option<String>,
+    /// System messages that the page offers.
+    pub presets: Vec<Preset>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preset {
+    pub name: String,
+    pub system: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

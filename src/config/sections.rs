@@ -16,8 +16,8 @@ use super::read::{Section, SettingsReader};
 use super::{
     AccessConfig, AccessMode, BudgetConfig, ClaimPath, GatewayConfig, JobsConfig, JwksSource,
     JwtConfig, Key, LimitsConfig, LogConfig, LogFormat, OpsConfig, PageConfig, Parsed,
-    PassthroughConfig, PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig, Settings,
-    SpendLimit, StoreConfig, Target, secrets, value,
+    PassthroughConfig, Preset, PurchaseConfig, RateLimitConfig, SandboxConfig, ServerConfig,
+    Settings, SpendLimit, StoreConfig, Target, secrets, value,
 };
 use crate::contract::catalog::{Catalog, ChatModel, Tier};
 use crate::contract::money::Usd;
@@ -127,6 +127,13 @@ fn interpret(
     if admin.port() != 0 && settings.server.listen.contains(&admin) {
         let place = raw.location_of("admin", "listen").unwrap_or(listen);
         let text = "admin.listen: expected an address other than those of server.listen";
+        reader.errors.push(SettingError::new(place, text));
+    }
+    if let Some(model) = &settings.page.default_model
+        && settings.catalog.chat_model(model).is_none()
+    {
+        let place = raw.location_of("page", "default_model").unwrap_or(Location::Unknown);
+        let text = "page.default_model: expected a chat model of the price list or of models.chat";
         reader.errors.push(SettingError::new(place, text));
     }
     let (errors, names) = reader.finish(raw);
@@ -426,11 +433,21 @@ fn page(section: &mut Section<'_>, folder: &Path) -> PageConfig {
         let expected = "expected page.dir with it, the folder of this file";
         section.error("fallback", expected);
     }
+    let default_model = section.text("default_model", value::model_or_none, None);
+    let mut presets = Vec::new();
+    section.tables("presets", |row| {
+        let (name, system) =
+            (row.required("name", value::line), row.required("system", value::prose));
+        presets.push(Preset { name: name?, system: system? });
+        Some(())
+    });
     PageConfig {
         dir: Some(dir).filter(|dir| !dir.is_empty()).map(|dir| folder.join(dir)),
         fallback: Some(fallback).filter(|file| !file.is_empty()),
         title: section.text("title", value::line, "tollgate".to_owned()),
         media_origins: section.list("media_origins", value::web_origin, Vec::new()),
+        default_model,
+        presets,
     }
 }
 

@@ -66,6 +66,8 @@ pub const OVERALL_DURATION: (u32, u32) = (4, 15);
 /// For a request that names none (2.5). Every model makes it.
 pub const DEFAULT_DURATION: u32 = 8;
 pub const DEFAULT_VIDEO_MODEL: &str = "video-a-2";
+/// The page preselects it if no model is cheaper.
+pub const DEFAULT_CHAT_MODEL: &str = "eta-5-mini";
 
 impl Tier {
     pub const fn price(self) -> Usd {

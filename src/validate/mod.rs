@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 pub use chat::{ChatRules, chat};
 pub use image_url::image_url;
 pub use query::{
-    AdminUsageQuery, MAX_JOBS, UsageFormat, admin_usage, job_ids, no_query, request_id,
+    AdminUsageQuery, MAX_JOBS, UsageDays, UsageFormat, admin_usage, job_ids, no_query, request_id,
     too_many_rows, usage_days, video_status,
 };
 pub use rule::IgnoredFields;

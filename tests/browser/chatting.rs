@@ -7,11 +7,12 @@ use crate::page::Page;
 use crate::watch::Tamper;
 
 const MESSAGE: (&str, &str) = ("textbox", "Message");
-const STOP: (&str, &str) = ("button", "Stop waiting (it may still be charged)");
+const STOP: (&str, &str) = ("button", "Stop waiting");
 const PAID: &str = "*/api/v1/chat";
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const PROBLEM: (&str, &str) = ("Content-Type", "application/problem+json");
 const LIMITED: &str = r#"{"type":"/problems/rate_limited","title":"Too many requests","status":429,"code":"rate_limited","charged":"no"}"#;
+const NO_LEDGER: &str = r#"{"type":"/problems/ledger_unavailable","title":"No ledger","status":503,"code":"ledger_unavailable","charged":"no"}"#;
 const SPENT: &str = "document.getElementById('spent').textContent";
 /// How many keys this browser keeps.
 const KEYS: &str = "new Promise((done) => {
@@ -47,6 +48,14 @@ fn ask(page: &Page, text: &str, answers: usize) {
     page.find(MESSAGE).fill(text);
     page.press("Enter");
     page.wait_until(&answered(answers));
+}
+
+/// Picks the model of the next messages.
+pub(crate) fn choose_model(page: &Page, name: &str) {
+    page.find(("button", "Model: …")).click();
+    page.find(("combobox", "Search models")).fill(name);
+    page.press("Enter");
+    page.wait_until(&format!("document.getElementById('chat-model').value.includes('{name}') && !document.querySelector('.model-sheet').open"));
 }
 
 fn answered(count: usize) -> String {
@@ -91,6 +100,7 @@ fn a_chat_needs_no_mouse() {
     page.wait_until("document.getElementById('status').textContent === 'Answer received, $0.006'");
     page.wait_until("document.getElementById('heard').textContent.includes('Write down what')");
     assert_eq!(page.evaluate(&format!("{FOCUSED}.id")), "chat-text", "the focus stays");
+    walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'With another model'"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent.startsWith('Ask again · $')"));
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Edit'"));
     page.press("Enter");
@@ -100,7 +110,7 @@ fn a_chat_needs_no_mouse() {
     walk(&page, "Shift+Tab", &format!("{FOCUSED}.textContent === 'Usage'"));
     page.press("Enter");
     page.wait_until(&format!("{FOCUSED}.id === 'usage-heading'"));
-    page.wait_for_text("$0.006 for 1 purchase in the last 7 days");
+    page.wait_for_text("Last 7 days\n$0.006\n1 purchase");
 }
 
 #[test]
@@ -129,7 +139,7 @@ fn offline_nothing_is_sent_and_what_was_written_outlives_a_reload() {
         "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('/markdown.js'))",
     );
     page.offline(true);
-    page.wait_for_text("You are offline. What you write is kept");
+    page.wait_for_text("You are offline. Your drafts are kept");
     page.type_text("Written in a tunnel");
     page.press("Enter");
     page.wait_for_text("You are offline, so it was not sent.");
@@ -154,7 +164,8 @@ fn a_refusal_for_haste_counts_down_and_says_so_when_pressed_too_soon() {
     page.tamper(PAID, refusal);
     page.find(MESSAGE).fill("Too fast");
     page.press("Enter");
-    page.wait_for_text("You are faster than the service allows. Not charged.");
+    page.wait_for_text("Not charged");
+    page.wait_for_text("You are sending too fast.");
     page.wait_until("/^Try again · \\$0\\.006 \\(in \\d+ s\\)$/.test(document.querySelector('.problem button').textContent)");
     page.stop_tampering();
     page.evaluate("document.querySelector('.problem button').click()");
@@ -171,18 +182,206 @@ fn a_refusal_for_haste_counts_down_and_says_so_when_pressed_too_soon() {
 #[test]
 fn an_exhausted_budget_says_which_one_and_when_it_renews_and_keeps_the_text() {
     let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"0.01\" }")]);
-    let mut page = open(&gate);
-    page.expect_errors(&["status of 402"]);
+    let mut page = Page::new(&gate.origin);
+    page.expect_errors(&["status of 402", "status of 503"]);
+    // The page does not know what is left, as after another tab's purchase.
+    page.tamper("*/bff/me", Tamper::Answer(503, vec![PROBLEM], NO_LEDGER));
+    page.goto(&gate.origin);
     ask(&page, "One", 1);
-    page.wait_for_text("Your day: $0.004 left");
     page.find(MESSAGE).fill("One too many");
     page.press("Enter");
-    page.wait_for_text("Your budget does not cover this. Wait until it renews");
-    page.wait_for_text("Not charged.");
+    page.wait_for_text("Your budget does not cover this.");
+    page.wait_for_text("Not charged");
     page.wait_for_text("it renews at");
-    page.find(("button", "Change it")).click();
+    page.find(("button", "Edit and resend")).click();
     assert_eq!(page.find(MESSAGE).value(), "One too many");
     assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn message_that_the_budget_does_not_cover_is_refused_before_it_is_sent() {
+    let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"0.01\" }")]);
+    let page = open(&gate);
+    ask(&page, "One", 1);
+    page.wait_until("document.getElementById('chat-send').ariaDisabled === 'true'");
+    page.find(MESSAGE).fill("One too many");
+    page.press("Enter");
+    page.wait_for_text("You, today: $0.004 left. This costs $0.006. The budget renews");
+    assert_eq!(page.find(MESSAGE).value(), "One too many");
+    assert_eq!((posts(&gate, &page), gate.sold()), (1, 1));
+    choose_model(&page, "eta-5-mini");
+    page.press("Enter");
+    page.wait_until(&answered(2));
+    assert_eq!(gate.sold(), 2);
+}
+
+#[test]
+fn right_to_left_text_runs_from_the_right_and_its_first_word_stands_in_the_list() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.resize(1280, 800);
+    let text = "مرحبا بالعالم، كيف حالك؟ English";
+    let answer = json!({"message": {"role": "assistant", "content": format!("- {text}\n- {text}\n\nمرحبا")}});
+    page.tamper(PAID, Tamper::Answer(200, vec![JSON], answer.to_string().leak()));
+    ask(&page, text, 1);
+    for place in [".mine .plain", "#chat-heading", "#conversations li > .link", ".prose ul"] {
+        let direction = format!("getComputedStyle(document.querySelector('{place}')).direction");
+        assert_eq!(page.evaluate(&direction), "rtl", "{place}");
+    }
+    let last = "(() => { const text = document.createRange(); const all = document.querySelector('.prose > p:last-child'); text.selectNodeContents(all);
+        return all.getBoundingClientRect().right - text.getBoundingClientRect().right < 2; })()";
+    assert_eq!(page.evaluate(last), true, "a paragraph begins at the right");
+    page.find(MESSAGE).fill("مرحبا");
+    assert_eq!(
+        page.evaluate("getComputedStyle(document.getElementById('chat-text')).direction"),
+        "rtl"
+    );
+    page.screenshot("chat-rtl");
+}
+
+#[test]
+fn copying_shows_a_tick() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "Some code", 1);
+    page.evaluate("Object.defineProperty(navigator.clipboard, 'writeText', { value: async (text) => { globalThis.copied = text; } })");
+    page.evaluate("document.querySelector('.code-head button:last-child').click()");
+    page.wait_until(
+        "document.querySelector('.code-head button:last-child').textContent === 'Copied ✓'",
+    );
+    page.wait_until(
+        "document.querySelector('.code-head button:last-child').textContent === 'Copy'",
+    );
+    assert_eq!(page.evaluate("copied === document.querySelector('.code code').textContent"), true);
+}
+
+#[test]
+fn pressing_enter_twice_leaves_no_complaint() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("Hello");
+    page.press("Enter");
+    page.wait_until("document.querySelector('[aria-busy]') !== null");
+    page.press("Enter");
+    page.wait_until(&answered(1));
+    assert_eq!(page.evaluate("document.getElementById('chat-fault').textContent"), "");
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn answer_is_asked_for_again_with_another_model_and_both_versions_stay() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "The first", 1);
+    ask(&page, "The second", 2);
+    page.evaluate("[...document.querySelectorAll('.theirs')][0].querySelector('footer button:last-child').click()");
+    page.find(("combobox", "Search models"));
+    page.type_text("iota");
+    page.press("Enter");
+    page.wait_until(&answered(1));
+    page.wait_until(
+        "document.querySelector('.theirs footer').textContent.startsWith('iota-5 · $0.003')",
+    );
+    page.find(("button", "Previous version")).click();
+    page.wait_until(&answered(2));
+    page.find(("button", "Next version")).click();
+    page.wait_until(&answered(1));
+    // The model of the next message is still the picked one.
+    page.find(("button", "Send · $0.006"));
+    page.wait_for_text("$0.015 here");
+    assert_eq!(gate.sold(), 3);
+}
+
+#[test]
+fn waiting_shows_seconds_and_the_usual_time_once_it_is_known() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    ask(&page, "Hello", 1);
+    page.find(MESSAGE).fill("sandbox:slow");
+    page.press("Enter");
+    page.wait_until("/^\\d s, usually 1 s$/.test(document.querySelector('.waited')?.textContent)");
+    page.wait_until("document.getElementById('chat-send').ariaDisabled === 'true'");
+    page.wait_until(&answered(2));
+    page.wait_until("document.getElementById('chat-send').ariaDisabled === null");
+}
+
+#[test]
+fn text_file_becomes_a_part_of_the_message_and_another_one_is_refused() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(MESSAGE).fill("Explain this:");
+    let drop = |name: &str, bytes: &str| {
+        page.evaluate(&format!(
+            "(() => {{ const drop = new DataTransfer(); drop.items.add(new File([new Uint8Array({bytes})], '{name}'));
+                return document.getElementById('composer').dispatchEvent(new DragEvent('drop', {{ dataTransfer: drop, bubbles: true, cancelable: true }})); }})()"
+        ))
+    };
+    assert_eq!(drop("a.rs", "[102, 110, 10, 96, 96, 96, 10]"), false, "the browser stays here");
+    let wanted = json!("Explain this:\n\na.rs:\n````rs\nfn\n```\n````\n");
+    page.wait_until(&format!("document.getElementById('chat-text').value === {wanted}"));
+    drop("b.png", "[137, 80, 78, 71, 0, 255]");
+    page.wait_for_text("“b.png” is not a text file.");
+    assert_eq!(gate.sold(), 0);
+}
+
+#[test]
+fn address_names_the_conversation_and_leads_back_to_it() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.resize(1280, 800);
+    ask(&page, "About lighthouses", 1);
+    page.wait_until("location.hash.startsWith('#chat?c=')");
+    let first = page.evaluate("location.hash");
+    page.find(("button", "New conversation")).click();
+    page.wait_until("location.hash === '#chat'");
+    ask(&page, "About bridges", 1);
+    page.wait_until(&format!("location.hash !== {first} && location.hash.startsWith('#chat?c=')"));
+    page.evaluate(&format!("void (location.hash = {first})"));
+    page.wait_until("document.getElementById('chat-heading').textContent === 'About lighthouses'");
+    page.reload();
+    page.wait_until("document.getElementById('chat-heading').textContent === 'About lighthouses'");
+    page.evaluate("history.back()");
+    page.wait_until("document.getElementById('chat-heading').textContent === 'About bridges'");
+    page.goto(&format!("{}/?x#chat?c=elsewhere", gate.origin));
+    page.wait_for_text("This conversation is not in this browser.");
+    assert_eq!(gate.sold(), 2);
+}
+
+#[test]
+fn instructions_are_sent_with_each_message_and_kept_with_the_conversation() {
+    let presets = "[{ name = \"Pirate\", system = \"Talk like a pirate.\" }]";
+    let gate = Gate::start_with(&[("TOLLGATE_PAGE__PRESETS", presets)]);
+    let page = open(&gate);
+    page.find(("button", "Instructions")).click();
+    page.find(("button", "Pirate")).click();
+    page.find(("button", "Use")).click();
+    page.find(("button", "Instructions: Pirate"));
+    page.reload();
+    page.find(MESSAGE).click();
+    page.find(("button", "Instructions: Pirate"));
+    page.evaluate(
+        "(() => { const ask = fetch; globalThis.bodies = []; globalThis.fetch = (path, how) => { if (how?.body) bodies.push(JSON.parse(how.body)); return ask(path, how); }; })()",
+    );
+    ask(&page, "One", 1);
+    ask(&page, "Two", 2);
+    let first = "bodies.map(({ messages: [{ role, content }] }) => `${role}: ${content}`).join()";
+    assert_eq!(page.evaluate(first), "system: Talk like a pirate.,system: Talk like a pirate.");
+    page.reload();
+    page.find(("button", "Instructions: Pirate"));
+    page.evaluate("document.getElementById('new-conversation').click()");
+    page.find(("button", "Instructions"));
+}
+
+#[test]
+fn way_to_the_latest_message_is_offered_where_it_is_out_of_sight() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.resize(800, 600);
+    ask(&page, "A long story, a table and some code", 1);
+    page.find(("button", "Latest ↓")).click();
+    page.wait_until("document.getElementById('chat-latest').hidden");
+    page.evaluate("scrollTo(0, 0)");
+    page.find(("button", "Latest ↓"));
 }
 
 #[test]
@@ -213,8 +412,8 @@ fn nothing_is_bought_whose_intent_this_browser_cannot_keep() {
     page.call("Storage.overrideQuotaForOrigin", full);
     page.find(MESSAGE).fill("Remember this");
     page.press("Enter");
-    page.wait_for_text("Not charged.");
-    page.wait_for_text("This browser does not keep");
+    page.wait_for_text("Not charged");
+    page.wait_for_text("This browser cannot save");
     page.wait_for_text("Remember this");
     assert_eq!((posts(&gate, &page), gate.sold()), (0, 0));
     page.call("Storage.overrideQuotaForOrigin", json!({"origin": gate.origin}));
@@ -224,25 +423,25 @@ fn nothing_is_bought_whose_intent_this_browser_cannot_keep() {
 }
 
 #[test]
-fn an_edited_message_sets_what_followed_aside_and_it_can_be_brought_back() {
+fn edited_message_starts_a_version_and_the_older_one_is_shown_again() {
     let gate = Gate::start();
     let page = open(&gate);
     ask(&page, "The first", 1);
     ask(&page, "The second", 2);
     page.evaluate("document.querySelector('.mine footer button:last-child').click()");
-    page.wait_for_text("Once it is sent, the old one and the message after it will be set aside");
+    page.wait_for_text("Sending it starts a new version without what came after it");
     assert_eq!(page.find(MESSAGE).value(), "The first");
     page.find(MESSAGE).fill(", mended");
     page.press("Enter");
     page.wait_until(&answered(1));
-    page.wait_for_text("2 messages were set aside");
+    page.wait_for_text("2/2");
     assert_eq!(gate.sold(), 3);
     page.reload();
-    page.wait_for_text("2 messages were set aside");
-    page.evaluate("document.querySelector('.aside summary').click()");
-    page.find(("button", "Bring back")).click();
+    page.wait_for_text("2/2");
+    page.find(("button", "Previous version")).click();
     page.wait_until(&answered(2));
-    page.wait_for_text("One message was set aside");
+    page.wait_for_text("1/2");
+    page.wait_until(&format!("{FOCUSED}.getAttribute('aria-label') === 'Previous version'"));
     let asked = "[...document.querySelectorAll('#turns > .mine .plain')].map(({ textContent }) => textContent).join()";
     assert_eq!(page.evaluate(asked), "The first,The second");
     assert_eq!(gate.sold(), 3);
@@ -281,7 +480,7 @@ fn an_address_writes_a_message_and_never_sends_it() {
 fn opening_the_page_takes_twelve_requests_at_most_and_code_is_coloured_when_there_is_some() {
     let gate = Gate::start();
     let page = open(&gate);
-    page.wait_for_text("Balance $");
+    page.wait_for_text("in the account");
     let taken = "performance.getEntriesByType('resource').length + 1";
     let taken = page.evaluate(taken).as_u64().expect("a number");
     assert!(taken <= 12, "{taken} requests");

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::gate::Gate;
 use crate::page::Page;
-use crate::people::{sign_in, signed_in};
+use crate::people::{sign_in, sign_out, signed_in};
 use crate::site::Site;
 use crate::watch::Tamper;
 
@@ -50,7 +50,7 @@ fn elements_may_be_looked_for_while_a_page_gives_way_to_the_next_one() {
     let ann = gate.member(&["add", "ann"]);
     let page = signed_in(&gate, &ann);
     for _ in 0..10 {
-        page.find(("button", "Sign out")).click();
+        sign_out(&page);
         page.find(("textbox", "Your token"));
         sign_in(&page, &ann);
     }

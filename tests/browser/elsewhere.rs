@@ -3,13 +3,13 @@
 use crate::gate::Gate;
 use crate::looks::{DARK, LIGHT};
 use crate::page::Page;
-use crate::people::{is_ready, sign_in, signed_in};
+use crate::people::{is_ready, sign_in, sign_out, signed_in};
 use crate::videos::{ASK, IS_READY, order};
 use crate::watch::Tamper;
 
-const NO_PROMPT: &str = "Its prompt is not known to this browser";
+const NO_PROMPT: &str = "Ordered elsewhere; prompt not saved.";
 const CARDS: &str = "document.querySelectorAll('#jobs > li').length";
-const NOTHING: &str = "Nothing ordered yet.";
+const NOTHING: &str = "No videos yet.";
 
 fn to_video(page: &Page) {
     page.find(("link", "Video")).click();
@@ -81,7 +81,7 @@ fn a_members_video_is_found_by_another_browser_and_once_removed_there_stays_away
     assert_eq!(second.evaluate(CARDS), 1, "the same video is one card");
 
     second.find(("button", "Remove")).click();
-    second.find(("button", "Really remove? It is not paid back")).click();
+    second.find(("button", "Really remove? It is not refunded")).click();
     second.wait_for_text(NOTHING);
     look_again(&second);
     second.wait_for_text(NOTHING);
@@ -119,7 +119,7 @@ fn what_a_program_orders_is_followed_in_all_tabs_and_no_other_member_sees_it() {
     }
     other.close();
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     sign_in(&page, &bob);
     is_ready(&page);
     let before = lists(&page, &gate);

@@ -11,6 +11,7 @@ mod elsewhere;
 mod embedding;
 mod gate;
 mod kept;
+mod keyboard;
 mod ledgers;
 mod looks;
 #[path = "../support/markdown.rs"]
@@ -23,6 +24,7 @@ mod people;
 mod purchases;
 mod scenarios;
 mod shared;
+mod shell;
 mod shop;
 mod site;
 mod start;

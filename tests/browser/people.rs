@@ -36,6 +36,12 @@ pub(crate) fn signed_in(gate: &Gate, token: &str) -> Page {
     page
 }
 
+/// Signs out by way of the menu.
+pub(crate) fn sign_out(page: &Page) {
+    page.find(("button", "Menu: …")).click();
+    page.find(("button", "Sign out")).click();
+}
+
 /// Waits until the last conversation was taken up: what is typed from now on is kept.
 pub(crate) fn is_ready(page: &Page) {
     page.find(SEND);
@@ -55,19 +61,18 @@ fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
     let page = open(&gate);
     assert!(!page.shows(("link", "Chat")), "nothing is shown before");
     sign_in(&page, &ann);
-    page.find(("button", "Sign out"));
-    page.wait_for_text("ann");
+    page.find(("button", "Menu: ann"));
     is_ready(&page);
     buy(&page, "The secret of ann");
     assert_eq!(gate.sold(), 1);
 
     page.reload();
-    page.find(("button", "Sign out"));
+    page.find(("button", "Menu: ann"));
     page.wait_for_text("The secret of ann");
     assert!(!page.shows(TOKEN), "a reload stays signed in");
     page.find(MESSAGE).fill("half a thought of ann");
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     page.find(TOKEN);
     let text = "document.body.innerText.includes('of ann')";
     assert_eq!(page.evaluate(text), false);
@@ -75,12 +80,12 @@ fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
     page.find(SEND);
     page.wait_for_text("bob");
     is_ready(&page);
-    let list = "document.getElementById('conversations').textContent.includes('What you ask is kept in this browser')";
+    let list = "document.getElementById('conversations').textContent.includes('Your conversations are kept in this browser')";
     page.wait_until(list);
     assert_eq!(page.evaluate(text), false, "another member sees nothing of it");
     assert_eq!(page.find(MESSAGE).value(), "");
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     sign_in(&page, &ann);
     page.wait_for_text("The secret of ann");
     assert_eq!(gate.sold(), 1, "signing in buys nothing");
@@ -94,7 +99,7 @@ fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
     page.expect_errors(&["status of 424"]);
     page.find(MESSAGE).fill("sandbox:502");
     page.press("Enter");
-    page.wait_for_text("It may have been charged.");
+    page.wait_for_text("May be charged");
     page.find(("link", "Video")).click();
     page.find(("textbox", "What should it show?")).fill("A lighthouse of ann");
     page.find(("button", "Generate · $…")).click();
@@ -103,15 +108,15 @@ fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
     let asked = || page.times_asked(&format!("POST {}/api/v1/chat", gate.origin));
     let before = asked();
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     sign_in(&page, &bob);
     is_ready(&page);
     page.find(("link", "Video")).click();
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
     assert_eq!(page.evaluate("document.getElementById('spent').textContent"), "$0.00");
     assert_eq!(asked(), before, "nobody asks for what another one bought");
 
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     sign_in(&page, &ann);
     is_ready(&page);
     page.patiently(|| (asked() > before).then_some(())).expect("who bought it asks again");
@@ -144,7 +149,7 @@ fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
     page.find(MESSAGE).fill("half a thought");
     let again = gate.member(&["rotate", "ann"]);
     page.find(("link", "Usage")).click();
-    page.wait_for_text("Your sign-in has ended. Sign in again; what you wrote is still here.");
+    page.wait_for_text("You were signed out. Sign in again; your drafts are still here.");
     assert!(!page.shows(("link", "Chat")));
     sign_in(&page, &again);
     page.wait_for_text("Your spending");
@@ -154,7 +159,7 @@ fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
     gate.member(&["revoke", "ann"]);
     page.find(MESSAGE).click();
     page.press("Enter");
-    page.wait_for_text("Your sign-in has ended.");
+    page.wait_for_text("You were signed out.");
     assert_eq!(gate.sold(), 0);
     sign_in(&page, &again);
     page.wait_for_text("No member has this token.");
@@ -173,7 +178,7 @@ fn what_was_read_out_is_gone_with_the_login() {
     gate.member(&["revoke", "ann"]);
     // The page may have noticed by itself, and have hidden its links.
     page.evaluate("location.hash = '#usage'");
-    page.wait_for_text("Your sign-in has ended.");
+    page.wait_for_text("You were signed out.");
     assert_eq!(page.evaluate(said), "");
 }
 
@@ -186,7 +191,7 @@ fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
     other.expect_errors(&["status of 401"]);
     other.goto(&gate.origin);
     is_ready(&other);
-    page.find(("button", "Sign out")).click();
+    sign_out(&page);
     page.find(TOKEN);
     other.find(TOKEN);
 }
@@ -200,7 +205,7 @@ fn where_a_web_app_has_the_login_the_page_says_so() {
         Tamper::Answer(404, vec![("Content-Type", "application/problem+json")], NO_LOGINS);
     page.tamper("*/bff/logout", no_logins);
     page.goto(&gate.origin);
-    page.wait_for_text("This server expects the login of the web app that it belongs to.");
+    page.wait_for_text("This server uses the sign-in of another web app.");
     assert!(!page.shows(TOKEN));
     page.wait_until("document.activeElement.id === 'sign-in-heading'");
 }
@@ -214,20 +219,20 @@ fn furnished(gate: &Gate) -> Page {
     assert!(!page.shows(("link", "Admin")), "a member is not offered it");
     page.evaluate("void (location.hash = '#admin')");
     page.wait_until("!document.getElementById('view-chat').hidden");
-    assert!(!page.shows(("heading", "Everybody’s spending")));
+    assert!(!page.shows(("heading", "Admin")));
     drop(page);
     let mut page = signed_in(gate, &ada);
     page.expect_errors(&["status of 424"]);
     buy(&page, "Hello");
     page.find(MESSAGE).fill("sandbox:502");
     page.press("Enter");
-    page.wait_for_text("It may have been charged.");
+    page.wait_for_text("May be charged");
     page
 }
 
 fn go_to_admin(page: &Page) {
     page.evaluate("void (location.hash = '#admin')");
-    page.wait_until("document.querySelector('#admin-body .total') !== null");
+    page.wait_until("document.querySelector('#admin-body .figures') !== null");
 }
 
 #[test]
@@ -235,23 +240,49 @@ fn an_admin_sees_what_everybody_spends_and_a_member_does_not() {
     let gate = Gate::start_for_members();
     let page = furnished(&gate);
     page.find(("link", "Admin")).click();
-    page.wait_for_text("Everybody’s spending");
-    let by_member = "(document.querySelector('svg[aria-label^=\"By member: \"]')?.getAttribute('aria-label') ?? '')";
+    page.find(("heading", "Admin"));
+    let by_member = "(document.querySelector('ol[aria-label=\"By member\"]')?.innerText ?? '')";
     page.wait_until(&format!("{by_member} !== ''"));
     let label = page.evaluate(by_member).to_string();
-    assert!(label.contains("ann $0.0") && label.contains("ada $0.0"), "{label}");
-    page.wait_for_text("$1.00");
+    assert!(label.contains("ann\\n$0.0") && label.contains("ada\\n$0.0"), "{label}");
     page.wait_for_text("tollgate reconcile");
     page.call("Page.setDownloadBehavior", json!({"behavior": "deny"}));
     page.evaluate(
         "(() => { const make = URL.createObjectURL; URL.createObjectURL = (blob) => { blob.text().then((text) => { globalThis.saved = text; }); return make.call(URL, blob); }; })()",
     );
-    page.find(("button", "Export as CSV")).click();
+    page.find(("button", "Download CSV")).click();
     page.wait_until("globalThis.saved !== undefined");
     let saved = page.evaluate("globalThis.saved");
     let saved = saved.as_str().expect("text");
     assert!(saved.starts_with("caller,day,service,model,count,charged,unknown,held"), "{saved}");
     assert!(saved.contains("member:ann"), "{saved}");
+}
+
+#[test]
+fn admin_finds_and_sorts_members_and_goes_through_the_tabs_by_keyboard() {
+    let gate = Gate::start_for_members();
+    let page = furnished(&gate);
+    go_to_admin(&page);
+    page.find(("tab", "Overview")).click();
+    page.press("ArrowRight");
+    page.wait_until("document.activeElement.id === 'admin-tab-members'");
+    page.wait_for_text("of $1.00");
+    let names = "[...document.querySelectorAll('#admin-panel tbody tr')].map((row) => row.cells[0].textContent).join()";
+    assert_eq!(page.evaluate(names), "ada,ann");
+    page.find(("button", "Name")).click();
+    page.find(("button", "Name")).click();
+    page.wait_until(&format!("{names} === 'ann,ada'"));
+    page.find(("searchbox", "Search members")).fill("member");
+    page.wait_until(&format!("{names} === 'ann'"));
+    page.wait_until("document.getElementById('status').textContent === '1 of 2 members'");
+    page.find(("searchbox", "Search members")).fill("nobody");
+    page.wait_for_text("No members match.");
+    // On a phone each member is a card that is not wider than the screen.
+    page.evaluate("(() => { const field = document.querySelector('.find input'); field.value = ''; field.dispatchEvent(new Event('input')); })()");
+    page.wait_until(&format!("{names} === 'ada,ann'"));
+    page.resize(390, 844);
+    let hidden = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.querySelector('#admin-panel .table'))";
+    assert_eq!(page.evaluate(hidden), 0);
 }
 
 #[test]
@@ -277,7 +308,10 @@ fn axe_finds_nothing_wrong_in_the_sign_in_and_the_admin_view_and_both_fit_into_3
     let page = furnished(&gate);
     load_axe(&page);
     go_to_admin(&page);
-    look(&page, "admin");
+    for tab in ["Overview", "Members", "Videos", "Account"] {
+        page.find(("tab", tab)).click();
+        look(&page, &format!("admin, {tab}"));
+    }
 }
 
 /// As those of the other views.

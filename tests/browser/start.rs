@@ -52,12 +52,14 @@ fn the_chosen_colours_are_on_before_anything_is_painted() {
     let gate = Gate::start();
     let page = open(&gate);
     page.prefer(&[LIGHT]);
-    page.find(("combobox", "Colours")).choose("Dark");
+    page.find(("button", "Menu")).click();
+    page.find(("combobox", "Theme")).choose("Dark");
     page.wait_until("document.documentElement.dataset.theme === 'dark'");
     begin_with(&page, FIRST_COLOURS);
     page.reload();
     assert_eq!(page.evaluate("globalThis.first"), "dark");
-    page.find(("combobox", "Colours")).choose("System");
+    page.find(("button", "Menu")).click();
+    page.find(("combobox", "Theme")).choose("System");
     page.reload();
     assert_eq!(page.evaluate("globalThis.first"), "none");
 }
@@ -131,9 +133,9 @@ fn first_visit_sells_before_the_account_has_answered() {
     page.find(MESSAGE).fill("Good morning");
     page.press("Enter");
     page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
-    assert_eq!(page.evaluate("document.body.innerText.includes('Balance $')"), false);
+    assert_eq!(page.evaluate("document.body.innerText.includes('in the account')"), false);
     page.evaluate("tell()");
-    page.wait_for_text("Balance $");
+    page.wait_for_text("in the account");
     assert_eq!(gate.sold(), 1);
 }
 
@@ -141,12 +143,12 @@ fn first_visit_sells_before_the_account_has_answered() {
 fn where_nobody_signs_in_the_page_is_there_before_the_account_has_answered() {
     let gate = Gate::start();
     let page = open(&gate);
-    page.wait_for_text("Balance $");
+    page.wait_for_text("in the account");
     begin_with(&page, SLOW_ACCOUNT);
     page.reload();
     page.find(SEND);
     page.wait_until("document.getElementById('conversations').textContent !== ''");
-    assert_eq!(page.evaluate("document.body.innerText.includes('Balance $')"), false);
+    assert_eq!(page.evaluate("document.body.innerText.includes('in the account')"), false);
     page.evaluate("tell()");
-    page.wait_for_text("Balance $");
+    page.wait_for_text("in the account");
 }

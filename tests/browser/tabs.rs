@@ -72,8 +72,8 @@ fn what_one_tab_removes_is_gone_from_the_other() {
     open(&mut second, &gate);
     second.wait_until(FINISHED);
     second.find(("button", "Remove")).click();
-    second.find(("button", "Really remove? It is not paid back")).click();
-    first.wait_for_text("Nothing ordered yet.");
+    second.find(("button", "Really remove? It is not refunded")).click();
+    first.wait_for_text("No videos yet.");
 }
 
 #[test]

@@ -62,12 +62,12 @@ fn what_is_missing_is_said_and_nothing_is_asked_to_be_spent() {
     page.wait_for_text("video-e-gen4-turbo needs the web address of a picture.");
     page.find(PICTURE).fill("file:///etc/passwd");
     page.find(GENERATE).click();
-    page.wait_for_text("A public web address, please");
+    page.wait_for_text("Enter a public web address");
     page.evaluate(
         "(() => { const drop = new DataTransfer(); drop.items.add(new File(['x'], 'cat.png', { type: 'image/png' }));
             return document.getElementById('video-form').dispatchEvent(new DragEvent('drop', { dataTransfer: drop, bubbles: true, cancelable: true })); })()",
     );
-    page.wait_for_text("A public URL, please: files cannot be uploaded here.");
+    page.wait_for_text("Enter a public web address: files cannot be uploaded here.");
     assert!(!page.shows(CONFIRM));
 }
 
@@ -114,8 +114,8 @@ fn an_order_that_the_server_refuses_names_the_field_and_is_not_offered_unchanged
     page.find(GENERATE).click();
     page.find(CONFIRM).click();
     page.wait_for_text("Picture: expected a public host: this address is documentation");
-    page.wait_for_text("Not charged.");
-    page.find(("button", "Change it"));
+    page.wait_for_text("Not charged");
+    page.find(("button", "Edit and resend"));
     assert!(!page.shows(("button", "Try again…")), "the same would be refused again");
     page.screenshot("video-refused");
     assert_eq!(gate.sold(), 0);

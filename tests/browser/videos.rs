@@ -9,9 +9,9 @@ use crate::watch::Tamper;
 pub(crate) const PROMPT: (&str, &str) = ("textbox", "What should it show?");
 pub(crate) const GENERATE: (&str, &str) = ("button", "Generate · $…");
 pub(crate) const CONFIRM: (&str, &str) = ("button", "Yes, spend $…");
-pub(crate) const ASK: (&str, &str) = ("button", "Ask for the answer (not charged twice)");
+pub(crate) const ASK: (&str, &str) = ("button", "Check again, free");
 const REMOVE: (&str, &str) = ("button", "Remove");
-const REALLY: (&str, &str) = ("button", "Really remove? It is not paid back");
+const REALLY: (&str, &str) = ("button", "Really remove? It is not refunded");
 const TO_CHAT: (&str, &str) = ("link", "Chat");
 const TO_VIDEO: (&str, &str) = ("link", "Video");
 pub(crate) const IS_READY: &str = "document.querySelector('video')?.readyState >= 2";
@@ -96,8 +96,8 @@ fn an_unknown_outcome_is_settled_later_and_becomes_a_video() {
     order(&page, "A lighthouse");
     page.find(ASK);
     page.wait_for_text("Outcome unknown");
-    page.wait_for_text("It may have been charged.");
-    page.wait_for_text("Do not order it anew before this is known");
+    page.wait_for_text("May be charged");
+    page.wait_for_text("Do not order it again yet.");
     assert_eq!(gate.sold(), 1);
     page.screenshot("video-unknown");
     page.stop_tampering();
@@ -113,7 +113,7 @@ fn waiting_for_an_order_can_be_stopped_and_says_that_it_may_be_charged() {
     let gate = Gate::start();
     let page = open(&gate);
     order(&page, "sandbox:slow a lighthouse");
-    page.find(("button", "Stop waiting (it may still be charged)")).click();
+    page.find(("button", "Stop waiting")).click();
     page.wait_for_text("It cannot be cancelled and may be charged");
     page.wait_until(IS_READY);
     assert_eq!(gate.sold(), 1);
@@ -125,14 +125,14 @@ fn a_failed_video_is_said_with_its_reason_and_what_it_cost() {
     let page = open(&gate);
     order(&page, "sandbox:fail a lighthouse");
     page.wait_for_text("The video could not be made (“failed”).");
-    page.wait_for_text("The service says: The video could not be made");
-    page.wait_for_text("$3.00 were charged when it was ordered.");
+    page.wait_for_text("The AI gateway says: The video could not be made");
+    page.wait_for_text("$3.00 was charged when it was ordered.");
     page.find(REMOVE).click();
     page.find(REALLY).click();
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
     assert_eq!(page.evaluate("document.activeElement.id"), "jobs-heading");
     page.reload();
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
 }
 
 #[test]
@@ -143,13 +143,13 @@ fn a_refused_order_says_so_in_words_and_costs_nothing() {
     page.find(("progressbar", "Progress…"));
     order(&page, "Another lighthouse");
     page.wait_for_text("Your budget does not cover this.");
-    page.wait_for_text("Not charged.");
-    page.find(("button", "Remove from this list")).click();
+    page.wait_for_text("Not charged");
+    page.find(("button", "Dismiss")).click();
     page.wait_until("!document.querySelector('.order')");
     page.tamper("*/api/v1/video", Tamper::Answer(503, vec![PROBLEM, ("Retry-After", "90")], FULL));
     order(&page, "A third lighthouse");
-    page.wait_for_text("no room right now");
-    page.find(("button", "Try again (in …"));
+    page.wait_for_text("The AI gateway is busy.");
+    page.find(("button", "Try again · $3.00 (in …"));
     assert_eq!(gate.sold(), 1);
 }
 
@@ -181,7 +181,7 @@ fn a_result_that_is_no_web_address_is_never_looked_for_on_this_host() {
     });
     keep_jobs(&page, &jobs.collect());
     let says =
-        "(document.body.innerText.match(/names no address that this page knows/g) ?? []).length";
+        "(document.body.innerText.match(/no video address that this page can find/g) ?? []).length";
     page.wait_until(&format!("{says} === {}", addresses.len()));
     assert_eq!(page.evaluate("document.querySelectorAll('#jobs :is(a, video)').length"), 0);
 }
@@ -212,7 +212,7 @@ fn a_job_goes_on_while_the_browser_is_offline_and_is_found_finished_after_it() {
     order(&page, "A lighthouse");
     page.find(("progressbar", "Progress…"));
     page.offline(true);
-    page.wait_for_text("You are offline. Videos go on being made");
+    page.wait_for_text("You are offline. Videos are still being made");
     page.screenshot("video-offline");
     page.offline(false);
     page.wait_until(IS_READY);
@@ -227,7 +227,7 @@ fn a_service_that_is_away_for_a_while_is_said_and_jobs_are_found_again() {
     page.tamper("*/bff/events*", Tamper::Refuse);
     page.tamper("*/api/v1/video/status*", Tamper::Refuse);
     order(&page, "A lighthouse");
-    page.wait_for_text("The service cannot be reached right now. Videos go on being made");
+    page.wait_for_text("The service cannot be reached. Videos are still being made");
     page.stop_tampering();
     page.wait_until(IS_READY);
     page.wait_until("document.getElementById('jobs-connection').textContent === ''");
@@ -299,12 +299,12 @@ fn nothing_is_bought_that_the_browser_cannot_remember() {
     };
     quota(Some(1));
     order(&page, "A lighthouse");
-    page.wait_for_text("This browser keeps nothing right now");
-    page.wait_for_text("Not charged.");
+    page.wait_for_text("This browser cannot save anything right now");
+    page.wait_for_text("Not charged");
     assert_eq!(page.times_asked(&format!("POST {}/api/v1/video", gate.origin)), 0);
     assert_eq!(gate.sold(), 0);
     quota(None);
-    page.find(("button", "Try again")).click();
+    page.find(("button", "Try again · $3.00")).click();
     page.find(CONFIRM).click();
     page.wait_until(IS_READY);
     assert_eq!(gate.sold(), 1);
@@ -344,7 +344,7 @@ fn a_video_that_is_removed_while_another_tab_is_heard_does_not_come_back() {
     page.evaluate(REMOVE_WHILE_READING);
     page.wait_until(&format!("{KEPT}.then((count) => count === 0)"));
     assert_eq!(page.evaluate("document.querySelectorAll('#jobs > li').length"), 0);
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
 }
 
 /// A reload cuts off what is still being written.
@@ -356,7 +356,7 @@ fn removed_video_is_shown_until_its_removal_is_kept() {
     page.find(REMOVE).click();
     page.evaluate(WATCH_REMOVAL);
     page.find(REALLY).click();
-    page.wait_for_text("Nothing ordered yet.");
+    page.wait_for_text("No videos yet.");
     assert_eq!(page.evaluate("shown"), 1);
 }
 
@@ -418,9 +418,9 @@ fn forty_videos_are_shown_in_parts_searched_and_filtered_and_fit_320_pixels() {
     page.wait_until(&format!("{shown} === 1"));
     page.wait_for_text("1 of 40");
     page.find(("searchbox", "Search your videos")).fill(" nowhere");
-    page.wait_for_text("None of your videos is like that.");
+    page.wait_for_text("No videos match.");
     page.evaluate("document.getElementById('jobs-search').value = ''");
-    page.find(("combobox", "Show")).choose("Failed");
+    page.find(("combobox", "Show")).choose("Needs attention");
     page.wait_until(&format!("{shown} === 4"));
     page.find(("link", "Skip to content"));
     page.screenshot("video-forty");

@@ -12,6 +12,7 @@ const EXAMPLES: &[&str] = &[
     "budget.total",
     "budget.caller",
     "models.chat",
+    "page.presets",
     "store.url",
 ];
 

@@ -135,6 +135,11 @@ const ONE_ERROR: &[(&str, &str)] = &[
         "[page]\nmedia_origins = ['capacitor://localhost']",
         "2:18: page.media_origins: expected an exact origin",
     ),
+    ("[page]\ndefault_model = 'video-b'", "2:17: page.default_model: expected a chat model"),
+    (
+        "[page]\npresets = [{ name = 'x', system = ' ' }]",
+        "2:35: page.presets.system: expected text",
+    ),
     ("[models]\nchat = [{ id = 'eta-5', price = '1' }]", "2:9: models.chat: expected a new model"),
     (
         "[models]\nchat = [{ id = 'video-b', price = '1' }]",

@@ -135,6 +135,17 @@ pub(super) fn name(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
+pub(super) fn model_or_none(text: &str) -> Parsed<Option<String>> {
+    if text.is_empty() { Ok(None) } else { name(text).map(Some) }
+}
+
+pub(super) fn prose(text: &str) -> Parsed<String> {
+    if text.trim().is_empty() {
+        return Err("expected text that is not blank".into());
+    }
+    Ok(text.to_owned())
+}
+
 pub(super) fn pointer(text: &str) -> Parsed<String> {
     let escapes = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
     if !text.starts_with('/') || !escapes || text.chars().any(char::is_control) {

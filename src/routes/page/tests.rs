@@ -55,6 +55,7 @@ async fn the_page_defends_itself_by_headers() {
         "style-src 'self'",
         "media-src 'self' blob: https://clips.example",
         "connect-src 'self'",
+        "manifest-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
@@ -75,6 +76,22 @@ async fn the_page_defends_itself_by_headers() {
     }
     let off = index.headers()["permissions-policy"].to_str().expect("ASCII");
     assert!(off.contains("camera=()") && off.contains("clipboard-write=(self)"), "{off}");
+}
+
+#[tokio::test]
+async fn manifest_and_favicon_are_there_and_carry_the_title_and_the_icon() {
+    let manifest = ask("/manifest.webmanifest", &[]).await.expect("the manifest");
+    assert_eq!(manifest.headers()[CONTENT_TYPE], "application/manifest+json");
+    assert_eq!(manifest.headers()[CACHE_CONTROL], "no-cache");
+    let manifest = text(manifest).await;
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
+    assert_eq!(manifest["name"], TITLE);
+    let icon = manifest["icons"][0]["src"].as_str().expect("an address");
+    for path in [icon, "/favicon.ico"] {
+        let icon = ask(path, &[]).await.expect(path);
+        assert_eq!(icon.headers()[CONTENT_TYPE], "image/svg+xml", "{path}");
+        assert!(text(icon).await.starts_with("<svg"), "{path}");
+    }
 }
 
 #[tokio::test]

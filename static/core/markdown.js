@@ -1,18 +1,53 @@
 /** Turns Markdown into DOM nodes. Never markup strings: what a model wrote cannot become code here. */
 
-import { button, copy, element, fill } from '../core/dom.js';
+import { button, copyButton, element, fill } from './dom.js';
+
+const TEXT = {
+  code: 'Code',
+  codeKind: 'code',
+  wrap: 'Wrap lines',
+  showLines: (count) => `Show all ${count} lines`,
+  table: 'Table',
+  done: 'done',
+  toDo: 'to do',
+  footnotes: 'Footnotes',
+  footnote: (number) => `Footnote ${number}`,
+  back: 'Back to the text',
+};
 
 const LONGEST = 200 * 1024;
 const DEEPEST = 12;
 const WIDEST = 64;
 const LONGEST_ADDRESS = 2048;
 const LOOK_BACK = 16;
+/** Longer code is folded at first. In lines. */
+const LONG_CODE = 40;
+/** Longer formulas stay text. */
+const LONGEST_FORMULA = 4000;
+
+/** The footnotes of the text that is being rendered: what each says, and where it is referred to. */
+let notes = null;
+
+/** An answer: its text rendered, each block in its own direction, and no heading level skipped for screen readers. */
+export function prose(text) {
+  const made = element('div', { class: 'prose' }, render(text));
+  for (const block of made.querySelectorAll('ul, ol, blockquote, table')) block.dir = 'auto';
+  let above = 2;
+  for (const heading of made.querySelectorAll('h3, h4, h5, h6')) {
+    const level = Math.min(Number(heading.tagName[1]), above + 1);
+    if (level !== Number(heading.tagName[1])) heading.setAttribute('aria-level', level);
+    above = level;
+  }
+  return made;
+}
 
 /** A fragment with the rendered text. Past 200 KB the rest is shown as it is. */
 export function render(text) {
   const fragment = document.createDocumentFragment();
   const lines = text.slice(0, LONGEST).replace(/\r\n?/g, '\n').replace(/\t/g, '    ').split('\n');
+  notes = { said: new Map(), marks: [] };
   fill(fragment, blocks(lines, 0));
+  fill(fragment, footnotes(notes));
   fragment.normalize();
   if (text.length > LONGEST) fragment.append(element('pre', { text: text.slice(LONGEST) }));
   return fragment;
@@ -25,10 +60,12 @@ const RULE = /^ {0,3}(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +(.*)|)$/;
 const TASK = /^\[([ xX])\] +/;
+const NOTE = /^ {0,3}\[\^([^\]\s]{1,40})\]: *(.*)$/;
+const MATH = /^ {0,3}(?:\$\$|\\\[|\\begin\{(align|equation|gather|multline)\*?\})/;
 const DIVIDER = /^\|?(?: *:?-+:? *\|)* *:?-+:?(?: *\|)?$/;
 
 /** Each reader looks at the line `at` and returns `[nodes, next line]`, or null when it is not its kind. */
-const READERS = [fence, heading, rule, quote, list, table];
+const READERS = [fence, mathBlock, heading, rule, quote, footnote, list, table];
 
 function blocks(lines, depth) {
   const nodes = [];
@@ -61,7 +98,7 @@ function paragraph(lines, at, depth) {
 
 function interrupts(lines, at) {
   const line = lines[at];
-  return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || isTable(lines, at)
+  return FENCE.test(line) || MATH.test(line) || NOTE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || isTable(lines, at)
     || /^ {0,3}(?:[-*+]|1[.)]) +\S/.test(line);
 }
 
@@ -82,9 +119,88 @@ function codeBlock(text, language) {
   const shown = element('code', { text });
   // Colours are loaded with the first code; without them, it is plain.
   if (language) void import('./highlight.js').then(({ highlight }) => highlight(shown, language)).catch(() => null);
-  return element('div', { class: 'code' },
-    element('div', { class: 'code-head' }, element('span', { text: language || 'code' }), button('Copy', () => copy(text), 'link small')),
-    element('pre', { tabindex: '0', role: 'group', 'aria-label': 'Code' }, shown));
+  const pre = element('pre', { tabindex: '0', role: 'group', 'aria-label': TEXT.code, dir: 'ltr' }, shown);
+  const wrap = button(TEXT.wrap, () => { wrap.ariaPressed = pre.classList.toggle('wrapped'); }, 'link small');
+  wrap.ariaPressed = 'false';
+  const count = text.split('\n', LONG_CODE + 1).length;
+  const isWide = /[^\n]{60}/.test(text);
+  const made = element('div', { class: 'code' },
+    element('div', { class: 'code-head' }, element('span', { text: language || TEXT.codeKind }), isWide ? wrap : null, copyButton(() => text)), pre);
+  if (count > LONG_CODE) {
+    made.classList.add('long');
+    const all = button(TEXT.showLines(text.split('\n').length), () => {
+      made.classList.remove('long');
+      all.remove();
+      pre.focus();
+    }, 'link small');
+    made.append(all);
+  }
+  return made;
+}
+
+/** `$$ … $$` or `\\[ … \\]` on lines of their own; without its end mark it is text. */
+function mathBlock(lines, at) {
+  const open = MATH.exec(lines[at]);
+  if (!open) return null;
+  const isBare = Boolean(open[1]);
+  const mark = open[0].trim();
+  const end = isBare ? mark.replace('begin', 'end') : mark === '$$' ? '$$' : '\\]';
+  let length = 0;
+  for (let next = at; next < lines.length && length <= LONGEST_FORMULA; next += 1) {
+    const from = next === at ? open[0].length : 0;
+    const stop = lines[next].indexOf(end, from);
+    if (stop >= 0) {
+      if (lines[next].slice(stop + end.length).trim()) return null;
+      const inner = [...lines.slice(at, next), lines[next].slice(0, stop)].join('\n').slice(open[0].length);
+      const source = isBare ? `${mark}${inner}${end}` : inner;
+      return source.trim() ? [[math(source, true)], next + 1] : null;
+    }
+    if (!lines[next].trim()) return null;
+    length += lines[next].length;
+  }
+  return null;
+}
+
+/** A formula: its source at first, then MathML as soon as math.js is there and knows all of it. */
+function math(source, isBlock) {
+  const box = element(isBlock ? 'div' : 'span', { class: isBlock ? 'math display' : 'math', dir: 'ltr', text: source.trim() });
+  void import('./math.js').then(({ formula }) => {
+    const made = formula(source, isBlock);
+    if (made) box.replaceChildren(made);
+  }).catch(() => null);
+  return box;
+}
+
+/** `[^name]: text`, with indented lines after it. */
+function footnote(lines, at, depth) {
+  const match = NOTE.exec(lines[at]);
+  if (!match) return null;
+  let next = at + 1;
+  while (next < lines.length && /^ {2,}\S/.test(lines[next])) next += 1;
+  const inner = [match[2], ...lines.slice(at + 1, next).map((line) => line.trimStart())];
+  if (!notes.said.has(match[1])) notes.said.set(match[1], blocks(inner, depth + 1));
+  return [[], next];
+}
+
+/** Numbers the marks of footnotes, and lists the footnotes. A mark without a footnote stays text. */
+function footnotes({ said, marks }) {
+  const items = new Map();
+  for (const { name, mark } of marks) {
+    const nodes = said.get(name);
+    if (!nodes) {
+      mark.replaceWith(`[^${name}]`);
+      continue;
+    }
+    if (!items.has(name)) {
+      const item = element('li', { tabindex: '-1' }, nodes);
+      item.append(' ', element('button', { type: 'button', class: 'link back', 'aria-label': TEXT.back, text: '↩', click: () => mark.querySelector('button').focus() }));
+      items.set(name, { item, number: items.size + 1 });
+    }
+    const { item, number } = items.get(name);
+    mark.append(element('button', { type: 'button', class: 'link', 'aria-label': TEXT.footnote(number), text: number, click: () => item.focus() }));
+  }
+  if (!items.size) return [];
+  return [element('section', { class: 'footnotes', 'aria-label': TEXT.footnotes }, element('ol', {}, [...items.values()].map(({ item }) => item)))];
 }
 
 function heading(lines, at) {
@@ -162,7 +278,7 @@ function item(inner, depth, loose) {
     .flatMap((node) => (!loose && node.tagName === 'P' ? [...node.childNodes] : [node]));
   if (!task) return element('li', {}, nodes);
   const done = task[1] !== ' ';
-  const box = element('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? 'done' : 'to do' });
+  const box = element('input', { type: 'checkbox', disabled: true, checked: done, 'aria-label': done ? TEXT.done : TEXT.toDo });
   return element('li', { class: 'task' }, box, ' ', nodes);
 }
 
@@ -190,7 +306,7 @@ function table(lines, at) {
     element(tag, { class: align, scope: tag === 'th' && 'col' }, inline(texts[place] ?? ''))));
   const head = element('thead', {}, row(lines[at], 'th'));
   const body = element('tbody', {}, lines.slice(at + 2, next).map((line) => row(line, 'td')));
-  return [[element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': 'Table' },
+  return [[element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': TEXT.table },
     element('table', {}, head, body))], next];
 }
 
@@ -204,7 +320,7 @@ function cells(line) {
   return found.map((cell) => cell.trim());
 }
 
-const PIECE = /\\[!-/:-@[-`{-~]|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/[^\s<>]+|\\?\n| +\n?|[^\\`*_~![\]<hH \n]+|[\s\S]/gy;
+const PIECE = /\\[!-/:-@[-`{-~]|\$\$?|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/[^\s<>]+|\\?\n| +\n?|[^\\`*_~![\]<hH $\n]+|[\s\S]/gy;
 
 /**
  * The nodes of a run of text. One pass from left to right: `out` holds what is done, and an end mark wraps
@@ -212,7 +328,7 @@ const PIECE = /\\[!-/:-@[-`{-~]|`+|\*+|_+|~~|!?\[|\]|<(?:https?:\/\/|mailto:)[^\
  * an answer of nothing but start marks must not hang the page.
  */
 function inline(text) {
-  const run = { text, out: [], brackets: [], marks: { '*': [], '_': [], '~': [] }, ticks: runsOfTicks(text) };
+  const run = { text, out: [], brackets: [], unclosed: new Set(), marks: { '*': [], '_': [], '~': [] }, ticks: runsOfTicks(text) };
   for (let at = 0; at < text.length;) {
     PIECE.lastIndex = at;
     const [piece] = PIECE.exec(text);
@@ -226,6 +342,8 @@ function take(run, piece, at) {
   const { out, brackets } = run;
   const first = piece[0];
   if (first === '`') return code(run, piece, at);
+  if (first === '$' || piece === '\\(' || piece === '\\[') return inlineMath(run, piece, at);
+  if (piece === '[' && run.text[at + 1] === '^') return noteMark(run, at);
   if (first === '*' || first === '_' || piece === '~~') return emphasis(run, piece, at);
   if (piece === '[' || piece === '![') return void brackets.push(out.push(words(piece)) - 1);
   if (piece === ']') return closeBracket(run, at);
@@ -235,6 +353,36 @@ function take(run, piece, at) {
 }
 
 const words = (text) => ({ text, depth: 0 });
+
+const ENDS = { '$': '$', '$$': '$$', '\\(': '\\)', '\\[': '\\]' };
+
+/** A formula in a line. A single `$` that a space follows, or that ends before a digit, is money. */
+function inlineMath(run, piece, at) {
+  const { text, out, unclosed } = run;
+  const from = at + piece.length, end = ENDS[piece];
+  const plain = () => void out.push(words(piece[0] === '\\' ? piece[1] : piece));
+  if (unclosed.has(end) || (piece === '$' && /\s/.test(text[from] ?? ' '))) return plain();
+  let stop = text.slice(from, from + LONGEST_FORMULA).indexOf(end);
+  if (stop < 0) {
+    unclosed.add(end);
+    return plain();
+  }
+  stop += from;
+  if (piece === '$' && (/\s/.test(text[stop - 1]) || /\d/.test(text[stop + 1] ?? '') || text[stop - 1] === '\\')) return plain();
+  const source = text.slice(from, stop);
+  if (!source.trim()) return plain();
+  out.push({ node: math(source, piece === '$$' || piece === '\\['), depth: 1 });
+  return stop + end.length;
+}
+
+function noteMark({ text, out, brackets }, at) {
+  const match = /^\[\^([^\]\s]{1,40})\]/.exec(text.slice(at, at + 44));
+  if (!match) return void brackets.push(out.push(words('[')) - 1);
+  const mark = element('sup', { class: 'note' });
+  notes.marks.push({ name: match[1], mark });
+  out.push({ node: mark, depth: 1 });
+  return at + match[0].length;
+}
 
 /** Where runs of backticks of each length stand, so that a missing partner costs no second search. */
 function runsOfTicks(text) {
