@@ -129,15 +129,16 @@ fn interpret(
         let text = "admin.listen: expected an address other than those of server.listen";
         reader.errors.push(SettingError::new(place, text));
     }
-    if let Some(model) = &settings.page.default_model
-        && settings.catalog.chat_model(model).is_none()
-    {
-        let place = raw.location_of("page", "default_model").unwrap_or(Location::Unknown);
-        let text = "page.default_model: expected a chat model of the price list or of models.chat";
-        reader.errors.push(SettingError::new(place, text));
-    }
+    reader.errors.extend(default_model_error(&settings, raw));
     let (errors, names) = reader.finish(raw);
     (settings, errors, names)
+}
+
+fn default_model_error(settings: &Settings, raw: &RawSettings) -> Option<SettingError> {
+    let model = settings.page.default_model.as_ref()?;
+    let text = "page.default_model: expected a chat model of the price list or of models.chat";
+    let location = raw.location_of("page", "default_model").unwrap_or(Location::Unknown);
+    settings.catalog.chat_model(model).is_none().then(|| SettingError::new(location, text))
 }
 
 /// Returns an error if other machines can reach a sandbox, or a live gateway without a budget.
