@@ -1,8 +1,7 @@
-//! Says whose a JSON Web Token of the web app's own login is (RFC 7519, read as RFC 8725 advises).
+//! Verifies JSON Web Tokens of the web app's own login (RFC 7519, following RFC 8725).
 //!
-//! Invariant: nothing that a token says is believed before its signature is checked, with a key that
-//! the settings lead to and an algorithm that this key is for. Nothing is fetched for a token that
-//! could not pass with any key.
+//! Invariant: claims count only after the signature is verified with a configured key and one of its
+//! algorithms. A token that no key could validate never triggers a fetch.
 
 mod claims;
 mod key_cache;
@@ -39,19 +38,19 @@ pub struct JwtVerifier {
 struct Verified {
     caller: Caller,
     standing: Session,
-    /// The keys that it was checked with: with others, it is checked again.
+    /// The key set that verified it. With another set, it is verified again.
     fingerprint: blake3::Hash,
 }
 
 impl JwtVerifier {
-    /// A file is read at once and must hold a usable key; an address is fetched when [`JwtVerifier::run`] runs.
+    /// Reads a key file, which must hold a usable key. A URL is first fetched by [`Self::run`].
     pub fn new(settings: &config::JwtConfig) -> io::Result<Self> {
         let jwt = Self::with_source(settings, key_cache::key_source(&settings.jwks));
         if let JwksSource::File(path) = &settings.jwks {
             let read = || -> Result<(), FetchError> {
                 jwt.keys.replace(&key_cache::read_file(path)?)?;
                 let usable = jwt.keys.current().map_or(0, |set| set.usable());
-                if usable == 0 { Err("it holds no key that can be used".into()) } else { Ok(()) }
+                if usable == 0 { Err("it contains no usable key".into()) } else { Ok(()) }
             };
             let named = |fault: FetchError| format!("access.jwt.jwks: {}: {fault}", path.display());
             read().map_err(|fault| io::Error::other(named(fault)))?;
@@ -75,11 +74,11 @@ impl JwtVerifier {
         self.keys.refetch();
     }
 
-    /// `is_let` has a say before the signature is checked, the one costly step.
+    /// Calls `admit` before the signature is verified, which is the only expensive step.
     pub async fn verify(
         &self,
         token: &str,
-        is_let: impl FnOnce() -> Result<(), Denied>,
+        admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<(Caller, Session), Denied> {
         if token.len() > MAX_TOKEN {
             return Err(Denied::Invalid);
@@ -93,7 +92,7 @@ impl JwtVerifier {
         let checked = match self.verified.get(&hash).await.filter(holds) {
             Some(checked) => checked,
             None => {
-                let checked = self.check(token, is_let).await?;
+                let checked = self.check(token, admit).await?;
                 self.verified.insert(hash, checked.clone()).await;
                 checked
             }
@@ -104,7 +103,7 @@ impl JwtVerifier {
     async fn check(
         &self,
         token: &str,
-        is_let: impl FnOnce() -> Result<(), Denied>,
+        admit: impl FnOnce() -> Result<(), Denied>,
     ) -> Result<Verified, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
         let claims = Claims::read(&token.claims, &self.config, clock::wall());
@@ -114,7 +113,7 @@ impl JwtVerifier {
         let KeyLookup::Key(key) = set.find(token.kid.as_deref(), token.algorithm) else {
             return Err(Denied::Invalid);
         };
-        is_let()?;
+        admit()?;
         let signed = token.signed.as_bytes();
         if !crypto::verify(token.signature, signed, key, token.algorithm).unwrap_or(false) {
             return Err(Denied::Forged);
@@ -124,7 +123,7 @@ impl JwtVerifier {
         Ok(Verified { caller: Caller::Subject(subject), standing, fingerprint: set.fingerprint })
     }
 
-    /// The keys to check it with: newer ones where these have never heard of its own.
+    /// Returns the current keys, or newer ones if the token's `kid` is unknown.
     async fn keys_for(&self, token: &Token<'_>) -> Result<Arc<KeySet>, Denied> {
         let Some(set) = self.keys.current() else {
             return self.keys.refetched(None).await.ok_or(Denied::Unavailable(MIN_FETCH_INTERVAL));
@@ -144,10 +143,9 @@ impl fmt::Debug for JwtVerifier {
 }
 
 const MAX_TOKEN: usize = 8 * 1_024;
-/// What a token may call itself: an access token (RFC 9068), or a token that says no more. Others, such as
-/// `logout+jwt`, are for other doors.
+/// Plain tokens and access tokens (RFC 9068); others, such as `logout+jwt`, are rejected.
 const TOKEN_TYPES: &[&str] = &["jwt", "at+jwt", "application/jwt", "application/at+jwt"];
-/// What changes how the rest is to be read; none of it is understood here.
+/// Header members that change how the token is read. None is supported.
 const REJECTED_HEADERS: &[&str] = &["crit", "zip", "enc", "b64", "cty"];
 
 struct Token<'a> {
@@ -170,7 +168,7 @@ impl<'a> Token<'a> {
     }
 }
 
-/// Where the header leads to other keys (`jku`, `jwk`, `x5u`, `x5c`), nobody goes.
+/// Keys that the header refers to (`jku`, `jwk`, `x5u`, `x5c`) are ignored.
 fn read_header(text: &str) -> Result<(Algorithm, Option<String>), Malformed> {
     let header = JsonObject::read(text)?;
     let kind = header.optional::<String>("typ")?;
@@ -183,7 +181,7 @@ fn read_header(text: &str) -> Result<(Algorithm, Option<String>), Malformed> {
     Ok((algorithm, header.optional("kid")?))
 }
 
-/// The decoder takes no padding, no blanks, no dots and no bits that mean nothing.
+/// The decoder rejects padding, whitespace and non-canonical trailing bits.
 fn decode_part(part: &str) -> Result<String, Malformed> {
     let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| Malformed)?;
     String::from_utf8(bytes).map_err(|_| Malformed)

@@ -1,5 +1,4 @@
-//! The members and their logins in memory, no older than a moment: what other processes change in the
-//! store holds here at the next look.
+//! An in-memory copy of members and logins. Changes by other processes apply at the next refresh.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::store::{
     Caller, Digest, LoginSession, Member, Role, Store, Unavailable, VERSION_POLL_INTERVAL,
 };
 
-/// For how long the last list holds when the store cannot be asked; after that, nobody is let in.
+/// How long the last list is used while the store is unreadable. After that, everyone is rejected.
 const MAX_STALE: Duration = Duration::from_secs(30);
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
 const LOGIN_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
@@ -30,7 +29,6 @@ pub struct MemberCache {
     secret: Secret,
     current: ArcSwapOption<Cached>,
     is_failing: AtomicBool,
-    /// One change at a time, so that no list overtakes a newer one.
     updating: Mutex<()>,
 }
 
@@ -79,7 +77,7 @@ impl MemberCount {
 }
 
 impl MemberCache {
-    /// Nobody is let in until the list is read.
+    /// Starts empty: everyone is rejected until the first refresh.
     pub fn new(store: Store, secret: Secret) -> Self {
         Self {
             store,
@@ -127,7 +125,7 @@ impl MemberCache {
         let known = self.list()?;
         let entry = Arc::clone(known.entry(&token::hash_token(&self.secret, token))?);
         let value = token::random().map_err(|error| {
-            error!(%error, "nobody can log in");
+            error!(%error, "random number generator failed");
             Denied::Unavailable(RETRY_AFTER)
         })?;
         let session = LoginSession {
@@ -152,8 +150,7 @@ impl MemberCache {
         self.reload().await
     }
 
-    /// The login of this value, where there is one: what anybody may invent costs the store nothing. While
-    /// the list cannot be read, it is for the store to say.
+    /// Returns the login's id if it may exist, so that made-up cookies never reach the store.
     fn login_id(&self, value: &str) -> Option<Digest> {
         let id = token::hash_cookie(&self.secret, value);
         let latest = self.current.load();
@@ -178,9 +175,9 @@ impl MemberCache {
         let _turn = self.updating.lock().await;
         let outcome = self.refresh_locked().await;
         match (&outcome, self.is_failing.swap(outcome.is_err(), Ordering::AcqRel)) {
-            (Ok(()), true) => info!("the list of members can be read again"),
+            (Ok(()), true) => info!("member list readable again"),
             (Err(error), false) => {
-                error!(%error, "the list of members cannot be read: soon nobody is let in");
+                error!(%error, "member list unreadable");
             }
             (Ok(()), false) | (Err(_), true) => {}
         }
@@ -199,9 +196,9 @@ impl MemberCache {
         self.current.store(Some(Arc::new(Cached { list: known, refreshed_at: clock::now() })));
     }
 
-    /// Reads the whole list. Only who has the turn may.
+    /// Reloads the whole list. The caller holds the lock `updating`.
     async fn reload(&self) -> Result<(), Unavailable> {
-        // The edition first: what changes while we read is found at the next look.
+        // The version comes first, so that the next refresh finds changes made while we read.
         let edition = self.store.members_version().await?;
         let (members, sessions) = (self.store.members().await?, self.store.sessions().await?);
         let old = self.current.load_full().map(|latest| Arc::clone(&latest.list));
@@ -257,36 +254,34 @@ impl MemberList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     #[error(
-        "the secret is not the one that the members' tokens in this ledger were made with, and none of \
-         them would hold: set TOLLGATE_SECRET, or put the file tollgate.secret back, as they were; or \
-         go on with the secret as it is, and give each member another token: \
-         `tollgate member rotate NAME --new-secret`"
+        "the members' tokens in this ledger were made with another secret and would all be invalid: \
+         restore TOLLGATE_SECRET or the file tollgate.secret, or keep the new secret and replace each \
+         token: `tollgate member rotate NAME --new-secret`"
     )]
     Mismatch,
     #[error(
-        "the secret that the members' tokens in this ledger were made with is gone, and none of them \
-         would hold: set TOLLGATE_SECRET, or put the file tollgate.secret back beside the ledger; or \
-         make another, and give each member another token: `tollgate member rotate NAME`"
+        "the secret that the members' tokens in this ledger were made with is missing: restore \
+         TOLLGATE_SECRET or the file tollgate.secret beside the ledger, or make a new secret and \
+         replace each token: `tollgate member rotate NAME`"
     )]
     Lost,
 }
 
-/// Refuses a secret other than the one the tokens were made with, and notes it the first time.
+/// Fails if the tokens were made with another secret; records the fingerprint on first use.
 async fn check_secret(members: &Store, secret: &Secret) -> Result<(), SecretError> {
     match members.token_secret_fingerprint().await {
         Ok(Some(print)) if print != secret.fingerprint() => Err(SecretError::Mismatch),
         Ok(Some(_)) | Err(_) => Ok(()),
         Ok(None) => {
             if let Err(error) = members.set_token_secret_fingerprint(secret.fingerprint()).await {
-                warn!(%error, "which secret the tokens are made with could not be noted");
+                warn!(%error, "failed to record token secret fingerprint");
             }
             Ok(())
         }
     }
 }
 
-/// The hash is keyed, so the map's timing says nothing of a token; the last comparison takes the same time
-/// for all.
+/// The hash is keyed, so the map's timing reveals nothing; the final comparison is constant-time.
 fn lookup<'a, T>(all: &'a HashMap<Digest, T>, id: &Digest) -> Option<&'a T> {
     let (known, value) = all.get_key_value(id)?;
     token::constant_time_eq(known, id).then_some(value)

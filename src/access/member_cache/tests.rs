@@ -82,7 +82,7 @@ fn ended(standing: &Session) -> bool {
 const AWAY: Denied = Denied::Unavailable(RETRY_AFTER);
 
 #[tokio::test(start_paused = true)]
-async fn what_another_process_changes_holds_at_the_next_look() {
+async fn change_by_another_process_applies_at_next_refresh() {
     let store = Away::new();
     enlist(&store, "ann", "tg_ann").await;
     let roll = roll(&store).await;
@@ -113,7 +113,7 @@ async fn what_another_process_changes_holds_at_the_next_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_cannot_be_read_at_the_start_lets_nobody_in_until_it_can() {
+async fn unreadable_store_at_start_rejects_everyone_until_it_recovers() {
     let store = Away::new();
     enlist(&store, "ann", "tg_ann").await;
     store.go_away(true);
@@ -130,7 +130,7 @@ async fn a_store_that_cannot_be_read_at_the_start_lets_nobody_in_until_it_can() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_cannot_be_read_any_more_holds_for_half_a_minute() {
+async fn stale_member_list_is_valid_for_thirty_seconds() {
     let store = Away::new();
     enlist(&store, "ann", "tg_ann").await;
     let roll = roll(&store).await;
@@ -149,7 +149,7 @@ async fn a_list_that_cannot_be_read_any_more_holds_for_half_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_login_is_new_each_time_and_ends_with_the_next_a_logout_or_its_token() {
+async fn login_ends_on_new_login_logout_or_token_rotation() {
     let store = Away::new();
     enlist(&store, "ann", "tg_ann").await;
     let roll = roll(&store).await;
@@ -181,7 +181,7 @@ async fn a_login_is_new_each_time_and_ends_with_the_next_a_logout_or_its_token()
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_look_after_another_finds_a_change_within_a_second() {
+async fn run_picks_up_a_change_within_a_second() {
     let store = Away::new();
     let roll = roll(&store).await;
     let following = roll.run();

@@ -22,13 +22,11 @@ use crate::problem::{INTERNAL, Problem};
 #[derive(Clone, Debug)]
 pub struct ChatRules {
     pub catalog: Arc<Catalog>,
-    /// `gateway.chat_fields`: optional fields that pass as they are written. `model` and `messages`
-    /// mean nothing here.
+    /// `gateway.chat_fields`: optional fields that are sent as written.
     pub fields: Vec<String>,
 }
 
-/// The order's body is `model`, `messages`, then the fields let through, by name. A field let through
-/// keeps its bytes (a number is not rounded, `null` stays), once it is known to be sound JSON.
+/// Writes `model`, `messages`, then the bytes of each allowed field, sorted by name.
 pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<Checked<Order>, Problem> {
     let mut draft = ChatDraft::<DraftMessage<'_>>::new(rules);
     json::read_object(payload, &mut draft)?;
@@ -49,10 +47,10 @@ pub(super) struct ChatDraft<'a, M> {
 impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/model", code: "required", check: |chat| chat.model.missing("which model answers") },
+        Rule { pointer: "/model", code: "required", check: |chat| chat.model.missing("the id of a chat model") },
         Rule { pointer: "/model", code: "wrong_type", check: |chat| chat.model.wrong_type() },
         Rule { pointer: "/model", code: "unknown_model", check: Self::unknown_model },
-        Rule { pointer: "/messages", code: "required", check: |chat| chat.messages.missing("what is said, as [{\"role\": \"user\", \"content\": \"…\"}]") },
+        Rule { pointer: "/messages", code: "required", check: |chat| chat.messages.missing("the conversation, as [{\"role\": \"user\", \"content\": \"…\"}]") },
         Rule { pointer: "/messages", code: "wrong_type", check: |chat| chat.messages.wrong_type() },
         Rule { pointer: "/messages", code: "empty", check: |chat| {
             (chat.messages.value()?.count == 0).then(|| "expected at least one message".to_owned())
@@ -76,12 +74,12 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         }
         let known = catalog.chat.iter().map(|model| &*model.id);
         Some(match catalog.video_model(id) {
-            Some(row) => format!("{} makes videos: send it to {}", row.id, wire::VIDEO),
+            Some(row) => format!("{} is a video model: send it to {}", row.id, wire::VIDEO),
             None => unknown_model("chat", id, known),
         })
     }
 
-    /// The order, or every fault: its own, and then what was found `elsewhere`.
+    /// Returns the order, or all faults: those of this draft, then `elsewhere`.
     pub(super) fn finish(
         mut self,
         size: usize,
@@ -126,7 +124,7 @@ impl<'a> FromObject<'a> for ChatDraft<'a, DraftMessage<'a>> {
     }
 }
 
-/// The messages, judged one by one as they are read: a body full of faulty ones takes no memory.
+/// Checks messages as they are read, so that faulty ones take no memory.
 #[derive(Default)]
 pub(super) struct Messages<'a, M> {
     valid: Vec<Message<'a>>,
@@ -137,7 +135,7 @@ pub(super) struct Messages<'a, M> {
 }
 
 pub(super) trait IntoMessage<'a>: FromObject<'a> + Default {
-    /// The message in the gateway's words. Pointers of its faults count from the message.
+    /// Pushes faults with pointers relative to the message.
     fn translated(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a>;
 }
 
@@ -178,7 +176,7 @@ impl<'a, M: IntoMessage<'a>> Messages<'a, M> {
     }
 }
 
-/// Guess: a message has no further fields (2.4), and the gateway refuses a blank one.
+/// Guess: a message has no other fields (2.4), and the gateway rejects a blank one.
 #[derive(Default)]
 pub(super) struct DraftMessage<'a> {
     pub(super) role: Field<Cow<'a, str>>,
@@ -189,10 +187,10 @@ pub(super) struct DraftMessage<'a> {
 impl<'a> DraftMessage<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/role", code: "required", check: |said| said.role.missing("who speaks") },
+        Rule { pointer: "/role", code: "required", check: |said| said.role.missing("user, assistant or system") },
         Rule { pointer: "/role", code: "wrong_type", check: |said| said.role.wrong_type() },
         Rule { pointer: "/role", code: "unknown_role", check: |said| not_among(said.role.value()?, ROLES) },
-        Rule { pointer: "/content", code: "required", check: |said| said.content.missing("what is said") },
+        Rule { pointer: "/content", code: "required", check: |said| said.content.missing("the text of the message") },
         Rule { pointer: "/content", code: "wrong_type", check: |said| said.content.wrong_type() },
         Rule { pointer: "/content", code: "empty", check: |said| {
             said.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())

@@ -1,8 +1,7 @@
-//! The gate that every JSON body passes: one object, no key twice, no depth, nothing after it; read
-//! once, into fields that say whether they were there and of the right type.
+//! A strict JSON reader for request bodies, which are read once, straight into fields.
 //!
-//! Invariant: whatever two JSON readers could read differently (a key given twice, a lone surrogate,
-//! a byte order mark, depth) is refused here, also in values that nobody asked for.
+//! Invariant: whatever two parsers could read differently is rejected, also in unknown fields:
+//! duplicate keys, lone surrogates, a byte order mark, deep nesting.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -17,10 +16,8 @@ use serde_json::value::RawValue;
 use super::rule::{MAX_FAULTS, UnknownFields, quote};
 use crate::problem::{MALFORMED_JSON, Problem};
 
-/// How many arrays and objects may lie within each other, the outermost object included.
 pub(super) const MAX_DEPTH: u8 = 32;
 
-/// The most names that [`UnknownFields`] remembers for its faults; one more than is ever listed.
 const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 
 pub(super) trait FromObject<'de> {
@@ -42,7 +39,6 @@ pub(super) fn read_object<'de>(
         .map_err(|error| malformed(payload, text, &error))
 }
 
-/// Looks into a value of `payload` that was kept as it was written, with the same strictness.
 pub(super) fn check_raw(payload: &[u8], kept: &RawValue) -> Result<(), Problem> {
     let text = kept.get();
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -80,8 +76,7 @@ impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
         Ok(())
     }
 
-    /// Keeps the value as it is written, under the `name` that was let through. Whoever keeps it has
-    /// to [`check_raw`] it.
+    /// Keeps the value's bytes. The caller must [`check_raw`] them.
     pub(super) fn keep_raw<'a>(
         self,
         name: &'a str,
@@ -103,7 +98,7 @@ impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
         Ok(())
     }
 
-    /// Skips the value of a key that is passed over; one with `null` asks for nothing.
+    /// Skips a field that is ignored, and records its name unless it is `null`.
     pub(super) fn ignore(self, passed: &mut UnknownFields<'de>) -> Result<(), A::Error> {
         insert_unique(&mut passed.names, self.name.clone())?;
         let value: Field<Skipped> = self.map.next_value_seed(ValueSeed::within(self.depth))?;
@@ -145,7 +140,7 @@ impl<'de, M: FromObject<'de>> Visitor<'de> for RootVisitor<'_, M> {
     }
 }
 
-/// A key, unescaped, so that `\u0070rompt` is the same key as `prompt`.
+/// An unescaped key: `\u0070rompt` is `prompt`.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -157,14 +152,13 @@ fn duplicate_key<E: Error>(name: &str) -> E {
 pub(super) enum Field<T> {
     #[default]
     Absent,
-    /// It has a value of another type, which is named; `null` is one.
+    /// Names the type that was found, which may be `null`.
     WrongType(&'static str),
     Present(T),
 }
 
 const NULL: &str = "null";
 
-/// What a field's value has to be: a type implements the kinds of JSON that it can be read from.
 pub(super) trait FromValue<'de>: Sized {
     const EXPECTED: &'static str;
 
@@ -172,7 +166,7 @@ pub(super) trait FromValue<'de>: Sized {
         None
     }
 
-    /// From a number that is written without a point or an exponent and fits an `i64` or a `u64`.
+    /// Takes numbers without a point or an exponent that fit an `i64` or a `u64`.
     fn whole(_: i128) -> Option<Self> {
         None
     }
@@ -222,8 +216,7 @@ impl FromValue<'_> for bool {
     }
 }
 
-/// Guess: the gateway's "integer" is what is written as one. `8.0` and `8e0`, which some readers take
-/// as 8, are refused.
+/// Guess: the gateway's "integer" is written as one. `8.0` and `8e0` are rejected.
 impl FromValue<'_> for i128 {
     const EXPECTED: &'static str = "a whole number, written without a point or an exponent";
 
@@ -288,7 +281,7 @@ impl<T> ValueSeed<T> {
         if self.within < MAX_DEPTH {
             return Ok(self.within + 1);
         }
-        let expected = "arrays and objects within each other";
+        let expected = "nested arrays and objects";
         Err(E::custom(format_args!("expected at most {MAX_DEPTH} {expected}")))
     }
 }
@@ -324,7 +317,6 @@ impl<'de, T: FromValue<'de>> Visitor<'de> for ValueSeed<T> {
         Ok(read(T::whole(number.into()), "a number"))
     }
 
-    /// A number with a point or an exponent, `-0`, or one beyond 64 bits: nothing takes those.
     fn visit_f64<E>(self, _: f64) -> Result<Field<T>, E> {
         Ok(Field::WrongType("a number"))
     }
@@ -352,7 +344,7 @@ fn read<T>(value: Option<T>, found: &'static str) -> Field<T> {
     value.map_or(Field::WrongType(found), Field::Present)
 }
 
-/// serde_json's words for a syntax error, and ours, which say what was expected.
+/// serde_json's syntax errors, and what was expected instead.
 #[rustfmt::skip]
 const SYNTAX_ERRORS: &[(&str, &str)] = &[
     ("EOF while parsing a list",          "the body ends within an array"),
@@ -366,12 +358,12 @@ const SYNTAX_ERRORS: &[(&str, &str)] = &[
     ("expected ident",                    "expected `true`, `false` or `null`"),
     ("expected value",                    "expected a value"),
     ("invalid escape",                    "expected \" \\ / b f n r t, or u and four hexadecimal digits, after a backslash"),
-    ("invalid number",                    "expected a number as JSON writes it"),
+    ("invalid number",                    "expected a valid JSON number"),
     ("key must be a string",              "expected a key in double quotes"),
     ("lone leading surrogate",            "expected a whole surrogate pair, such as \\ud83d\\ude00"),
-    ("number out of range",               "expected a number that is not this large"),
+    ("number out of range",               "expected a smaller number"),
     ("trailing characters",               "expected nothing after the object"),
-    ("trailing comma",                    "expected a further item after the comma, or no comma"),
+    ("trailing comma",                    "expected another item after the comma, or no comma"),
     ("unexpected end of hex escape",      "expected a whole surrogate pair, such as \\ud83d\\ude00"),
 ];
 
@@ -391,7 +383,7 @@ fn text(payload: &[u8]) -> Result<&str, Problem> {
     }
 }
 
-/// The refusal for an error in `part`, which is a slice of `payload`.
+/// `part` is a slice of `payload`.
 fn malformed(payload: &[u8], part: &str, error: &serde_json::Error) -> Problem {
     let start = part.as_ptr().addr().saturating_sub(payload.as_ptr().addr());
     let line_start: usize =
@@ -414,7 +406,7 @@ fn describe(error: &serde_json::Error) -> String {
     }
 }
 
-/// `read` is how many bytes lie before the fault, or end with it.
+/// `read` counts the bytes up to the fault.
 fn problem(payload: &[u8], read: usize, expected: &str) -> Problem {
     let before = &payload[..read.min(payload.len())];
     let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);

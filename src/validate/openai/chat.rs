@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: a chat as OpenAI's SDKs send it.
+//! `POST /v1/chat/completions`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::validate::{ChatRules, Checked, Order, chat as native};
 pub struct ChatOrder {
     pub order: Checked<Order>,
     pub is_stream: bool,
-    /// Whether usage is to come as an event of its own.
+    /// Whether to stream usage as a separate event.
     pub wants_usage: bool,
     pub ignored: IgnoredFields,
 }
@@ -38,30 +38,27 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
     draft.finish(payload.len())
 }
 
-/// A field that may only ask for what is done anyway: without it, another answer would come than the
-/// one that was asked for.
+/// A field that is accepted with its default value only, because ignoring it changes the reply.
 struct FixedField {
     name: &'static str,
     allows: fn(&RawValue) -> bool,
     detail: &'static str,
 }
 
-const NO_TOOLS: &str = "tools cannot be called through this gateway";
-const TOOLS_REJECTED: &str = "tools cannot be called through this gateway, and without them another answer \
-                     would come than the one that is asked for";
+const NO_TOOLS: &str = "the gateway does not support tools: leave the field out";
 
 #[rustfmt::skip]
 const FIXED_FIELDS: &[FixedField] = &[
-    FixedField { name: "tools",           allows: is_empty_list, detail: TOOLS_REJECTED },
-    FixedField { name: "functions",       allows: is_empty_list, detail: TOOLS_REJECTED },
-    FixedField { name: "tool_choice",     allows: is_no_tool, detail: TOOLS_REJECTED },
-    FixedField { name: "function_call",   allows: is_no_tool, detail: TOOLS_REJECTED },
-    FixedField { name: "n",               allows: |it| read(it) == Some(1_i64), detail: "one answer comes for each request: expected 1" },
-    FixedField { name: "response_format", allows: is_text_format, detail: "the gateway answers in text: expected {\"type\": \"text\"}" },
-    FixedField { name: "logprobs",        allows: |it| read(it) == Some(false), detail: "the gateway tells no probabilities: expected false" },
-    FixedField { name: "top_logprobs",    allows: |it| read(it) == Some(0_i64), detail: "the gateway tells no probabilities: expected 0" },
-    FixedField { name: "modalities",      allows: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "the gateway answers in text: expected [\"text\"]" },
-    FixedField { name: "web_search_options", allows: |_| false, detail: "the gateway's chats do not search the web" },
+    FixedField { name: "tools",           allows: is_empty_list, detail: NO_TOOLS },
+    FixedField { name: "functions",       allows: is_empty_list, detail: NO_TOOLS },
+    FixedField { name: "tool_choice",     allows: is_no_tool, detail: NO_TOOLS },
+    FixedField { name: "function_call",   allows: is_no_tool, detail: NO_TOOLS },
+    FixedField { name: "n",               allows: |it| read(it) == Some(1_i64), detail: "expected 1: the gateway returns one choice" },
+    FixedField { name: "response_format", allows: is_text_format, detail: "expected {\"type\": \"text\"}: the gateway returns text only" },
+    FixedField { name: "logprobs",        allows: |it| read(it) == Some(false), detail: "expected false: the gateway returns no log probabilities" },
+    FixedField { name: "top_logprobs",    allows: |it| read(it) == Some(0_i64), detail: "expected 0: the gateway returns no log probabilities" },
+    FixedField { name: "modalities",      allows: |it| read(it).is_some_and(|all: Vec<String>| all.iter().all(|one| one == "text")), detail: "expected [\"text\"]: the gateway returns text only" },
+    FixedField { name: "web_search_options", allows: |_| false, detail: "the gateway does not support web search: leave the field out" },
 ];
 
 fn read<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Option<T> {
@@ -130,7 +127,6 @@ impl<'a> FromObject<'a> for Draft<'a> {
         match entry.name() {
             "model" => entry.read_into(&mut self.chat.model),
             "messages" => entry.read_into(&mut self.chat.messages),
-            // How an answer travels is between the caller and us.
             "stream" => entry.read_into(&mut self.stream),
             "stream_options" => entry.read_into(&mut self.options),
             name => {
@@ -176,7 +172,7 @@ impl<'a> FromValue<'a> for EmptyArray {
 }
 
 const BETWEEN_PARTS: &str = "\n";
-/// In the place of a content that has faults of its own, so that no further ones are found in it.
+/// Replaces faulty content, so that the rules for messages report nothing more about it.
 const PLACEHOLDER: &str = "-";
 
 #[derive(Default)]
@@ -235,7 +231,7 @@ impl<'a> FromObject<'a> for OpenAiMessage<'a> {
     }
 }
 
-/// A text, or parts that make one. Pointers of its faults count from the content.
+/// A text, or parts that are joined. Pointers of faults are relative to the content.
 #[derive(Default)]
 struct Content<'a> {
     text: Cow<'a, str>,
@@ -295,14 +291,14 @@ impl<'a> Part<'a> {
 
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/type", code: "required", check: |part| part.kind.missing("what kind of part it is: text") },
+        Rule { pointer: "/type", code: "required", check: |part| part.kind.missing("the type of the part: text") },
         Rule { pointer: "/type", code: "wrong_type", check: |part| part.kind.wrong_type() },
         Rule { pointer: "/type", code: "not_supported", check: |part| {
             let kind = part.kind.value()?;
-            (kind != "text").then(|| format!("the gateway's chats take text only, not `{}`", quote(kind)))
+            (kind != "text").then(|| format!("expected text, not `{}`: the gateway takes text only", quote(kind)))
         } },
         Rule { pointer: "/text", code: "required", check: |part| {
-            part.is_text().then(|| part.text.missing("what is said")).flatten()
+            part.is_text().then(|| part.text.missing("the text of the part")).flatten()
         } },
         Rule { pointer: "/text", code: "wrong_type", check: |part| {
             part.is_text().then(|| part.text.wrong_type()).flatten()

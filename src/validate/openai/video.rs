@@ -1,4 +1,4 @@
-//! `POST /v1/videos`: a video job as OpenAI's SDKs order it, in JSON or as a form.
+//! `POST /v1/videos`, as JSON or as a form.
 
 use std::borrow::Cow;
 use std::mem;
@@ -53,7 +53,7 @@ impl<'a> Draft<'a> {
         Rule { pointer: "/duration", code: "wrong_type", check: |video| video.duration.wrong_type() },
         Rule { pointer: "/duration", code: "duplicate", check: |video| {
             video.seconds.value().and(video.duration.value())?;
-            Some("the same as `seconds`: expected one of the two".to_owned())
+            Some("use either `seconds` or `duration`, not both".to_owned())
         } },
         Rule { pointer: "/size", code: "wrong_type", check: |video| video.size.wrong_type() },
         Rule { pointer: "/size", code: "size_not_offered", check: |video| {
@@ -64,7 +64,7 @@ impl<'a> Draft<'a> {
         } },
         Rule { pointer: "/aspect_ratio", code: "duplicate", check: |video| {
             video.size.value().and(video.video.aspect_ratio.value())?;
-            Some("`size` says the same: expected one of the two".to_owned())
+            Some("use either `size` or `aspect_ratio`, not both".to_owned())
         } },
         Rule { pointer: "/input_reference", code: "wrong_type", check: |video| video.reference.wrong_type() },
         Rule { pointer: "/input_reference", code: "not_supported", check: |video| {
@@ -72,7 +72,7 @@ impl<'a> Draft<'a> {
         } },
         Rule { pointer: "/image_url", code: "duplicate", check: |video| {
             video.reference.value().and(video.video.image_url.value())?;
-            Some("the same as `input_reference`: expected one of the two".to_owned())
+            Some("use either `input_reference` or `image_url`, not both".to_owned())
         } },
     ];
 
@@ -138,7 +138,7 @@ impl<'a> Draft<'a> {
         if video.ignores_aspect_ratio() {
             ignored.add(if size.is_some() { "size" } else { "aspect_ratio" });
         }
-        // One that is mistyped was told of already, under the caller's own name for it.
+        // A wrong type was already reported under the caller's name of the field.
         let seconds = self.seconds.into_value().or(self.duration.into_value());
         video.duration = seconds.map_or(Field::Absent, |Seconds(whole)| Field::Present(whole));
         video.image_url = match self.reference.into_value().and_then(|it| it.address) {
@@ -154,19 +154,18 @@ impl<'a> Draft<'a> {
     }
 }
 
-const NO_FILES: &str = "the gateway fetches a picture by its public address and takes no file: \
-                        give its URL, as `input_reference` or as `image_url`";
+const NO_FILES: &str =
+    "files are not supported: give a public URL as `input_reference` or `image_url`";
 
 fn set_once<T>(field: &mut Field<T>, value: Field<T>, name: &str, faults: &mut Faults) {
     if field.is_absent() {
         *field = value;
     } else {
-        let detail = "expected once in a form".to_owned();
+        let detail = "given twice in the form".to_owned();
         faults.push(format_args!("/{}", quote(name)), "duplicate", detail);
     }
 }
 
-/// The ratio that a size stands for: `1280x720` is 16:9.
 fn aspect_ratio(size: &str) -> Option<&'static str> {
     if let Some(known) = ASPECT_RATIOS.iter().find(|known| **known == size) {
         return Some(known);
@@ -199,7 +198,7 @@ impl<'a> FromObject<'a> for Draft<'a> {
     }
 }
 
-/// A length that is a number, or a text with one in it, as OpenAI has it.
+/// OpenAI's SDKs send a number or a string of digits.
 #[derive(Clone, Copy)]
 struct Seconds(i128);
 
@@ -222,7 +221,6 @@ impl<'a> FromValue<'a> for Seconds {
     }
 }
 
-/// What the video starts from: an address, or something that is none.
 struct InputReference<'a> {
     address: Option<Cow<'a, str>>,
 }

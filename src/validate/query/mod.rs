@@ -1,13 +1,10 @@
-//! The gate that every query passes, the twin of [`super::json`]: names and values are decoded once, a
-//! name that is not asked for is a fault, and so is one that is there twice. Every query is given without
-//! its `?`; its refusals are 422 `invalid_request` with every fault, and their pointers name the parameters.
+//! Strict parsing of query strings, without the `?`. Unknown and duplicate parameters are faults.
 
 use percent_encoding::percent_decode_str;
 
 use super::rule::{Faults, quote};
 use crate::problem::{FieldError, Problem};
 
-/// A value at fault: the fault's stable name, and what was expected.
 struct InvalidValue {
     code: &'static str,
     detail: String,
@@ -55,7 +52,6 @@ impl<'q> Params<'q> {
         read.map_err(fault).ok()
     }
 
-    /// Lists every parameter that was not asked for, and ends the reading.
     fn finish(mut self) -> Result<(), Problem> {
         for (name, _) in &self.pairs {
             if decode(name).is_some_and(|name| self.known.iter().any(|it| it.as_bytes() == name)) {
@@ -82,8 +78,7 @@ pub fn no_query(query: Option<&str>) -> Result<(), Problem> {
     Params::read(query).finish()
 }
 
-/// `text` with its percent-encoding and its `+` undone as forms write them; `None` where a `%` is not
-/// followed by two hexadecimal digits, which readers make different things of.
+/// Decodes percent-encoding and `+`. Returns `None` for an incomplete escape, which is ambiguous.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let is_escape = |rest: &str| {
         rest.as_bytes().first_chunk::<2>().is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit))
@@ -92,8 +87,7 @@ fn decode(text: &str) -> Option<Vec<u8>> {
     is_sound.then(|| percent_decode_str(&text.replace('+', " ")).collect())
 }
 
-/// Guess: the contract does not show the identifiers' form (2.5). If a real one were refused, nobody could
-/// fetch a paid video.
+/// Guess: the contract does not show the form of request ids (2.5).
 const MAX_REQUEST_ID: usize = 128;
 
 pub const MAX_JOBS: usize = 50;
@@ -103,7 +97,7 @@ const REQUEST_ID: &str = "request_id";
 pub fn video_status(query: Option<&str>) -> Result<Box<str>, Problem> {
     let mut params = Params::read(query);
     if params.values(REQUEST_ID).is_empty() {
-        let detail = "required: the request_id that the video request was answered with".to_owned();
+        let detail = "required: the request_id from the reply to the video request".to_owned();
         params.accept(REQUEST_ID, Err::<(), _>(InvalidValue { code: "required", detail }));
     }
     let request_id = params.single(REQUEST_ID, parse_request_id).unwrap_or_default();
@@ -112,7 +106,7 @@ pub fn video_status(query: Option<&str>) -> Result<Box<str>, Problem> {
 
 pub fn request_id(segment: &str) -> Result<Box<str>, Problem> {
     let mut params = Params::read(None);
-    // In a path, a plus is a plus.
+    // In a path, `+` is literal.
     let request_id = params.accept(REQUEST_ID, parse_request_id(&segment.replace('+', "%2B")));
     params.finish().map(|()| request_id.unwrap_or_default())
 }
@@ -158,13 +152,11 @@ fn parse_request_id(value: &str) -> Result<Box<str>, InvalidValue> {
 }
 
 const DEFAULT_DAYS: u64 = 7;
-/// A caller sees no more days than a month has, an admin no more than a year has.
 const MAX_DAYS: u64 = 31;
 const MAX_ADMIN_DAYS: u64 = 366;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminUsageQuery {
-    /// UTC days, today included: 1 to 366.
     pub days: u64,
     pub format: UsageFormat,
 }
@@ -208,8 +200,7 @@ pub fn too_many_rows(most: usize) -> Problem {
         pointer: "/since".to_owned(),
         code: "too_many_rows",
         detail: format!(
-            "there are more than {most} rows; ask for fewer days, or run `tollgate usage` beside the \
-             ledger"
+            "more than {most} rows: ask for fewer days, or run `tollgate usage` on the server"
         ),
     }])
 }
@@ -224,7 +215,7 @@ pub struct ListQuery {
     pub is_ascending: bool,
 }
 
-/// The query of `GET /v1/videos`; unknown parameters are passed over, and the last of several counts.
+/// Reads the query of `GET /v1/videos`: ignores unknown parameters, and the last of several wins.
 pub fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
     let mut params = Params::read(query);
     let mut last = |name| params.values(name).last().map(|value| decode_lossy(value));

@@ -1,4 +1,4 @@
-//! Reads what a token claims, by the settings and the time: all of it right, or nothing.
+//! Validates a token's claims against the settings and the time.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(super) struct Claims {
     pub(super) subject: Arc<str>,
     pub(super) role: Role,
     pub(super) own_budget: OwnBudget,
-    /// When it ends, the leeway included: wall-clock time since the Unix epoch.
+    /// Wall-clock time since the Unix epoch, including the leeway.
     pub(super) expires_at: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Claims {
         };
         let holds = now < until && !is_early("nbf")? && !is_early("iat")?;
         let is_theirs = claims.required::<String>("iss")? == rules.issuer;
-        // Bound to a key of the bearer's (RFC 7800): good with a proof of it alone, and none is asked for.
+        // `cnf` (RFC 7800) requires a proof of possession, which is not supported.
         if !(holds && is_theirs && is_audience(&claims, &rules.audience)?) || claims.has("cnf") {
             return Err(Malformed);
         }
@@ -60,7 +60,7 @@ fn is_audience(claims: &JsonObject<'_>, audience: &str) -> Result<bool, Malforme
 }
 
 fn subject(name: String) -> Result<Arc<str>, Malformed> {
-    // Lines and directions of writing would lie to whoever reads a log or a list.
+    // Line breaks and bidirectional controls would forge what people see in logs and lists.
     let lies = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -71,8 +71,9 @@ fn subject(name: String) -> Result<Arc<str>, Malformed> {
     Ok(escape_invisible(&name).into())
 }
 
-/// Writes invisible characters as `\u{…}`, so that no two names look the same in a log or a list. No two
-/// names become the same, since one that has `\u{` in it is written another way as well.
+/// Escapes invisible characters as `\u{…}`, so that different names look different.
+///
+/// A literal `\u{` is escaped as well, so that different names stay different.
 fn escape_invisible(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for (at, c) in name.char_indices() {
@@ -86,8 +87,7 @@ fn escape_invisible(name: &str) -> String {
     shown
 }
 
-/// Characters of no width, fillers and marks (Unicode's `Default_Ignorable_Code_Point`, and those of
-/// interlinear annotation), and blanks that are none to see.
+/// Unicode's `Default_Ignorable_Code_Point`, interlinear annotation, and blank symbols.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -107,7 +107,7 @@ fn raw_claim<'a>(claims: &JsonObject<'a>, name: &ClaimPath) -> Result<Option<&'a
     Ok(found)
 }
 
-/// A claim that cannot be read gives nothing.
+/// An unreadable claim grants nothing.
 fn role(claims: &JsonObject<'_>, name: &ClaimPath) -> Role {
     let Ok(Some(written)) = raw_claim(claims, name) else { return Role::Member };
     let one: Option<String> = serde_json::from_str(written).ok();
@@ -117,8 +117,9 @@ fn role(claims: &JsonObject<'_>, name: &ClaimPath) -> Role {
     if is_admin { Role::Admin } else { Role::Member }
 }
 
-/// `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}` with one of them or both.
-/// What cannot be read is a fault: none at all would be no limit.
+/// Reads `"5.00/day"`, `"100/month"`, or `{"day": "5.00", "month": "100"}`.
+///
+/// Fails if the claim is unreadable, because an absent budget means no limit.
 fn own_budget(claims: &JsonObject<'_>, name: &ClaimPath) -> Result<OwnBudget, Malformed> {
     let mut own = OwnBudget::default();
     let Some(written) = raw_claim(claims, name)? else { return Ok(own) };
@@ -144,14 +145,12 @@ fn set_limit(own: &mut OwnBudget, period: &str, amount: &str) -> Result<(), Malf
     Ok(())
 }
 
-/// The last second of the year 9999: a time beyond it is a mistake.
 const MAX_SECONDS: u64 = 253_402_300_799;
 const SECOND_DIGITS: usize = 12;
 const NANO_DIGITS: usize = 9;
 const MAX_LENGTH: usize = 64;
 
-/// Reads a moment as tokens write it (RFC 7519, 2: seconds since the Unix epoch, whole or not), digit by
-/// digit, since no float holds them all. What is no JSON number or before 1970 is malformed.
+/// Reads a `NumericDate` (RFC 7519, 2) as exact seconds since the Unix epoch.
 fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     if written.len() > MAX_LENGTH {
         return Err(Malformed);
@@ -168,7 +167,7 @@ fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     if significant.is_empty() {
         return Ok(Duration::ZERO);
     }
-    // How many places the first digit lies after the first digit that is read.
+    // The zeros between the highest digit of `SECOND_DIGITS` and the first significant one.
     let length = |text: &str| i64::try_from(text.len()).map_err(|_| Malformed);
     let zeros = (length(&digits)? - length(significant)?).saturating_sub(exponent);
     let zeros = usize::try_from(zeros.saturating_add(SECOND_DIGITS as i64 - length(whole)?))
@@ -181,10 +180,9 @@ fn numeric_date(written: &str) -> Result<Duration, Malformed> {
     Ok(Duration::new(seconds, nanos.parse().map_err(|_| Malformed)?))
 }
 
-/// A JSON object that somebody else wrote: each name once, each value of the expected type.
 pub(super) struct JsonObject<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
-/// It is not what was expected. What it is instead is not said.
+/// Carries no details, because the input is secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -204,7 +202,7 @@ impl<'a> JsonObject<'a> {
         self.optional(name)?.ok_or(Malformed)
     }
 
-    /// A member that need not be there; `null` is no absence.
+    /// `null` does not count as absent.
     pub(super) fn optional<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, Malformed> {
         let Some(written) = self.raw(name) else { return Ok(None) };
         serde_json::from_str(written).map(Some).map_err(|_| Malformed)
@@ -232,7 +230,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
         let mut members = BTreeMap::new();
         while let Some((name, value)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
             if members.insert(name, value).is_some() {
-                return Err(A::Error::custom("a name is given twice"));
+                return Err(A::Error::custom("duplicate name"));
             }
         }
         Ok(JsonObject(members))

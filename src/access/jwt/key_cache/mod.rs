@@ -1,5 +1,4 @@
-//! Keeps a login service's keys fresh: asks for them from time to time, and when a token names one
-//! that is not known yet, but never often.
+//! Caches the login service's keys: fetched periodically, and when a token names an unknown one.
 
 use std::error::Error;
 use std::fs::File;
@@ -26,17 +25,15 @@ use crate::sync::lock;
 use crate::upstream::fetch;
 
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often an address is asked that does not say how long its answer holds.
 const DEFAULT_REFETCH: Duration = Duration::from_secs(600);
-/// The shortest and the longest that an address may ask for.
 const MIN_REFETCH: Duration = Duration::from_secs(60);
 const MAX_REFETCH: Duration = Duration::from_secs(900);
 const FILE_REREAD: Duration = Duration::from_secs(10);
 pub(super) const MAX_STALE: Duration = Duration::from_secs(24 * 3_600);
-/// Whoever names unknown keys makes us ask at most once in this time; after a failure we ask as often.
+/// The minimum time between fetches for unknown keys, and the retry interval after a failure.
 pub(super) const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) const RETRY_WITHOUT_KEYS: Duration = Duration::from_secs(5);
-/// How long a token waits for keys; a bit longer than asking may take.
+/// How long a token waits for keys: slightly longer than a fetch may take.
 const MAX_WAIT: Duration = Duration::from_secs(FETCH_TIMEOUT.as_secs() + 1);
 
 struct CachedKeys {
@@ -78,11 +75,11 @@ impl KeyCache {
         is_fresh.then(|| Arc::clone(&held.set))
     }
 
-    /// `None` if keys were fetched a short while ago, or if nothing came in time.
+    /// Returns `None` if keys were fetched recently, or if none arrive in time.
     pub(super) async fn refetched(&self, than: Option<&Arc<KeySet>>) -> Option<Arc<KeySet>> {
         let mut asked = self.fetched.subscribe();
         if !self.request_fetch(clock::now()) {
-            // They may have come since these were looked at.
+            // They may have been fetched in the meantime.
             let is_newer = |set: &Arc<KeySet>| than.is_none_or(|than| !Arc::ptr_eq(set, than));
             return self.current().filter(is_newer);
         }
@@ -90,12 +87,11 @@ impl KeyCache {
         self.current()
     }
 
-    /// Asks soon, however short a while ago that was done: an operator wants it.
     pub(super) fn refetch(&self) {
         self.wake.notify_one();
     }
 
-    /// Asks when it is time to, until nobody holds these keys any more.
+    /// Fetches the keys periodically, until `self` is dropped.
     pub(super) fn run(self: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
         let (keys, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
         async move {
@@ -133,12 +129,12 @@ impl KeyCache {
         true
     }
 
-    /// Asks now, and says how long to wait until it is asked again.
+    /// Fetches the keys and returns the time until the next fetch.
     async fn refresh(&self) -> Duration {
         {
             let mut asking = lock(&self.state);
             (asking.is_running, asking.last_at) = (true, Some(clock::now()));
-            // Whoever has asked until now is answered by this.
+            // This fetch also serves the requests made until now.
             self.wake.notified().now_or_never();
         }
         let fetched = (self.source)().await;
@@ -151,17 +147,16 @@ impl KeyCache {
         let pause = match again {
             Ok(again) => {
                 if had_failed {
-                    info!("the login service's keys are there again");
+                    info!("login service keys available again");
                 }
                 again
             }
             Err(fault) => {
                 let known = self.current().is_some();
-                // Once is enough for a log; the rest is for whoever looks closer.
                 if had_failed {
-                    debug!(%fault, known, "no newer keys of the login service");
+                    debug!(%fault, known, "failed to fetch login service keys");
                 } else {
-                    warn!(%fault, known, "no newer keys of the login service");
+                    warn!(%fault, known, "failed to fetch login service keys");
                 }
                 if known { MIN_FETCH_INTERVAL } else { RETRY_WITHOUT_KEYS }
             }
@@ -171,14 +166,13 @@ impl KeyCache {
     }
 }
 
-/// Whoever keeps them need not wait any longer.
 impl Drop for KeyCache {
     fn drop(&mut self) {
         self.wake.notify_one();
     }
 }
 
-/// Up to a tenth sooner, so that several instances do not ask at the same moment.
+/// Shortens `pause` by up to a tenth, so that instances do not fetch at the same moment.
 fn with_jitter(pause: Duration) -> Duration {
     let millis = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
     let spread = RandomState::new().hash_one(millis) % (millis / 10 + 1);
@@ -188,9 +182,9 @@ fn with_jitter(pause: Duration) -> Duration {
 fn logged(set: KeySet) -> KeySet {
     let (usable, left_out) = (set.usable(), set.skipped);
     if usable == 0 {
-        warn!(left_out, "the login service shows no key that can be used: every token is refused");
+        warn!(left_out, "login service has no usable keys; rejecting all tokens");
     } else {
-        info!(usable, left_out, "the login service's keys are read");
+        info!(usable, left_out, "login service keys loaded");
     }
     set
 }
@@ -200,7 +194,7 @@ pub(in crate::access) struct Fetched {
     pub(super) refetch_in: Duration,
 }
 
-/// Why there are no new keys. It says nothing of the document.
+/// Never quotes the document.
 pub(super) type FetchError = Box<dyn Error + Send + Sync>;
 pub(super) type FetchFuture = Pin<Box<dyn Future<Output = Result<Fetched, FetchError>> + Send>>;
 pub(super) type KeySource = Box<dyn Fn() -> FetchFuture + Send + Sync>;
@@ -224,11 +218,11 @@ async fn fetch_keys(jwks: JwksSource) -> Result<Fetched, FetchError> {
     }
 }
 
-/// The file as it is now; one byte more than is taken, at most.
+/// Reads at most one byte more than [`KeySet::read`] accepts.
 pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let mut body = Vec::new();
     file.take(MAX_DOCUMENT as u64 + 1).read_to_end(&mut body)?;

@@ -6,7 +6,7 @@ fn keys(told: &Told) -> Arc<KeyCache> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_asked_for_at_once_and_then_from_time_to_time() {
+async fn keys_are_fetched_at_once_and_then_periodically() {
     let told = Told::new(&[P256.jwk()]);
     let keys = keys(&told);
     tokio::spawn(keys.run());
@@ -23,7 +23,7 @@ async fn keys_are_asked_for_at_once_and_then_from_time_to_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_asked_about_every_half_minute() {
+async fn outage_is_retried_every_thirty_seconds() {
     let told = Told::new(&[P256.jwk()]);
     let keys = keys(&told);
     tokio::spawn(keys.run());
@@ -37,7 +37,7 @@ async fn an_outage_is_asked_about_every_half_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_is_not_made_to_wait() {
+async fn refetch_ignores_the_minimum_interval() {
     let told = Told::new(&[P256.jwk()]);
     let keys = keys(&told);
     tokio::spawn(keys.run());
@@ -50,7 +50,7 @@ async fn an_operator_is_not_made_to_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_is_told_within_seconds_when_nobody_asks() {
+async fn waiting_for_keys_times_out_when_nothing_runs() {
     let keys = keys(&Told::new(&[P256.jwk()]));
     let start = clock::now();
     assert!(keys.refetched(None).await.is_none(), "nobody keeps them");
@@ -58,7 +58,7 @@ async fn whoever_waits_is_told_within_seconds_when_nobody_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_document_is_not_read_twice() {
+async fn unchanged_document_is_not_parsed_again() {
     let told = Told::new(&[P256.jwk()]);
     let keys = keys(&told);
     tokio::spawn(keys.run());
@@ -73,7 +73,7 @@ async fn the_same_document_is_not_read_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_came_just_after_one_had_looked_are_the_newer_ones() {
+async fn keys_fetched_in_the_meantime_count_as_newer() {
     let told = Told::new(&[P256.jwk()]);
     let keys = keys(&told);
     assert!(keys.current().is_none(), "what a token finds that comes before them");
@@ -92,7 +92,7 @@ async fn keys_that_came_just_after_one_had_looked_are_the_newer_ones() {
 }
 
 #[test]
-fn pauses_are_at_most_a_tenth_shorter() {
+fn jitter_shortens_a_pause_by_at_most_a_tenth() {
     for _ in 0..1_000 {
         let pause = with_jitter(Duration::from_secs(30));
         assert!((Duration::from_secs(27)..=Duration::from_secs(30)).contains(&pause), "{pause:?}");

@@ -1,7 +1,6 @@
-//! The public keys of a login service (RFC 7517), each with the algorithms that it is good for.
+//! The public keys of a login service (RFC 7517).
 //!
-//! Invariant: a token never says how it is checked. Its algorithm is one that the key takes, and its
-//! `kid` is only ever looked up.
+//! Invariant: the key determines which algorithms are accepted, not the token.
 
 use std::ops::RangeInclusive;
 
@@ -14,7 +13,6 @@ use super::claims::{JsonObject, Malformed};
 
 pub(super) const MAX_DOCUMENT: usize = 256 * 1_024;
 const MAX_KEYS: usize = 100;
-/// The bits of an RSA modulus: less is broken, more is a way to keep us busy.
 const MODULUS_BITS: RangeInclusive<usize> = 2_048..=8_192;
 
 const RSA: &[Algorithm] = &[
@@ -29,8 +27,7 @@ const P256: &[Algorithm] = &[Algorithm::ES256];
 const P384: &[Algorithm] = &[Algorithm::ES384];
 const ED25519: &[Algorithm] = &[Algorithm::EdDSA];
 
-/// The algorithm of this name (RFC 7518, 8037, 9864), if a public key can check it: not `none`, and none
-/// with a shared secret.
+/// Returns the public-key algorithm of this name (RFC 7518, 8037, 9864).
 pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
     let name = if name == "Ed25519" { "EdDSA" } else { name };
     let is_public = |it: &Algorithm| [RSA, P256, P384, ED25519].iter().any(|all| all.contains(it));
@@ -41,7 +38,6 @@ pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
 pub(super) struct KeySet {
     keys: Vec<PublicKey>,
     pub(super) fingerprint: blake3::Hash,
-    /// How many keys of the document are of no use here.
     pub(super) skipped: usize,
 }
 
@@ -54,24 +50,24 @@ struct PublicKey {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeySetError {
-    #[error("it is no JSON Web Key Set, {{\"keys\": [ … ]}}")]
+    #[error("expected a JSON Web Key Set, {{\"keys\": [ … ]}}")]
     Malformed,
-    #[error("it is larger than {MAX_DOCUMENT} bytes")]
+    #[error("expected at most {MAX_DOCUMENT} bytes")]
     TooLarge,
-    #[error("it has more than {MAX_KEYS} keys")]
+    #[error("expected at most {MAX_KEYS} keys")]
     TooManyKeys,
 }
 
 pub(super) enum KeyLookup<'a> {
     Key(&'a DecodingKey),
-    /// None, and no newer set could change that by the name alone.
+    /// No key of this name takes this algorithm; a newer set is not worth a fetch.
     NoMatch,
-    /// A name that it has never heard of: a newer set may have it.
+    /// A newer set may have this `kid`.
     UnknownKid,
 }
 
 impl KeySet {
-    /// Keys of no use here (secret, private, for encryption, broken, unknown algorithm) are left out.
+    /// Skips keys that cannot verify signatures: private, for encryption, malformed or unknown.
     pub(super) fn read(document: &[u8]) -> Result<Self, KeySetError> {
         if document.len() > MAX_DOCUMENT {
             return Err(KeySetError::TooLarge);
@@ -153,7 +149,7 @@ fn rsa(jwk: &JsonObject<'_>) -> Result<DecodingKey, Malformed> {
 }
 
 fn ec(jwk: &JsonObject<'_>, width: usize) -> Result<DecodingKey, Malformed> {
-    // The point as it is, not compressed (SEC 1, 2.3.3).
+    // An uncompressed point (SEC 1, 2.3.3).
     let point =
         [&[4], &*bytes_of_length(jwk, "x", width)?, &*bytes_of_length(jwk, "y", width)?].concat();
     Ok(DecodingKey::from_ec_der(&point))

@@ -13,7 +13,7 @@ fn usable(jwk: &Value) -> usize {
 }
 
 #[test]
-fn keys_for_signatures_are_taken() {
+fn signature_keys_are_accepted() {
     for jwk in [
         RSA.jwk(),
         P256.jwk(),
@@ -32,7 +32,7 @@ fn keys_for_signatures_are_taken() {
 }
 
 #[test]
-fn keys_of_no_use_are_left_out_and_the_others_stay() {
+fn unusable_keys_are_skipped_and_the_others_kept() {
     let small = b64([0xff; 255]);
     let huge = b64([0xff; 1_025]);
     let useless = [
@@ -82,7 +82,7 @@ fn keys_of_no_use_are_left_out_and_the_others_stay() {
 }
 
 #[test]
-fn what_is_no_set_is_refused_as_a_whole() {
+fn malformed_key_set_is_rejected_as_a_whole() {
     let many: Vec<_> = (0..101).map(|_| json!({})).collect();
     let large = document(&[json!("a".repeat(MAX_DOCUMENT))]);
     for (document, why) in [
@@ -106,7 +106,7 @@ fn what_is_no_set_is_refused_as_a_whole() {
 }
 
 #[test]
-fn a_point_that_is_on_no_curve_signs_nothing() {
+fn point_off_the_curve_verifies_nothing() {
     let jwk = with(P256.jwk(), "x", json!(b64([7; 32])));
     let set = KeySet::read(document(&[jwk]).as_bytes()).expect("a set");
     let KeyLookup::Key(key) = set.find(Some("p256"), Algorithm::ES256) else { panic!("no key") };

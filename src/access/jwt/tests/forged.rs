@@ -1,4 +1,4 @@
-//! Tokens that somebody made up: each is refused, and none makes us ask for keys more than once.
+//! Forged tokens: each is rejected, and none triggers a fetch.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -198,7 +198,7 @@ async fn is_refused(jwt: &JwtVerifier, token: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forged_token_is_refused_and_makes_us_ask_for_nothing() {
+async fn forged_tokens_are_rejected_without_a_fetch() {
     let told = every_key();
     let (jwt, clock) = checker(&settings(), &told);
     assert_eq!(who(&jwt, &RSA.token("RS256", &claims())).await, Ok(ada()));
@@ -221,7 +221,7 @@ async fn a_forged_token_is_refused_and_makes_us_ask_for_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_names_its_algorithm_takes_no_other() {
+async fn key_with_alg_accepts_no_other_algorithm() {
     let mut jwk = RSA.jwk();
     jwk["alg"] = json!("PS256");
     let (jwt, _) = checker(&settings(), &Told::new(&[jwk]));
@@ -232,7 +232,7 @@ async fn a_key_that_names_its_algorithm_takes_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_name_a_token_needs_the_only_key_of_its_kind() {
+async fn token_without_kid_needs_a_single_matching_key() {
     let told = Told::new(&[RSA.jwk(), OTHER.jwk(), P256.jwk()]);
     let (jwt, _) = checker(&settings(), &told);
     let token = |signer: &issuer::Signer, by: &str| {

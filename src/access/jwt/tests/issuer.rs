@@ -1,4 +1,4 @@
-//! A login service of the tests: keys made on the spot, tokens of any shape, a source that counts.
+//! A fake login service: generated keys, tokens of any shape, a source that counts fetches.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -149,7 +149,7 @@ pub(crate) fn settings() -> config::JwtConfig {
     }
 }
 
-/// A source that says what it is told to, and counts who asks.
+/// A key source with a given document, which counts fetches.
 #[derive(Clone, Default)]
 pub(crate) struct Told {
     document: Arc<Mutex<Option<String>>>,
@@ -186,7 +186,7 @@ impl Told {
         let document = self.document.lock().expect("not poisoned").clone();
         let again = Duration::from_secs(self.seconds.load(Ordering::SeqCst));
         Box::pin(async move {
-            // As over a network: whoever asks meanwhile has to wait.
+            // As slow as a network.
             tokio::time::sleep(Duration::from_millis(100)).await;
             let body = document.ok_or(std::io::Error::other("an outage"))?.into();
             Ok(Fetched { body, refetch_in: again })

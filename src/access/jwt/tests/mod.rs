@@ -1,4 +1,4 @@
-//! What a token has to be, and what becomes of those that are not.
+//! Tokens that are accepted, and tokens that are not.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn who(jwt: &JwtVerifier, token: &str) -> Result<Caller, Denied> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_of_each_algorithm_names_its_subject_and_its_end() {
+async fn token_of_each_algorithm_yields_subject_and_expiry() {
     let told = every_key();
     let (jwt, _) = checker(&settings(), &told);
     let rsa = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"].map(|by| (&RSA, by));
@@ -55,7 +55,7 @@ async fn a_token_of_each_algorithm_names_its_subject_and_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_may_be_written_in_any_way_that_means_the_same() {
+async fn equivalent_headers_and_claims_are_accepted() {
     let (jwt, _) = checker(&settings(), &every_key());
     for header in [
         json!({"alg": "RS256", "kid": "rsa"}),
@@ -81,7 +81,7 @@ async fn a_token_may_be_written_in_any_way_that_means_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clocks_may_be_apart_by_the_leeway_and_no_more() {
+async fn times_are_checked_with_the_configured_leeway() {
     let (jwt, _) = checker(&settings(), &every_key());
     for (claims, passes) in [
         (but("exp", json!(NOW - 59)), true),
@@ -104,7 +104,7 @@ async fn clocks_may_be_apart_by_the_leeway_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_checked_ends_all_the_same() {
+async fn cached_token_still_expires() {
     let (jwt, clock) = checker(&settings(), &every_key());
     let token = ED.token("EdDSA", &claims());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
@@ -118,7 +118,7 @@ async fn a_token_that_was_checked_ends_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_checked_falls_with_its_key() {
+async fn cached_token_is_rejected_after_its_key_is_removed() {
     let told = every_key();
     let (jwt, _) = checker(&settings(), &told);
     let (kept, gone) = (P256.token("ES256", &claims()), ED.token("EdDSA", &claims()));
@@ -131,7 +131,7 @@ async fn a_token_that_was_checked_falls_with_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rotated_key_is_fetched_by_the_first_token_that_names_it() {
+async fn first_token_with_a_new_kid_fetches_the_keys() {
     let told = Told::new(&[P256.jwk()]);
     let (jwt, _) = checker(&settings(), &told);
     assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
@@ -143,7 +143,7 @@ async fn a_rotated_key_is_fetched_by_the_first_token_that_names_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_unknown_keys_is_one_fetch_in_thirty_seconds() {
+async fn unknown_kids_cause_one_fetch_in_thirty_seconds() {
     let told = Told::new(&[P256.jwk()]);
     let (jwt, _) = checker(&settings(), &told);
     assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
@@ -166,7 +166,7 @@ async fn a_storm_of_unknown_keys_is_one_fetch_in_thirty_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_outlive_their_service_for_a_day() {
+async fn keys_stay_valid_for_a_day_during_an_outage() {
     let told = every_key();
     let (jwt, clock) = checker(&settings(), &told);
     let token = RSA.token("RS256", &claims());
@@ -185,7 +185,7 @@ async fn keys_outlive_their_service_for_a_day() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_any_keys_nobody_is_told_that_the_token_is_wrong() {
+async fn without_keys_a_token_is_unavailable_not_invalid() {
     let told = Told::default();
     let (jwt, _) = checker(&settings(), &told);
     let token = RSA.token("RS256", &claims());
@@ -201,7 +201,7 @@ async fn without_any_keys_nobody_is_told_that_the_token_is_wrong() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn roles_and_budgets_are_read_where_the_settings_say() {
+async fn role_and_budget_come_from_the_configured_claims() {
     let name = |name: &str| Some(ClaimPath(vec![name.to_owned()]));
     let rules =
         config::JwtConfig { role_claim: name("role"), budget_claim: name("budget"), ..settings() };
@@ -216,7 +216,7 @@ async fn roles_and_budgets_are_read_where_the_settings_say() {
 }
 
 #[tokio::test]
-async fn a_file_is_read_at_once_and_again_when_it_changes() {
+async fn key_file_is_read_at_start_and_again_on_change() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("jwks.json");
     let rules = config::JwtConfig {
@@ -233,8 +233,8 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
     };
     for (content, why) in [
         (None, "No such file"),
-        (Some("{"), "it is no JSON Web Key Set"),
-        (Some(r#"{"keys":[]}"#), "it holds no key that can be used"),
+        (Some("{"), "expected a JSON Web Key Set"),
+        (Some(r#"{"keys":[]}"#), "it contains no usable key"),
     ] {
         if let Some(content) = content {
             std::fs::write(&path, content).expect("written");
@@ -257,7 +257,7 @@ async fn a_file_is_read_at_once_and_again_when_it_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_asked_for_once_nobody_checks_tokens() {
+async fn refetching_stops_when_the_verifier_is_dropped() {
     clock::set_wall(Some(Duration::from_secs(NOW)));
     let jwt = JwtVerifier::with_source(&settings(), every_key().source());
     let keeping = tokio::spawn(jwt.run());
@@ -267,7 +267,7 @@ async fn nothing_is_asked_for_once_nobody_checks_tokens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_shows_no_more_than_the_settings() {
+async fn debug_output_shows_only_the_settings() {
     let (jwt, _) = checker(&settings(), &every_key());
     let token = RSA.token("RS256", &claims());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
