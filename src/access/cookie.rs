@@ -35,11 +35,11 @@ impl Transport {
         self.cookie_name().is_some()
     }
 
-    pub fn set_cookie(self, value: &str, lasts: Duration) -> Option<HeaderValue> {
-        let (name, seconds) = (self.cookie_name()?, lasts.as_secs());
-        let further = if self == Self::Https { "; Secure" } else { "" };
+    pub fn set_cookie(self, value: &str, max_age: Duration) -> Option<HeaderValue> {
+        let (name, seconds) = (self.cookie_name()?, max_age.as_secs());
+        let secure = if self == Self::Https { "; Secure" } else { "" };
         let cookie = Zeroizing::new(format!(
-            "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{further}"
+            "{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
         ));
         let mut header = HeaderValue::from_str(&cookie).ok()?;
         header.set_sensitive(true);
@@ -53,21 +53,23 @@ impl Transport {
     /// Returns the session cookie. Duplicates are malformed: another site may have planted one.
     pub fn credentials(self, headers: &HeaderMap) -> Credentials<'_> {
         let Some(name) = self.cookie_name() else { return Credentials::Missing };
-        let mut carried = Credentials::Missing;
+        let mut credentials = Credentials::Missing;
         for line in headers.get_all(COOKIE) {
             // A header that is not text may hide a second cookie.
             let Ok(line) = line.to_str() else { return Credentials::Malformed };
             for pair in line.split(';') {
                 match pair.trim().split_once('=') {
-                    Some((found, value)) if found == name && carried == Credentials::Missing => {
-                        carried = Credentials::Cookie(value);
+                    Some((found, value))
+                        if found == name && credentials == Credentials::Missing =>
+                    {
+                        credentials = Credentials::Cookie(value);
                     }
                     Some((found, _)) if found == name => return Credentials::Malformed,
                     Some(_) | None => {}
                 }
             }
         }
-        carried
+        credentials
     }
 }
 
@@ -76,8 +78,8 @@ impl Transport {
 /// Any site can make a browser send our cookie, but only allowed scripts can set this header.
 pub fn csrf_header_missing(headers: &HeaderMap) -> Option<Problem> {
     let mut values = headers.get_all(CSRF_HEADER).iter();
-    let is_meant = values.next().is_some_and(|value| value == "1") && values.next().is_none();
-    (!is_meant).then(|| {
+    let is_set = values.next().is_some_and(|value| value == "1") && values.next().is_none();
+    (!is_set).then(|| {
         Problem::new(&FORBIDDEN).detail("with the session cookie, send the header X-Tollgate: 1")
     })
 }

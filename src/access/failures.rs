@@ -20,11 +20,11 @@ const GROUP_PREFIX: (u32, u32) = (16, 32);
 const WIDE_GROUP_PREFIX: (u32, u32) = (8, 16);
 
 #[derive(Debug, Default)]
-pub(super) struct FailureLimiter(Mutex<Period>);
+pub(super) struct FailureLimiter(Mutex<Option<Period>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Period {
-    started_at: Option<Instant>,
+    ends_at: Instant,
     counts: HashMap<CountKey, u32>,
 }
 
@@ -50,26 +50,24 @@ impl Period {
 impl FailureLimiter {
     /// Like [`Self::record`], without counting.
     pub(super) fn check(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
-        let minute = lock(&self.0);
-        let end = minute.started_at.map(|began| began + PERIOD).filter(|end| now < *end);
-        let count = minute.counts.get(&minute.key_for(address));
-        let has_enough = count.is_some_and(|count| *count >= MAX_FAILURES);
-        end.filter(|_| has_enough).map_or(Ok(()), |end| Err(end.saturating_duration_since(now)))
+        let current = lock(&self.0);
+        let Some(period) = current.as_ref().filter(|period| now < period.ends_at) else {
+            return Ok(());
+        };
+        let count = period.counts.get(&period.key_for(address));
+        let is_limited = count.is_some_and(|count| *count >= MAX_FAILURES);
+        if is_limited { Err(period.ends_at - now) } else { Ok(()) }
     }
 
     /// Fails with the time until failures of this address are answered with a 401 again.
     pub(super) fn record(&self, address: &Caller, now: Instant) -> Result<(), Duration> {
-        let mut minute = lock(&self.0);
-        let began =
-            minute.started_at.filter(|began| now.saturating_duration_since(*began) < PERIOD);
-        let began = began.unwrap_or_else(|| {
-            *minute = Period { started_at: Some(now), counts: HashMap::new() };
-            now
-        });
-        let share = minute.key_for(address);
-        let count = minute.counts.entry(share).or_default();
+        let mut current = lock(&self.0);
+        current.take_if(|period| period.ends_at <= now);
+        let period =
+            current.get_or_insert_with(|| Period { ends_at: now + PERIOD, counts: HashMap::new() });
+        let count = period.counts.entry(period.key_for(address)).or_default();
         if *count >= MAX_FAILURES {
-            return Err((began + PERIOD).saturating_duration_since(now));
+            return Err(period.ends_at - now);
         }
         *count += 1;
         Ok(())
@@ -126,7 +124,7 @@ mod tests {
         for number in 0..2 * crowded {
             failures.record(&of_network(number), begin).ok();
         }
-        let counted = || failures.0.lock().unwrap().counts.len();
+        let counted = || failures.0.lock().unwrap().as_ref().unwrap().counts.len();
         assert!(
             (GROUPED_WIDER_FROM..=GROUPED_WIDER_FROM + 10).contains(&counted()),
             "{}",
@@ -137,6 +135,6 @@ mod tests {
         }
         assert!(failures.record(&address(0), begin).is_err(), "who is counted stays counted");
         assert_eq!(failures.record(&address(0), begin + PERIOD), Ok(()));
-        assert!(failures.0.lock().unwrap().counts.capacity() < 100);
+        assert!(failures.0.lock().unwrap().as_ref().unwrap().counts.capacity() < 100);
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
 
 use crate::clock;
 use crate::metrics::Metrics;
@@ -25,9 +26,9 @@ use crate::problem::{
 use crate::store::{Caller, OwnBudget, Role};
 use failures::FailureLimiter;
 use jwt::JwtVerifier;
-use member_cache::{LoginCookie, MemberCache, MemberCount};
+use member_cache::{MemberCache, MemberCount};
 
-pub use member_cache::SecretError;
+pub use member_cache::{LOGIN_LIFETIME, SecretError};
 
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -44,15 +45,19 @@ pub struct Session {
 impl Session {
     /// Resolves on revocation or expiry; never for a caller without credentials.
     pub async fn ended(&self) {
-        let ended = self.revoked.clone().unwrap_or_default();
+        let revoked = self.revoked.clone().unwrap_or_default();
         let expired = async {
-            let Some(until) = self.expires_at else { return pending().await };
-            while let Some(left) = until.checked_sub(clock::wall()).filter(|left| !left.is_zero()) {
+            let Some(expires_at) = self.expires_at else { return pending().await };
+            loop {
+                let left = expires_at.saturating_sub(clock::wall());
+                if left.is_zero() {
+                    return;
+                }
                 sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
             }
         };
         tokio::select! {
-            () = ended.cancelled() => {}
+            () = revoked.cancelled() => {}
             () = expired => {}
         }
     }
@@ -108,13 +113,9 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(door: AuthMode, metrics: Arc<Metrics>) -> Self {
-        Self {
-            mode: door,
-            failures: FailureLimiter::default(),
-            forgeries: FailureLimiter::default(),
-            metrics,
-        }
+    pub fn new(mode: AuthMode, metrics: Arc<Metrics>) -> Self {
+        let (failures, forgeries) = (FailureLimiter::default(), FailureLimiter::default());
+        Self { mode, failures, forgeries, metrics }
     }
 
     pub fn is_open(&self) -> bool {
@@ -126,46 +127,43 @@ impl Authenticator {
     /// Fails with 401, with 429 after too many failures from `address`, or with 503.
     pub async fn authenticate(
         &self,
-        shown: Credentials<'_>,
+        credentials: Credentials<'_>,
         address: Caller,
     ) -> Result<(Caller, Session), Problem> {
-        let found = match (&self.mode, shown) {
+        let result = match (&self.mode, credentials) {
             (AuthMode::Open, _) => return Ok((address, Session::default())),
             (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Missing) => {
                 return Err(Problem::new(&MISSING_CREDENTIALS));
             }
             (AuthMode::Members(_) | AuthMode::Jwt(_), Credentials::Malformed)
             | (AuthMode::Jwt(_), Credentials::Cookie(_)) => Err(Denied::Invalid),
-            (AuthMode::Members(roll), Credentials::Token(token)) => roll.by_token(token),
-            (AuthMode::Members(roll), Credentials::Cookie(value)) => roll.by_login(value),
+            (AuthMode::Members(members), Credentials::Token(token)) => members.by_token(token),
+            (AuthMode::Members(members), Credentials::Cookie(value)) => members.by_login(value),
             (AuthMode::Jwt(jwt), Credentials::Token(token)) => {
-                let looked = || self.forgeries.check(&address, clock::now());
-                let is_let = || looked().map_err(Denied::Throttled);
-                jwt.verify(token, is_let).await
+                let limit = || self.forgeries.check(&address, clock::now());
+                jwt.verify(token, || limit().map_err(Denied::Throttled)).await
             }
         };
-        found.map_err(|denied| self.rejection(denied, &address))
+        result.map_err(|denied| self.rejection(denied, &address))
     }
 
     /// Signs a member in, unless `admit` refuses, and ends the login of the cookie `carried`.
+    ///
+    /// Returns the new cookie's value, which is valid for [`LOGIN_LIFETIME`].
     pub async fn log_in(
         &self,
         token: &str,
         carried: Option<&str>,
         address: &Caller,
         admit: impl Fn(&Caller) -> Result<(), Duration>,
-    ) -> Result<LoginCookie, Problem> {
-        let roll = self.members()?;
-        let opened = match roll.by_token(token) {
-            // Each sign-in writes to disk and reloads the whole list.
-            Ok((member, _)) => {
-                let too_often = "this member signed in too many times";
-                admit(&member).map_err(|after| rate_limited(too_often, after))?;
-                roll.log_in(token, carried).await
-            }
-            Err(denied) => Err(denied),
-        };
-        opened.map_err(|denied| self.rejection(denied, address))
+    ) -> Result<Zeroizing<String>, Problem> {
+        let members = self.members()?;
+        let rejected = |denied| self.rejection(denied, address);
+        let (member, _) = members.by_token(token).map_err(rejected)?;
+        // Each sign-in writes to disk and reloads the whole list.
+        admit(&member)
+            .map_err(|after| rate_limited("this member signed in too many times", after))?;
+        members.log_in(token, carried).await.map_err(rejected)
     }
 
     pub async fn log_out(&self, value: &str) -> Result<(), Problem> {
@@ -173,83 +171,80 @@ impl Authenticator {
     }
 
     pub async fn load(&self) -> Result<(), SecretError> {
-        match &self.mode {
-            AuthMode::Open | AuthMode::Jwt(_) => Ok(()),
-            AuthMode::Members(roll) => roll.load().await,
+        match self.cache() {
+            Some(members) => members.load().await,
+            None => Ok(()),
         }
     }
 
     pub async fn refresh(&self) {
-        if let AuthMode::Members(roll) = &self.mode {
-            roll.refresh().await;
+        if let Some(members) = self.cache() {
+            members.refresh().await;
         }
     }
 
     pub async fn run(&self) {
         match &self.mode {
             AuthMode::Open => {}
-            AuthMode::Members(roll) => roll.run().await,
+            AuthMode::Members(members) => members.run().await,
             AuthMode::Jwt(jwt) => jwt.run().await,
         }
     }
 
     pub fn refetch_keys(&self) {
-        match &self.mode {
-            AuthMode::Open | AuthMode::Members(_) => {}
-            AuthMode::Jwt(jwt) => jwt.refetch(),
+        if let AuthMode::Jwt(jwt) = &self.mode {
+            jwt.refetch();
         }
     }
 
     pub fn member_count(&self) -> Option<MemberCount> {
-        match &self.mode {
-            AuthMode::Open | AuthMode::Jwt(_) => None,
-            AuthMode::Members(roll) => roll.count(),
-        }
+        self.cache()?.count()
     }
 
     pub fn has_logins(&self) -> bool {
-        matches!(self.mode, AuthMode::Members(_))
+        self.cache().is_some()
     }
 
     /// Fails with 404 unless `access.mode` is `members`.
     pub fn members(&self) -> Result<&MemberCache, Problem> {
-        match &self.mode {
-            AuthMode::Members(roll) => Ok(roll),
-            AuthMode::Open | AuthMode::Jwt(_) => Err(Problem::new(&NOT_FOUND)
-                .detail("sign-in is available with access.mode = \"members\" only")),
-        }
+        self.cache().ok_or_else(|| {
+            Problem::new(&NOT_FOUND)
+                .detail("sign-in is available with access.mode = \"members\" only")
+        })
+    }
+
+    fn cache(&self) -> Option<&MemberCache> {
+        if let AuthMode::Members(members) = &self.mode { Some(members) } else { None }
     }
 
     /// Counts the failure against the address, which slows guessing down.
     fn rejection(&self, denied: Denied, address: &Caller) -> Problem {
-        let retry_after = match denied {
+        let now = clock::now();
+        let counted = match denied {
+            Denied::Unavailable(_) if self.has_logins() => return members_unavailable(),
             Denied::Unavailable(retry_after) => {
-                if self.has_logins() {
-                    return members_unavailable();
-                }
-                let detail =
-                    "tokens cannot be verified right now: the login service's keys are unavailable";
+                let detail = "tokens cannot be verified right now: the login service's keys are \
+                              unavailable";
                 return Problem::new(&OVERLOADED).detail(detail).retry_after(retry_after);
             }
-            Denied::Throttled(retry_after) => Some(retry_after),
-            Denied::Invalid | Denied::Forged => {
-                let now = clock::now();
-                if denied == Denied::Forged {
-                    self.forgeries.record(address, now).ok();
-                }
-                self.failures.record(address, now).err()
+            Denied::Throttled(retry_after) => Err(retry_after),
+            Denied::Invalid => self.failures.record(address, now),
+            Denied::Forged => {
+                self.forgeries.record(address, now).ok();
+                self.failures.record(address, now)
             }
         };
         self.metrics.credentials_failed.inc();
-        let too_many = "too many invalid credentials from this address";
-        let limited = retry_after.map(|after| rate_limited(too_many, after));
-        limited.unwrap_or_else(|| Problem::new(&INVALID_CREDENTIALS))
+        match counted {
+            Ok(()) => Problem::new(&INVALID_CREDENTIALS),
+            Err(after) => rate_limited("too many invalid credentials from this address", after),
+        }
     }
 }
 
 impl fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Access")
+        f.write_str("Authenticator")
     }
 }
 

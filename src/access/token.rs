@@ -20,7 +20,8 @@ const RANDOM_BYTES: usize = 32;
 pub struct Secret {
     tokens: Zeroizing<[u8; 32]>,
     cookies: Zeroizing<[u8; 32]>,
-    fingerprint: Digest,
+    /// Identifies the secret without revealing it.
+    pub fingerprint: Digest,
 }
 
 impl Secret {
@@ -31,11 +32,6 @@ impl Secret {
             cookies: derive("tollgate 2026-11 hash of a login's cookie"),
             fingerprint: *derive("tollgate 2026-11 fingerprint of the secret"),
         }
-    }
-
-    /// Identifies this secret without revealing it.
-    pub fn fingerprint(&self) -> Digest {
-        self.fingerprint
     }
 
     pub fn random() -> io::Result<Self> {

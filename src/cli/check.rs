@@ -85,7 +85,7 @@ async fn secret_fault(config: &Settings) -> Option<String> {
     };
     let ledger = store::Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
     let noted = ledger.token_secret_fingerprint().await.ok()??;
-    (noted != found.fingerprint()).then(|| SecretError::Mismatch.to_string())
+    (noted != found.fingerprint).then(|| SecretError::Mismatch.to_string())
 }
 
 /// Whether `serve` could sell nothing from the ledger.

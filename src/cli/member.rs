@@ -244,7 +244,7 @@ async fn apply(
         changes.push((Arc::clone(name), change));
         done.push(Outcome { words, token });
     }
-    let print = keying.as_ref().map(|(secret, _)| secret.fingerprint());
+    let print = keying.as_ref().map(|(secret, _)| secret.fingerprint);
     let changed = ledger.change_members(print, changes).await;
     changed.map_err(|(name, fault)| fault_message(&name, fault))?;
     if let Some((_, Some(warning))) = keying {
@@ -325,7 +325,7 @@ async fn token_secret(
     let before = ledger.token_secret_fingerprint().await?;
     let is_made = secret::is_missing(config);
     let secret = secret::secret_or_new(config)?;
-    let is_another = before.is_some_and(|print| print != secret.fingerprint());
+    let is_another = before.is_some_and(|print| print != secret.fingerprint);
     if is_another && !is_made && !may_change {
         return Err(CommandError::usage(SecretError::Mismatch.to_string()));
     }

@@ -27,11 +27,11 @@ pub use query::{
     too_many_rows, usage_days, video_status,
 };
 pub use rule::IgnoredFields;
-pub use video::{VideoOrder, video, video_with_ignored};
+pub use video::{VideoOrder, video};
 
 use crate::contract::money::Usd;
 use crate::problem::Problem;
-use json::{Field, FromObject, ObjectEntry};
+use json::{Entry, Field, FromObject};
 use rule::{Faults, Rule, UnknownFields};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,10 +104,7 @@ impl<'a> LoginBody<'a> {
 }
 
 impl<'de> FromObject<'de> for LoginBody<'de> {
-    fn member<A: MapAccess<'de>>(
-        &mut self,
-        entry: ObjectEntry<'_, 'de, A>,
-    ) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
         match entry.name() {
             "token" => entry.read_into(&mut self.token),
             _ => entry.reject(&mut self.unknown),
@@ -133,10 +130,7 @@ pub fn passthrough(
 }
 
 impl<'de> FromObject<'de> for UnknownFields<'de> {
-    fn member<A: MapAccess<'de>>(
-        &mut self,
-        entry: ObjectEntry<'_, 'de, A>,
-    ) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
         entry.reject(self)
     }
 }

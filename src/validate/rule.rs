@@ -112,8 +112,8 @@ impl IgnoredFields {
         }
     }
 
-    pub(super) fn add_all(&mut self, place: &str, passed: &UnknownFields<'_>) {
-        for name in &passed.first {
+    pub(super) fn add_all(&mut self, place: &str, ignored: &UnknownFields<'_>) {
+        for name in &ignored.first {
             self.add(&format!("{place}{name}"));
         }
     }

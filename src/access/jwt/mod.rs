@@ -7,6 +7,7 @@ mod claims;
 mod key_cache;
 mod key_set;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
@@ -37,7 +38,7 @@ pub struct JwtVerifier {
 #[derive(Clone)]
 struct Verified {
     caller: Caller,
-    standing: Session,
+    session: Session,
     /// The key set that verified it. With another set, it is verified again.
     fingerprint: blake3::Hash,
 }
@@ -45,17 +46,19 @@ struct Verified {
 impl JwtVerifier {
     /// Reads a key file, which must hold a usable key. A URL is first fetched by [`Self::run`].
     pub fn new(settings: &config::JwtConfig) -> io::Result<Self> {
-        let jwt = Self::with_source(settings, key_cache::key_source(&settings.jwks));
+        let verifier = Self::with_source(settings, key_cache::key_source(&settings.jwks));
         if let JwksSource::File(path) = &settings.jwks {
-            let read = || -> Result<(), FetchError> {
-                jwt.keys.replace(&key_cache::read_file(path)?)?;
-                let usable = jwt.keys.current().map_or(0, |set| set.usable());
-                if usable == 0 { Err("it contains no usable key".into()) } else { Ok(()) }
-            };
-            let named = |fault: FetchError| format!("access.jwt.jwks: {}: {fault}", path.display());
-            read().map_err(|fault| io::Error::other(named(fault)))?;
+            verifier.load(path).map_err(|error| {
+                io::Error::other(format!("access.jwt.jwks: {}: {error}", path.display()))
+            })?;
         }
-        Ok(jwt)
+        Ok(verifier)
+    }
+
+    fn load(&self, path: &Path) -> Result<(), FetchError> {
+        self.keys.replace(&key_cache::read_file(path)?)?;
+        let usable = self.keys.current().map_or(0, |set| set.usable());
+        if usable == 0 { Err("it contains no usable key".into()) } else { Ok(()) }
     }
 
     fn with_source(settings: &config::JwtConfig, source: KeySource) -> Self {
@@ -85,19 +88,19 @@ impl JwtVerifier {
         }
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
         let current = self.keys.current();
-        let holds = |known: &Verified| {
-            let print = current.as_ref().map(|set| set.fingerprint);
-            print == Some(known.fingerprint) && !known.standing.has_ended()
+        let is_valid = |verified: &Verified| {
+            current.as_ref().is_some_and(|set| set.fingerprint == verified.fingerprint)
+                && !verified.session.has_ended()
         };
-        let checked = match self.verified.get(&hash).await.filter(holds) {
-            Some(checked) => checked,
+        let verified = match self.verified.get(&hash).await.filter(is_valid) {
+            Some(verified) => verified,
             None => {
-                let checked = self.check(token, admit).await?;
-                self.verified.insert(hash, checked.clone()).await;
-                checked
+                let verified = self.check(token, admit).await?;
+                self.verified.insert(hash, verified.clone()).await;
+                verified
             }
         };
-        Ok((checked.caller, checked.standing))
+        Ok((verified.caller, verified.session))
     }
 
     async fn check(
@@ -107,7 +110,7 @@ impl JwtVerifier {
     ) -> Result<Verified, Denied> {
         let token = Token::read(token).map_err(|_| Denied::Invalid)?;
         let claims = Claims::read(&token.claims, &self.config, clock::wall());
-        let Claims { subject, role, own_budget: own, expires_at: until } =
+        let Claims { subject, role, own_budget, expires_at } =
             claims.map_err(|_| Denied::Invalid)?;
         let set = self.keys_for(&token).await?;
         let KeyLookup::Key(key) = set.find(token.kid.as_deref(), token.algorithm) else {
@@ -118,9 +121,8 @@ impl JwtVerifier {
         if !crypto::verify(token.signature, signed, key, token.algorithm).unwrap_or(false) {
             return Err(Denied::Forged);
         }
-        let standing =
-            Session { role, own_budget: own, expires_at: Some(until), ..Session::default() };
-        Ok(Verified { caller: Caller::Subject(subject), standing, fingerprint: set.fingerprint })
+        let session = Session { role, own_budget, expires_at: Some(expires_at), revoked: None };
+        Ok(Verified { caller: Caller::Subject(subject), session, fingerprint: set.fingerprint })
     }
 
     /// Returns the current keys, or newer ones if the token's `kid` is unknown.
@@ -138,7 +140,7 @@ impl JwtVerifier {
 
 impl fmt::Debug for JwtVerifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Jwt").field("rules", &self.config).finish_non_exhaustive()
+        f.debug_struct("JwtVerifier").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
@@ -163,22 +165,23 @@ impl<'a> Token<'a> {
         if signature.is_empty() {
             return Err(Malformed);
         }
-        let (algorithm, key) = read_header(&decode_part(header)?)?;
-        Ok(Self { algorithm, kid: key, claims: decode_part(claims)?, signed, signature })
+        let header = decode_part(header)?;
+        // Keys that the header refers to (`jku`, `jwk`, `x5u`, `x5c`) are ignored.
+        let header = JsonObject::read(&header)?;
+        let is_type =
+            |name: String| TOKEN_TYPES.iter().any(|known| name.eq_ignore_ascii_case(known));
+        let is_accepted = header.optional("typ")?.is_none_or(is_type);
+        if !is_accepted || REJECTED_HEADERS.iter().any(|name| header.has(name)) {
+            return Err(Malformed);
+        }
+        Ok(Self {
+            algorithm: algorithm(&header.required::<String>("alg")?).ok_or(Malformed)?,
+            kid: header.optional("kid")?,
+            claims: decode_part(claims)?,
+            signed,
+            signature,
+        })
     }
-}
-
-/// Keys that the header refers to (`jku`, `jwk`, `x5u`, `x5c`) are ignored.
-fn read_header(text: &str) -> Result<(Algorithm, Option<String>), Malformed> {
-    let header = JsonObject::read(text)?;
-    let kind = header.optional::<String>("typ")?;
-    let is_ours =
-        kind.is_none_or(|kind| TOKEN_TYPES.iter().any(|own| kind.eq_ignore_ascii_case(own)));
-    if !is_ours || REJECTED_HEADERS.iter().any(|name| header.has(name)) {
-        return Err(Malformed);
-    }
-    let algorithm = algorithm(&header.required::<String>("alg")?).ok_or(Malformed)?;
-    Ok((algorithm, header.optional("kid")?))
 }
 
 /// The decoder rejects padding, whitespace and non-canonical trailing bits.

@@ -22,7 +22,7 @@ use crate::store::{
 /// How long the last list is used while the store is unreadable. After that, everyone is rejected.
 const MAX_STALE: Duration = Duration::from_secs(30);
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
-const LOGIN_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+pub const LOGIN_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 
 pub struct MemberCache {
     store: Store,
@@ -45,18 +45,13 @@ struct MemberList {
 
 struct Entry {
     member: Member,
-    ended: CancellationToken,
+    revoked: CancellationToken,
 }
 
 struct Login {
     entry: Arc<Entry>,
-    until: Duration,
-    ended: CancellationToken,
-}
-
-pub struct LoginCookie {
-    pub value: Zeroizing<String>,
-    pub max_age: Duration,
+    expires_at: Duration,
+    revoked: CancellationToken,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,16 +84,25 @@ impl MemberCache {
     }
 
     pub(super) async fn load(&self) -> Result<(), SecretError> {
-        check_secret(&self.store, &self.secret).await?;
+        let fingerprint = self.secret.fingerprint;
+        match self.store.token_secret_fingerprint().await {
+            Ok(Some(stored)) if stored != fingerprint => return Err(SecretError::Mismatch),
+            Ok(Some(_)) | Err(_) => {}
+            Ok(None) => {
+                if let Err(error) = self.store.set_token_secret_fingerprint(fingerprint).await {
+                    warn!(%error, "failed to record token secret fingerprint");
+                }
+            }
+        }
         self.refresh().await;
         Ok(())
     }
 
     pub async fn run(&self) {
-        let mut looks = interval(VERSION_POLL_INTERVAL);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(VERSION_POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            looks.tick().await;
+            ticks.tick().await;
             self.refresh().await;
         }
     }
@@ -108,44 +112,45 @@ impl MemberCache {
     }
 
     pub(super) fn by_login(&self, value: &str) -> Result<(Caller, Session), Denied> {
-        let known = self.list()?;
+        let list = self.list()?;
         let id = token::hash_cookie(&self.secret, value);
-        let login = lookup(&known.logins, &id).filter(|login| login.until > clock::wall());
-        let Login { entry, until, ended } = login.ok_or(Denied::Invalid)?;
-        let (caller, standing) = entry.session();
-        let (ended, until) = (Some(ended.clone()), Some(*until));
-        Ok((caller, Session { revoked: ended, expires_at: until, ..standing }))
+        let login = lookup(&list.logins, &id).filter(|login| login.expires_at > clock::wall());
+        let Login { entry, expires_at, revoked } = login.ok_or(Denied::Invalid)?;
+        let (caller, session) = entry.session();
+        let (revoked, expires_at) = (Some(revoked.clone()), Some(*expires_at));
+        Ok((caller, Session { revoked, expires_at, ..session }))
     }
 
     pub(super) async fn log_in(
         &self,
         token: &str,
         carried: Option<&str>,
-    ) -> Result<LoginCookie, Denied> {
-        let known = self.list()?;
-        let entry = Arc::clone(known.entry(&token::hash_token(&self.secret, token))?);
+    ) -> Result<Zeroizing<String>, Denied> {
+        let list = self.list()?;
+        let Member { name, token, .. } =
+            &list.entry(&token::hash_token(&self.secret, token))?.member;
         let value = token::random().map_err(|error| {
             error!(%error, "random number generator failed");
             Denied::Unavailable(RETRY_AFTER)
         })?;
         let session = LoginSession {
             id: token::hash_cookie(&self.secret, &value),
-            member: Arc::clone(&entry.member.name),
-            token: entry.member.token,
+            member: Arc::clone(name),
+            token: *token,
             expires_at: self.store.now() + LOGIN_LIFETIME,
         };
-        let _turn = self.updating.lock().await;
+        let _guard = self.updating.lock().await;
         self.store.log_in(&session).await?;
         if let Some(id) = carried.and_then(|value| self.login_id(value)) {
             self.store.log_out(id).await?;
         }
         self.reload().await?;
-        Ok(LoginCookie { value, max_age: LOGIN_LIFETIME })
+        Ok(value)
     }
 
     pub(super) async fn log_out(&self, value: &str) -> Result<(), Unavailable> {
         let Some(id) = self.login_id(value) else { return Ok(()) };
-        let _turn = self.updating.lock().await;
+        let _guard = self.updating.lock().await;
         self.store.log_out(id).await?;
         self.reload().await
     }
@@ -153,56 +158,56 @@ impl MemberCache {
     /// Returns the login's id if it may exist, so that made-up cookies never reach the store.
     fn login_id(&self, value: &str) -> Option<Digest> {
         let id = token::hash_cookie(&self.secret, value);
-        let latest = self.current.load();
-        let is_unknown = |latest: &Arc<Cached>| lookup(&latest.list.logins, &id).is_none();
-        (!latest.as_ref().is_some_and(is_unknown)).then_some(id)
+        let current = self.current.load();
+        let may_exist = |current: &Arc<Cached>| lookup(&current.list.logins, &id).is_some();
+        current.as_ref().is_none_or(may_exist).then_some(id)
     }
 
     pub fn count(&self) -> Option<MemberCount> {
-        let known = self.list().ok()?;
-        Some(MemberCount::of(known.tokens.values().map(|entry| &entry.member)))
+        let list = self.list().ok()?;
+        Some(MemberCount::of(list.tokens.values().map(|entry| &entry.member)))
     }
 
     fn list(&self) -> Result<Arc<MemberList>, Denied> {
-        let latest = self.current.load();
-        let holds =
-            |latest: &&Arc<Cached>| clock::now().duration_since(latest.refreshed_at) <= MAX_STALE;
-        let known = latest.as_ref().filter(holds).map(|latest| Arc::clone(&latest.list));
-        known.ok_or(Denied::Unavailable(RETRY_AFTER))
+        match &*self.current.load() {
+            Some(cached) if cached.refreshed_at.elapsed() <= MAX_STALE => {
+                Ok(Arc::clone(&cached.list))
+            }
+            Some(_) | None => Err(Denied::Unavailable(RETRY_AFTER)),
+        }
     }
 
     pub(super) async fn refresh(&self) {
-        let _turn = self.updating.lock().await;
-        let outcome = self.refresh_locked().await;
-        match (&outcome, self.is_failing.swap(outcome.is_err(), Ordering::AcqRel)) {
-            (Ok(()), true) => info!("member list readable again"),
-            (Err(error), false) => {
-                error!(%error, "member list unreadable");
-            }
-            (Ok(()), false) | (Err(_), true) => {}
+        let _guard = self.updating.lock().await;
+        let result = self.refresh_locked().await;
+        let was_failing = self.is_failing.swap(result.is_err(), Ordering::AcqRel);
+        match result {
+            Ok(()) if was_failing => info!("member list readable again"),
+            Err(error) if !was_failing => error!(%error, "member list unreadable"),
+            Ok(()) | Err(_) => {}
         }
     }
 
     async fn refresh_locked(&self) -> Result<(), Unavailable> {
-        let edition = self.store.members_version().await?;
+        let version = self.store.members_version().await?;
         match self.current.load_full() {
-            Some(old) if old.list.version == edition => self.publish(Arc::clone(&old.list)),
+            Some(old) if old.list.version == version => self.publish(Arc::clone(&old.list)),
             Some(_) | None => self.reload().await?,
         }
         Ok(())
     }
 
-    fn publish(&self, known: Arc<MemberList>) {
-        self.current.store(Some(Arc::new(Cached { list: known, refreshed_at: clock::now() })));
+    fn publish(&self, list: Arc<MemberList>) {
+        self.current.store(Some(Arc::new(Cached { list, refreshed_at: clock::now() })));
     }
 
     /// Reloads the whole list. The caller holds the lock `updating`.
     async fn reload(&self) -> Result<(), Unavailable> {
         // The version comes first, so that the next refresh finds changes made while we read.
-        let edition = self.store.members_version().await?;
+        let version = self.store.members_version().await?;
         let (members, sessions) = (self.store.members().await?, self.store.sessions().await?);
-        let old = self.current.load_full().map(|latest| Arc::clone(&latest.list));
-        let new = Arc::new(MemberList::new(edition, members, sessions, old.as_deref()));
+        let old = self.current.load_full().map(|cached| Arc::clone(&cached.list));
+        let new = Arc::new(MemberList::new(version, members, sessions, old.as_deref()));
         self.publish(Arc::clone(&new));
         if let Some(old) = old {
             old.revoke_missing_from(&new);
@@ -213,30 +218,31 @@ impl MemberCache {
 
 impl MemberList {
     fn new(
-        edition: u64,
+        version: u64,
         members: Vec<Member>,
         sessions: Vec<LoginSession>,
         old: Option<&Self>,
     ) -> Self {
         let entry = |member: Member| {
             let before = old.and_then(|old| old.tokens.get(&member.token));
-            let ended = before.map_or_else(CancellationToken::new, |entry| entry.ended.clone());
-            (member.token, Arc::new(Entry { member, ended }))
+            let revoked = before.map(|entry| entry.revoked.clone()).unwrap_or_default();
+            (member.token, Arc::new(Entry { member, revoked }))
         };
-        let good = members.into_iter().filter(|member| member.revoked_at.is_none());
-        let tokens: HashMap<_, _> = good.map(entry).collect();
+        let active = members.into_iter().filter(|member| member.revoked_at.is_none());
+        let tokens: HashMap<_, _> = active.map(entry).collect();
         let login = |session: LoginSession| {
             let entry = tokens.get(&session.token)?;
             if entry.member.name != session.member {
                 return None;
             }
             let before = old.and_then(|old| old.logins.get(&session.id));
-            let ended =
-                before.map_or_else(|| entry.ended.child_token(), |login| login.ended.clone());
-            Some((session.id, Login { entry: Arc::clone(entry), until: session.expires_at, ended }))
+            let revoked =
+                before.map_or_else(|| entry.revoked.child_token(), |login| login.revoked.clone());
+            let expires_at = session.expires_at;
+            Some((session.id, Login { entry: Arc::clone(entry), expires_at, revoked }))
         };
         let logins = sessions.into_iter().filter_map(login).collect();
-        Self { version: edition, tokens, logins }
+        Self { version, tokens, logins }
     }
 
     fn entry(&self, token: &Digest) -> Result<&Arc<Entry>, Denied> {
@@ -245,9 +251,9 @@ impl MemberList {
 
     fn revoke_missing_from(&self, new: &Self) {
         let tokens = self.tokens.iter().filter(|(id, _)| !new.tokens.contains_key(*id));
-        tokens.for_each(|(_, entry)| entry.ended.cancel());
+        tokens.for_each(|(_, entry)| entry.revoked.cancel());
         let logins = self.logins.iter().filter(|(id, _)| !new.logins.contains_key(*id));
-        logins.for_each(|(_, login)| login.ended.cancel());
+        logins.for_each(|(_, login)| login.revoked.cancel());
     }
 }
 
@@ -267,20 +273,6 @@ pub enum SecretError {
     Lost,
 }
 
-/// Fails if the tokens were made with another secret; records the fingerprint on first use.
-async fn check_secret(members: &Store, secret: &Secret) -> Result<(), SecretError> {
-    match members.token_secret_fingerprint().await {
-        Ok(Some(print)) if print != secret.fingerprint() => Err(SecretError::Mismatch),
-        Ok(Some(_)) | Err(_) => Ok(()),
-        Ok(None) => {
-            if let Err(error) = members.set_token_secret_fingerprint(secret.fingerprint()).await {
-                warn!(%error, "failed to record token secret fingerprint");
-            }
-            Ok(())
-        }
-    }
-}
-
 /// The hash is keyed, so the map's timing reveals nothing; the final comparison is constant-time.
 fn lookup<'a, T>(all: &'a HashMap<Digest, T>, id: &Digest) -> Option<&'a T> {
     let (known, value) = all.get_key_value(id)?;
@@ -289,12 +281,9 @@ fn lookup<'a, T>(all: &'a HashMap<Digest, T>, id: &Digest) -> Option<&'a T> {
 
 impl Entry {
     fn session(&self) -> (Caller, Session) {
-        let Member { name, role, own_budget: own, .. } = &self.member;
-        let ended = Some(self.ended.clone());
-        (
-            Caller::Member(Arc::clone(name)),
-            Session { role: *role, own_budget: *own, revoked: ended, expires_at: None },
-        )
+        let &Member { ref name, role, own_budget, .. } = &self.member;
+        let revoked = Some(self.revoked.clone());
+        (Caller::Member(Arc::clone(name)), Session { role, own_budget, revoked, expires_at: None })
     }
 }
 

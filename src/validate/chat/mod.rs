@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::{MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
-use super::json::{self, Field, FromObject, FromValue, ObjectEntry, ValueSeed};
+use super::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
 use super::rule::{
     Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
 };
@@ -112,7 +112,7 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
 }
 
 impl<'a> FromObject<'a> for ChatDraft<'a, DraftMessage<'a>> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "model" => entry.read_into(&mut self.model),
             "messages" => entry.read_into(&mut self.messages),
@@ -136,7 +136,7 @@ pub(super) struct Messages<'a, M> {
 
 pub(super) trait IntoMessage<'a>: FromObject<'a> + Default {
     /// Pushes faults with pointers relative to the message.
-    fn translated(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a>;
+    fn into_message(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a>;
 }
 
 impl<'a, M: IntoMessage<'a>> FromValue<'a> for Messages<'a, M> {
@@ -162,12 +162,12 @@ impl<'a, M: IntoMessage<'a>> Messages<'a, M> {
         if let Some(detail) = field.wrong_type() {
             self.faults.push(at, "wrong_type", detail);
         }
-        let Field::Present(said) = field else { return };
-        let mut of_dialect = Faults::default();
-        let message = said.translated(&mut of_dialect, &mut self.ignored);
+        let Field::Present(message) = field else { return };
+        let mut found = Faults::default();
+        let message = message.into_message(&mut found, &mut self.ignored);
         self.faults.check(DraftMessage::RULES, &message, &at);
         self.faults.unknown_fields(&message.unknown, &["role", "content"], &at);
-        self.faults.append_at(&at, of_dialect);
+        self.faults.append_at(&at, found);
         if let (true, Field::Present(role), Field::Present(content)) =
             (self.faults.is_empty(), message.role, message.content)
         {
@@ -187,21 +187,21 @@ pub(super) struct DraftMessage<'a> {
 impl<'a> DraftMessage<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/role", code: "required", check: |said| said.role.missing("user, assistant or system") },
-        Rule { pointer: "/role", code: "wrong_type", check: |said| said.role.wrong_type() },
-        Rule { pointer: "/role", code: "unknown_role", check: |said| not_among(said.role.value()?, ROLES) },
-        Rule { pointer: "/content", code: "required", check: |said| said.content.missing("the text of the message") },
-        Rule { pointer: "/content", code: "wrong_type", check: |said| said.content.wrong_type() },
-        Rule { pointer: "/content", code: "empty", check: |said| {
-            said.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
+        Rule { pointer: "/role", code: "required", check: |message| message.role.missing("user, assistant or system") },
+        Rule { pointer: "/role", code: "wrong_type", check: |message| message.role.wrong_type() },
+        Rule { pointer: "/role", code: "unknown_role", check: |message| not_among(message.role.value()?, ROLES) },
+        Rule { pointer: "/content", code: "required", check: |message| message.content.missing("the text of the message") },
+        Rule { pointer: "/content", code: "wrong_type", check: |message| message.content.wrong_type() },
+        Rule { pointer: "/content", code: "empty", check: |message| {
+            message.content.value()?.is_empty().then(|| "expected text; it is empty".to_owned())
         } },
-        Rule { pointer: "/content", code: "blank", check: |said| blank(said.content.value()?) },
-        Rule { pointer: "/content", code: "nul_character", check: |said| nul(said.content.value()?) },
+        Rule { pointer: "/content", code: "blank", check: |message| blank(message.content.value()?) },
+        Rule { pointer: "/content", code: "nul_character", check: |message| nul(message.content.value()?) },
     ];
 }
 
 impl<'a> IntoMessage<'a> for DraftMessage<'a> {
-    fn translated(self, _: &mut Faults, _: &mut IgnoredFields) -> Self {
+    fn into_message(self, _: &mut Faults, _: &mut IgnoredFields) -> Self {
         self
     }
 }
@@ -209,7 +209,7 @@ impl<'a> IntoMessage<'a> for DraftMessage<'a> {
 impl<'a> FromObject<'a> for DraftMessage<'a> {
     const EXPECTED: &'static str = "an object with role and content";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "role" => entry.read_into(&mut self.role),
             "content" => entry.read_into(&mut self.content),

@@ -23,8 +23,7 @@ const MAX_UNKNOWN: usize = MAX_FAULTS + 1;
 pub(super) trait FromObject<'de> {
     const EXPECTED: &'static str = "an object";
 
-    fn member<A: MapAccess<'de>>(&mut self, entry: ObjectEntry<'_, 'de, A>)
-    -> Result<(), A::Error>;
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error>;
 }
 
 pub(super) fn read_object<'de>(
@@ -39,8 +38,8 @@ pub(super) fn read_object<'de>(
         .map_err(|error| malformed(payload, text, &error))
 }
 
-pub(super) fn check_raw(payload: &[u8], kept: &RawValue) -> Result<(), Problem> {
-    let text = kept.get();
+pub(super) fn check_raw(payload: &[u8], raw: &RawValue) -> Result<(), Problem> {
+    let text = raw.get();
     let mut reader = serde_json::Deserializer::from_str(text);
     let read = ValueSeed::<Skipped>::within(1).deserialize(&mut reader);
     read.map(drop).map_err(|error| malformed(payload, text, &error))
@@ -52,18 +51,18 @@ fn read_members<'de, A: MapAccess<'de>>(
     depth: u8,
 ) -> Result<(), A::Error> {
     while let Some(Name(name)) = map.next_key()? {
-        object.member(ObjectEntry { name, map: &mut map, depth })?;
+        object.member(Entry { name, map: &mut map, depth })?;
     }
     Ok(())
 }
 
-pub(super) struct ObjectEntry<'m, 'de, A> {
+pub(super) struct Entry<'m, 'de, A> {
     name: Cow<'de, str>,
     map: &'m mut A,
     depth: u8,
 }
 
-impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
+impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -99,11 +98,11 @@ impl<'de, A: MapAccess<'de>> ObjectEntry<'_, 'de, A> {
     }
 
     /// Skips a field that is ignored, and records its name unless it is `null`.
-    pub(super) fn ignore(self, passed: &mut UnknownFields<'de>) -> Result<(), A::Error> {
-        insert_unique(&mut passed.names, self.name.clone())?;
+    pub(super) fn ignore(self, ignored: &mut UnknownFields<'de>) -> Result<(), A::Error> {
+        insert_unique(&mut ignored.names, self.name.clone())?;
         let value: Field<Skipped> = self.map.next_value_seed(ValueSeed::within(self.depth))?;
-        if !value.is_null() && passed.first.len() < MAX_UNKNOWN {
-            passed.first.push(self.name);
+        if !value.is_null() && ignored.first.len() < MAX_UNKNOWN {
+            ignored.first.push(self.name);
         }
         Ok(())
     }
@@ -167,7 +166,7 @@ pub(super) trait FromValue<'de>: Sized {
     }
 
     /// Takes numbers without a point or an exponent that fit an `i64` or a `u64`.
-    fn whole(_: i128) -> Option<Self> {
+    fn integer(_: i128) -> Option<Self> {
         None
     }
 
@@ -220,7 +219,7 @@ impl FromValue<'_> for bool {
 impl FromValue<'_> for i128 {
     const EXPECTED: &'static str = "a whole number, written without a point or an exponent";
 
-    fn whole(number: i128) -> Option<Self> {
+    fn integer(number: i128) -> Option<Self> {
         Some(number)
     }
 }
@@ -246,11 +245,11 @@ impl<T> Field<T> {
         if self.is_null() { Self::Absent } else { self }
     }
 
-    pub(super) fn map<U>(self, other: impl FnOnce(T) -> U) -> Field<U> {
+    pub(super) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Field<U> {
         match self {
             Self::Absent => Field::Absent,
             Self::WrongType(found) => Field::WrongType(found),
-            Self::Present(value) => Field::Present(other(value)),
+            Self::Present(value) => Field::Present(convert(value)),
         }
     }
 
@@ -310,11 +309,11 @@ impl<'de, T: FromValue<'de>> Visitor<'de> for ValueSeed<T> {
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Field<T>, E> {
-        Ok(read(T::whole(number.into()), "a number"))
+        Ok(read(T::integer(number.into()), "a number"))
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Field<T>, E> {
-        Ok(read(T::whole(number.into()), "a number"))
+        Ok(read(T::integer(number.into()), "a number"))
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Field<T>, E> {
@@ -392,15 +391,15 @@ fn malformed(payload: &[u8], part: &str, error: &serde_json::Error) -> Problem {
 }
 
 fn describe(error: &serde_json::Error) -> String {
-    let said = error.to_string();
+    let message = error.to_string();
     match error.classify() {
         Category::Data => {
             let place = format!(" at line {} column {}", error.line(), error.column());
-            said.strip_suffix(&place).unwrap_or(&said).to_owned()
+            message.strip_suffix(&place).unwrap_or(&message).to_owned()
         }
         Category::Syntax | Category::Eof | Category::Io => SYNTAX_ERRORS
             .iter()
-            .find(|(theirs, _)| said.starts_with(theirs))
+            .find(|(theirs, _)| message.starts_with(theirs))
             .map_or("expected well-formed JSON", |(_, ours)| ours)
             .to_owned(),
     }

@@ -14,10 +14,7 @@ struct Sample<'de> {
 }
 
 impl<'de> FromObject<'de> for Sample<'de> {
-    fn member<A: MapAccess<'de>>(
-        &mut self,
-        entry: ObjectEntry<'_, 'de, A>,
-    ) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'de>>(&mut self, entry: Entry<'_, 'de, A>) -> Result<(), A::Error> {
         match entry.name() {
             "text" => entry.read_into(&mut self.text),
             "number" => entry.read_into(&mut self.number),

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::problem::Problem;
 use crate::validate::chat::{DraftMessage, IntoMessage};
-use crate::validate::json::{self, Field, FromObject, FromValue, ObjectEntry, ValueSeed};
+use crate::validate::json::{self, Entry, Field, FromObject, FromValue, ValueSeed};
 use crate::validate::rule::{Faults, IgnoredFields, Rule, UnknownFields, quote};
 use crate::validate::{ChatRules, Checked, Order, chat as native};
 
@@ -29,7 +29,7 @@ pub fn chat(payload: &[u8], rules: &ChatRules) -> Result<ChatOrder, Problem> {
         stream: Field::Absent,
         options: Field::Absent,
         fixed: BTreeMap::new(),
-        passed: UnknownFields::default(),
+        unknown: UnknownFields::default(),
     };
     json::read_object(payload, &mut draft)?;
     for kept in draft.chat.extra.values().chain(draft.fixed.values()) {
@@ -84,7 +84,7 @@ struct Draft<'a> {
     stream: Field<bool>,
     options: Field<StreamOptions<'a>>,
     fixed: BTreeMap<&'a str, &'a RawValue>,
-    passed: UnknownFields<'a>,
+    unknown: UnknownFields<'a>,
 }
 
 impl Draft<'_> {
@@ -108,11 +108,11 @@ impl Draft<'_> {
             }
         }
         let mut ignored = IgnoredFields::default();
-        ignored.add_all("", &self.passed);
+        ignored.add_all("", &self.unknown);
         if let Field::Present(messages) = &mut self.chat.messages {
             ignored.append(mem::take(&mut messages.ignored));
         }
-        ignored.add_all("stream_options.", &options.passed);
+        ignored.add_all("stream_options.", &options.unknown);
         Ok(ChatOrder {
             order: self.chat.finish(size, faults)?,
             is_stream: matches!(stream, Field::Present(true)),
@@ -123,7 +123,7 @@ impl Draft<'_> {
 }
 
 impl<'a> FromObject<'a> for Draft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "model" => entry.read_into(&mut self.chat.model),
             "messages" => entry.read_into(&mut self.chat.messages),
@@ -135,7 +135,7 @@ impl<'a> FromObject<'a> for Draft<'a> {
                 }
                 match FIXED_FIELDS.iter().find(|bound| bound.name == name) {
                     Some(bound) => entry.keep_raw(bound.name, &mut self.fixed),
-                    None => entry.ignore(&mut self.passed),
+                    None => entry.ignore(&mut self.unknown),
                 }
             }
         }
@@ -145,14 +145,14 @@ impl<'a> FromObject<'a> for Draft<'a> {
 #[derive(Default)]
 struct StreamOptions<'a> {
     include_usage: Field<bool>,
-    passed: UnknownFields<'a>,
+    unknown: UnknownFields<'a>,
 }
 
 impl<'a> FromObject<'a> for StreamOptions<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "include_usage" => entry.read_into(&mut self.include_usage),
-            _ => entry.ignore(&mut self.passed),
+            _ => entry.ignore(&mut self.unknown),
         }
     }
 }
@@ -181,26 +181,26 @@ struct OpenAiMessage<'a> {
     content: Field<Content<'a>>,
     tool_calls: Field<EmptyArray>,
     function_call: Field<EmptyArray>,
-    passed: UnknownFields<'a>,
+    unknown: UnknownFields<'a>,
 }
 
 impl<'a> OpenAiMessage<'a> {
     #[rustfmt::skip]
     const RULES: &'a [Rule<Self>] = &[
-        Rule { pointer: "/tool_calls", code: "not_supported", check: |said| {
-            said.tool_calls.wrong_type().filter(|_| !said.tool_calls.is_null()).map(|_| NO_TOOLS.to_owned())
+        Rule { pointer: "/tool_calls", code: "not_supported", check: |message| {
+            message.tool_calls.wrong_type().filter(|_| !message.tool_calls.is_null()).map(|_| NO_TOOLS.to_owned())
         } },
-        Rule { pointer: "/function_call", code: "not_supported", check: |said| {
-            let is_none = said.function_call.is_absent() || said.function_call.is_null();
+        Rule { pointer: "/function_call", code: "not_supported", check: |message| {
+            let is_none = message.function_call.is_absent() || message.function_call.is_null();
             (!is_none).then(|| NO_TOOLS.to_owned())
         } },
     ];
 }
 
 impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
-    fn translated(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a> {
+    fn into_message(self, faults: &mut Faults, ignored: &mut IgnoredFields) -> DraftMessage<'a> {
         faults.check(Self::RULES, &self, &"");
-        ignored.add_all("messages.", &self.passed);
+        ignored.add_all("messages.", &self.unknown);
         let role = self.role.map(|role| match &*role {
             "developer" => Cow::Borrowed("system"),
             _ => role,
@@ -220,13 +220,13 @@ impl<'a> IntoMessage<'a> for OpenAiMessage<'a> {
 impl<'a> FromObject<'a> for OpenAiMessage<'a> {
     const EXPECTED: &'static str = "an object with role and content";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "role" => entry.read_into(&mut self.role),
             "content" => entry.read_into(&mut self.content),
             "tool_calls" => entry.read_into(&mut self.tool_calls),
             "function_call" => entry.read_into(&mut self.function_call),
-            _ => entry.ignore(&mut self.passed),
+            _ => entry.ignore(&mut self.unknown),
         }
     }
 }
@@ -268,7 +268,7 @@ impl<'a> Content<'a> {
         }
         let Field::Present(part) = part else { return };
         self.faults.check(Part::RULES, &part, &at);
-        self.ignored.add_all("messages.content.", &part.passed);
+        self.ignored.add_all("messages.content.", &part.unknown);
         let Some(text) = part.text.into_value() else { return };
         match index {
             0 => self.text = text,
@@ -281,7 +281,7 @@ impl<'a> Content<'a> {
 struct Part<'a> {
     kind: Field<Cow<'a, str>>,
     text: Field<Cow<'a, str>>,
-    passed: UnknownFields<'a>,
+    unknown: UnknownFields<'a>,
 }
 
 impl<'a> Part<'a> {
@@ -309,11 +309,11 @@ impl<'a> Part<'a> {
 impl<'a> FromObject<'a> for Part<'a> {
     const EXPECTED: &'static str = "an object with type and text";
 
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "type" => entry.read_into(&mut self.kind),
             "text" => entry.read_into(&mut self.text),
-            _ => entry.ignore(&mut self.passed),
+            _ => entry.ignore(&mut self.unknown),
         }
     }
 }

@@ -241,8 +241,7 @@ fn ignored_aspect_ratio_is_reported() {
     let catalog = Catalog::published();
     let native = |fields: &str| {
         let payload = format!(r#"{{"prompt":"a tide"{fields}}}"#);
-        let order =
-            crate::validate::video_with_ignored(payload.as_bytes(), &catalog).expect(fields);
+        let order = crate::validate::video(payload.as_bytes(), &catalog).expect(fields);
         order.ignored.names()
     };
     let dialect = |fields: &str| {

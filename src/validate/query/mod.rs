@@ -5,10 +5,8 @@ use percent_encoding::percent_decode_str;
 use super::rule::{Faults, quote};
 use crate::problem::{FieldError, Problem};
 
-struct InvalidValue {
-    code: &'static str,
-    detail: String,
-}
+/// The fault's code, and what was expected.
+type InvalidValue = (&'static str, String);
 
 struct Params<'q> {
     pairs: Vec<(&'q str, &'q str)>,
@@ -34,22 +32,25 @@ impl<'q> Params<'q> {
     fn single<T>(
         &mut self,
         name: &'static str,
-        judge: impl Fn(&str) -> Result<T, InvalidValue>,
+        parse: impl Fn(&str) -> Result<T, InvalidValue>,
     ) -> Option<T> {
         match self.values(name)[..] {
             [] => None,
-            [value] => self.accept(name, judge(value)),
+            [value] => self.accept(name, parse(value)),
             ref several => {
                 let detail = format!("expected one {name}, not {}", several.len());
-                self.accept(name, Err(InvalidValue { code: "duplicate", detail }))
+                self.fault(name, ("duplicate", detail));
+                None
             }
         }
     }
 
-    fn accept<T>(&mut self, name: &str, read: Result<T, InvalidValue>) -> Option<T> {
-        let fault =
-            |InvalidValue { code, detail }| self.faults.push(format_args!("/{name}"), code, detail);
-        read.map_err(fault).ok()
+    fn accept<T>(&mut self, name: &str, result: Result<T, InvalidValue>) -> Option<T> {
+        result.map_err(|fault| self.fault(name, fault)).ok()
+    }
+
+    fn fault(&mut self, name: &str, (code, detail): InvalidValue) {
+        self.faults.push(format_args!("/{name}"), code, detail);
     }
 
     fn finish(mut self) -> Result<(), Problem> {
@@ -83,8 +84,8 @@ fn decode(text: &str) -> Option<Vec<u8>> {
     let is_escape = |rest: &str| {
         rest.as_bytes().first_chunk::<2>().is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit))
     };
-    let is_sound = text.split('%').skip(1).all(is_escape);
-    is_sound.then(|| percent_decode_str(&text.replace('+', " ")).collect())
+    let is_valid = text.split('%').skip(1).all(is_escape);
+    is_valid.then(|| percent_decode_str(&text.replace('+', " ")).collect())
 }
 
 /// Guess: the contract does not show the form of request ids (2.5).
@@ -98,7 +99,7 @@ pub fn video_status(query: Option<&str>) -> Result<Box<str>, Problem> {
     let mut params = Params::read(query);
     if params.values(REQUEST_ID).is_empty() {
         let detail = "required: the request_id from the reply to the video request".to_owned();
-        params.accept(REQUEST_ID, Err::<(), _>(InvalidValue { code: "required", detail }));
+        params.fault(REQUEST_ID, ("required", detail));
     }
     let request_id = params.single(REQUEST_ID, parse_request_id).unwrap_or_default();
     params.finish().map(|()| request_id)
@@ -121,7 +122,7 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
         }
         if request_ids.len() > MAX_JOBS {
             let detail = format!("expected at most {MAX_JOBS} jobs");
-            params.accept(REQUEST_ID, Err::<(), _>(InvalidValue { code: "too_many", detail }));
+            params.fault(REQUEST_ID, ("too_many", detail));
             break;
         }
     }
@@ -129,26 +130,20 @@ pub fn job_ids(query: Option<&str>) -> Result<Vec<Box<str>>, Problem> {
 }
 
 fn parse_request_id(value: &str) -> Result<Box<str>, InvalidValue> {
-    let Some(id) = decode(value) else {
-        let detail = "expected two hexadecimal digits after each %".to_owned();
-        return Err(InvalidValue { code: "bad_encoding", detail });
-    };
-    match id.len() {
-        0 => {
-            let detail = format!("expected 1 to {MAX_REQUEST_ID} characters; it is empty");
-            Err(InvalidValue { code: "empty", detail })
-        }
-        1..=MAX_REQUEST_ID => {
-            let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
-            let detail = "expected visible ASCII characters only".to_owned();
-            let id = visible.flatten().map(String::into_boxed_str);
-            id.ok_or(InvalidValue { code: "bad_character", detail })
-        }
-        length => {
-            let detail = format!("expected at most {MAX_REQUEST_ID} characters, not {length}");
-            Err(InvalidValue { code: "too_long", detail })
-        }
+    let invalid = |code, expected: &str| (code, format!("expected {expected}"));
+    let id = decode(value)
+        .ok_or_else(|| invalid("bad_encoding", "two hexadecimal digits after each %"))?;
+    if id.is_empty() {
+        let expected = format!("1 to {MAX_REQUEST_ID} characters; it is empty");
+        return Err(invalid("empty", &expected));
     }
+    if id.len() > MAX_REQUEST_ID {
+        let expected = format!("at most {MAX_REQUEST_ID} characters, not {}", id.len());
+        return Err(invalid("too_long", &expected));
+    }
+    let visible = id.iter().all(u8::is_ascii_graphic).then(|| String::from_utf8(id).ok());
+    let id = visible.flatten().map(String::into_boxed_str);
+    id.ok_or_else(|| invalid("bad_character", "visible ASCII characters only"))
 }
 
 const DEFAULT_DAYS: u64 = 7;
@@ -177,30 +172,30 @@ pub fn usage_days(query: Option<&str>) -> Result<u64, Problem> {
 pub fn admin_usage(query: Option<&str>) -> Result<AdminUsageQuery, Problem> {
     let mut params = Params::read(query);
     let days = params.single("since", |value| parse_days(value, MAX_ADMIN_DAYS));
-    let shape = params.single("format", |value| match value {
+    let format = params.single("format", |value| match value {
         "json" => Ok(UsageFormat::Json),
         "csv" => Ok(UsageFormat::Csv),
-        _ => Err(InvalidValue { code: "bad_format", detail: "expected json or csv".to_owned() }),
+        _ => Err(("bad_format", "expected json or csv".to_owned())),
     });
     params.finish()?;
-    let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
-    Ok(AdminUsageQuery { days, format: shape })
+    let (days, format) = (days.unwrap_or(DEFAULT_DAYS), format.unwrap_or_default());
+    Ok(AdminUsageQuery { days, format })
 }
 
-fn parse_days(value: &str, most: u64) -> Result<u64, InvalidValue> {
+fn parse_days(value: &str, max: u64) -> Result<u64, InvalidValue> {
     let digits = value.strip_suffix('d').unwrap_or_default();
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let days = digits.parse().ok().filter(|days| plain && (1..=most).contains(days));
-    let detail = || format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d");
-    days.ok_or_else(|| InvalidValue { code: "bad_period", detail: detail() })
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let days = digits.parse().ok().filter(|days| is_plain && (1..=max).contains(days));
+    let detail = || format!("expected 1d to {max}d, such as since={DEFAULT_DAYS}d");
+    days.ok_or_else(|| ("bad_period", detail()))
 }
 
-pub fn too_many_rows(most: usize) -> Problem {
+pub fn too_many_rows(max: usize) -> Problem {
     Problem::invalid(vec![FieldError {
         pointer: "/since".to_owned(),
         code: "too_many_rows",
         detail: format!(
-            "more than {most} rows: ask for fewer days, or run `tollgate usage` on the server"
+            "more than {max} rows: ask for fewer days, or run `tollgate usage` on the server"
         ),
     }])
 }
@@ -215,27 +210,22 @@ pub struct ListQuery {
     pub is_ascending: bool,
 }
 
-/// Reads the query of `GET /v1/videos`: ignores unknown parameters, and the last of several wins.
+/// Reads the query of `GET /v1/videos`, ignoring unknown parameters.
 pub fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
     let mut params = Params::read(query);
-    let mut last = |name| params.values(name).last().map(|value| decode_lossy(value));
-    let (limit, after, order) = (last("limit"), last("after"), last("order"));
-    let limit = limit.map_or(Ok(DEFAULT_PAGE), |limit| {
-        let limit = limit.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+    let limit = params.single("limit", |value| {
+        let limit = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
         let detail = format!("expected a whole number from 1 to {MAX_PAGE}");
-        limit.ok_or(InvalidValue { code: "bad_parameter", detail })
+        limit.ok_or(("bad_parameter", detail))
     });
-    let is_ascending = match order.as_deref() {
-        None | Some("desc") => Ok(false),
-        Some("asc") => Ok(true),
-        Some(order) => {
-            let detail = format!("expected asc or desc, not `{}`", quote(order));
-            Err(InvalidValue { code: "bad_parameter", detail })
-        }
-    };
-    let limit = params.accept("limit", limit).unwrap_or_default();
-    let is_ascending = params.accept("order", is_ascending).unwrap_or_default();
+    let after = params.single("after", |value| Ok(decode_lossy(value)));
+    let is_ascending = params.single("order", |value| match value {
+        "asc" => Ok(true),
+        "desc" => Ok(false),
+        other => Err(("bad_parameter", format!("expected asc or desc, not `{}`", quote(other)))),
+    });
     params.finish_ignoring_unknown()?;
+    let (limit, is_ascending) = (limit.unwrap_or(DEFAULT_PAGE), is_ascending.unwrap_or_default());
     Ok(ListQuery { limit, after, is_ascending })
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::de::MapAccess;
 
 use super::image_url::image_url;
-use super::json::{self, Field, FromObject, FromValue, ObjectEntry};
+use super::json::{self, Entry, Field, FromObject, FromValue};
 use super::rule::{
     Faults, IgnoredFields, Rule, UnknownFields, blank, not_among, nul, unknown_model,
 };
@@ -25,14 +25,10 @@ pub struct VideoOrder {
     pub ignored: IgnoredFields,
 }
 
-pub fn video(payload: &[u8], catalog: &Catalog) -> Result<Checked<Order>, Problem> {
-    video_with_ignored(payload, catalog).map(|video| video.order)
-}
-
 /// Always writes model and duration, so that no default of the gateway can change the price.
 ///
 /// Guess: an `aspect_ratio` may be sent to every model.
-pub fn video_with_ignored(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
+pub fn video(payload: &[u8], catalog: &Catalog) -> Result<VideoOrder, Problem> {
     let mut draft = VideoDraft::new(catalog);
     json::read_object(payload, &mut draft)?;
     let mut ignored = IgnoredFields::default();
@@ -182,7 +178,7 @@ impl<'a> VideoDraft<'a> {
 }
 
 impl<'a> FromObject<'a> for VideoDraft<'a> {
-    fn member<A: MapAccess<'a>>(&mut self, entry: ObjectEntry<'_, 'a, A>) -> Result<(), A::Error> {
+    fn member<A: MapAccess<'a>>(&mut self, entry: Entry<'_, 'a, A>) -> Result<(), A::Error> {
         match entry.name() {
             "prompt" => entry.read_into(&mut self.prompt),
             "model" => entry.read_into(&mut self.model),
@@ -194,19 +190,13 @@ impl<'a> FromObject<'a> for VideoDraft<'a> {
     }
 }
 
-pub(super) struct ImageUrl(Result<String, String>);
-
-impl ImageUrl {
-    pub(super) fn parse(address: &str) -> Self {
-        Self(image_url(address))
-    }
-}
+pub(super) struct ImageUrl(pub(super) Result<String, String>);
 
 impl<'a> FromValue<'a> for ImageUrl {
     const EXPECTED: &'static str = "a string";
 
     fn string(text: Cow<'a, str>) -> Option<Self> {
-        Some(Self::parse(&text))
+        Some(Self(image_url(&text)))
     }
 }
 

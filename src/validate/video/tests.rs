@@ -6,7 +6,7 @@ use super::*;
 use crate::validate::rule::is_blank;
 
 fn order(payload: &str) -> Order {
-    video(payload.as_bytes(), &Catalog::published()).expect(payload).into_inner()
+    video(payload.as_bytes(), &Catalog::published()).expect(payload).order.into_inner()
 }
 
 fn sent(payload: &str) -> String {
@@ -222,8 +222,8 @@ proptest! {
         if let Some(duration) = duration { payload["duration"] = duration.into() }
         if let Some(ratio) = ratio { payload["aspect_ratio"] = ratio.into() }
         if let Some(picture) = &picture { payload["image_url"] = picture.as_str().into() }
-        if let Ok(order) = video(payload.to_string().as_bytes(), &catalog) {
-            prop_assert_eq!(&video(&order.get().body, &catalog).unwrap(), &order);
+        if let Ok(VideoOrder { order, .. }) = video(payload.to_string().as_bytes(), &catalog) {
+            prop_assert_eq!(&video(&order.get().body, &catalog).unwrap().order, &order);
             let body: serde_json::Value = serde_json::from_slice(&order.get().body).unwrap();
             prop_assert_eq!(body["prompt"].as_str(), Some(prompt.as_str()));
         } else {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::access::jwt::tests::issuer::{NOW, but, settings};
+use crate::access::jwt::tests::issuer::{NOW, claims_with, settings};
 use crate::contract::money::Usd;
 
 fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
@@ -12,7 +12,7 @@ fn read(name: &[&str], value: Value) -> Result<Claims, Malformed> {
         true => JwtConfig { role_claim: None, budget_claim: Some(name.clone()), ..rules },
         false => rules,
     };
-    let claims = but(&name.0[0], value).to_string();
+    let claims = claims_with(&name.0[0], value).to_string();
     Claims::read(&claims, &rules, Duration::from_secs(NOW))
 }
 
@@ -57,7 +57,7 @@ fn malformed_budget_claim_rejects_the_token() {
     ] {
         assert!(read(&["budget"], value.clone()).is_err(), "{value}");
     }
-    let twice = but("budget", json!("5/day")).to_string();
+    let twice = claims_with("budget", json!("5/day")).to_string();
     for written in ["null", r#"{"day":"5","day":"6"}"#, r#"{"day":"5","d\u0061y":"6"}"#] {
         let claims = twice.replace("\"5/day\"", written);
         let name = Some(ClaimPath(vec!["budget".to_owned()]));

@@ -6,19 +6,19 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::mem;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{timeout, timeout_at};
 use tracing::{debug, info, warn};
 
-use super::key_set::{KeySet, MAX_DOCUMENT};
+use super::key_set::{KeySet, KeySetError, MAX_DOCUMENT};
 use crate::clock::{self, Instant};
 use crate::config::JwksSource;
 use crate::sync::lock;
@@ -57,7 +57,7 @@ struct FetchState {
 }
 
 impl KeyCache {
-    /// None yet: nothing is asked before [`KeyCache::run`] runs.
+    /// Starts empty: [`Self::run`] fetches the keys.
     pub(super) fn new(source: KeySource) -> Self {
         Self {
             cached: ArcSwapOption::empty(),
@@ -69,21 +69,20 @@ impl KeyCache {
     }
 
     pub(super) fn current(&self) -> Option<Arc<KeySet>> {
-        let held = self.cached.load();
-        let held = held.as_ref()?;
-        let is_fresh = clock::now().duration_since(held.fetched_at) < MAX_STALE;
-        is_fresh.then(|| Arc::clone(&held.set))
+        let cached = self.cached.load();
+        let cached = cached.as_ref().filter(|cached| cached.fetched_at.elapsed() < MAX_STALE)?;
+        Some(Arc::clone(&cached.set))
     }
 
     /// Returns `None` if keys were fetched recently, or if none arrive in time.
     pub(super) async fn refetched(&self, than: Option<&Arc<KeySet>>) -> Option<Arc<KeySet>> {
-        let mut asked = self.fetched.subscribe();
+        let mut fetched = self.fetched.subscribe();
         if !self.request_fetch(clock::now()) {
             // They may have been fetched in the meantime.
             let is_newer = |set: &Arc<KeySet>| than.is_none_or(|than| !Arc::ptr_eq(set, than));
             return self.current().filter(is_newer);
         }
-        timeout(MAX_WAIT, asked.changed()).await.ok()?.ok()?;
+        timeout(MAX_WAIT, fetched.changed()).await.ok()?.ok()?;
         self.current()
     }
 
@@ -106,24 +105,23 @@ impl KeyCache {
     }
 
     pub(super) fn replace(&self, document: &[u8]) -> Result<(), FetchError> {
-        let same =
-            self.cached.load_full().filter(|held| held.set.fingerprint == blake3::hash(document));
-        let set = match same {
-            Some(held) => Arc::clone(&held.set),
-            None => Arc::new(logged(KeySet::read(document)?)),
+        let set = match self.cached.load_full() {
+            Some(cached) if cached.set.fingerprint == blake3::hash(document) => {
+                Arc::clone(&cached.set)
+            }
+            Some(_) | None => Arc::new(read_and_log(document)?),
         };
         self.cached.store(Some(Arc::new(CachedKeys { set, fetched_at: clock::now() })));
         Ok(())
     }
 
     fn request_fetch(&self, now: Instant) -> bool {
-        let mut asking = lock(&self.state);
-        if !asking.is_running
-            && asking.last_at.is_some_and(|last| now.duration_since(last) < MIN_FETCH_INTERVAL)
-        {
+        let mut state = lock(&self.state);
+        let is_recent = |last_at| now.duration_since(last_at) < MIN_FETCH_INTERVAL;
+        if !state.is_running && state.last_at.is_some_and(is_recent) {
             return false;
         }
-        if !mem::replace(&mut asking.is_running, true) {
+        if !mem::replace(&mut state.is_running, true) {
             self.wake.notify_one();
         }
         true
@@ -132,35 +130,32 @@ impl KeyCache {
     /// Fetches the keys and returns the time until the next fetch.
     async fn refresh(&self) -> Duration {
         {
-            let mut asking = lock(&self.state);
-            (asking.is_running, asking.last_at) = (true, Some(clock::now()));
+            let mut state = lock(&self.state);
+            (state.is_running, state.last_at) = (true, Some(clock::now()));
             // This fetch also serves the requests made until now.
             self.wake.notified().now_or_never();
         }
         let fetched = (self.source)().await;
-        let again = fetched
-            .and_then(|Fetched { body, refetch_in: again }| self.replace(&body).map(|()| again));
-        let mut asking = lock(&self.state);
-        asking.is_running = false;
-        let had_failed = mem::replace(&mut asking.last_failed, again.is_err());
-        drop(asking);
-        let pause = match again {
-            Ok(again) => {
-                if had_failed {
-                    info!("login service keys available again");
-                }
-                again
+        let result = fetched.and_then(|Fetched { body, refetch_in }| {
+            self.replace(&body)?;
+            Ok(refetch_in)
+        });
+        let mut state = lock(&self.state);
+        state.is_running = false;
+        let had_failed = mem::replace(&mut state.last_failed, result.is_err());
+        drop(state);
+        if had_failed && result.is_ok() {
+            info!("login service keys available again");
+        }
+        let pause = result.unwrap_or_else(|error| {
+            let has_keys = self.current().is_some();
+            if had_failed {
+                debug!(%error, has_keys, "failed to fetch login service keys");
+            } else {
+                warn!(%error, has_keys, "failed to fetch login service keys");
             }
-            Err(fault) => {
-                let known = self.current().is_some();
-                if had_failed {
-                    debug!(%fault, known, "failed to fetch login service keys");
-                } else {
-                    warn!(%fault, known, "failed to fetch login service keys");
-                }
-                if known { MIN_FETCH_INTERVAL } else { RETRY_WITHOUT_KEYS }
-            }
-        };
+            if has_keys { MIN_FETCH_INTERVAL } else { RETRY_WITHOUT_KEYS }
+        });
         self.fetched.send_replace(());
         pause
     }
@@ -179,14 +174,15 @@ fn with_jitter(pause: Duration) -> Duration {
     pause - Duration::from_millis(spread)
 }
 
-fn logged(set: KeySet) -> KeySet {
-    let (usable, left_out) = (set.usable(), set.skipped);
+fn read_and_log(document: &[u8]) -> Result<KeySet, KeySetError> {
+    let set = KeySet::read(document)?;
+    let (usable, skipped) = (set.usable(), set.skipped);
     if usable == 0 {
-        warn!(left_out, "login service has no usable keys; rejecting all tokens");
+        warn!(skipped, "login service has no usable keys; rejecting all tokens");
     } else {
-        info!(usable, left_out, "login service keys loaded");
+        info!(usable, skipped, "login service keys loaded");
     }
-    set
+    Ok(set)
 }
 
 pub(in crate::access) struct Fetched {
@@ -196,7 +192,7 @@ pub(in crate::access) struct Fetched {
 
 /// Never quotes the document.
 pub(super) type FetchError = Box<dyn Error + Send + Sync>;
-pub(super) type FetchFuture = Pin<Box<dyn Future<Output = Result<Fetched, FetchError>> + Send>>;
+pub(super) type FetchFuture = BoxFuture<'static, Result<Fetched, FetchError>>;
 pub(super) type KeySource = Box<dyn Fn() -> FetchFuture + Send + Sync>;
 
 pub(super) fn key_source(jwks: &JwksSource) -> KeySource {
@@ -208,8 +204,8 @@ async fn fetch_keys(jwks: JwksSource) -> Result<Fetched, FetchError> {
     match jwks {
         JwksSource::Url(address) => {
             let document = fetch::fetch_document(&address, MAX_DOCUMENT, FETCH_TIMEOUT).await?;
-            let again = document.max_age.unwrap_or(DEFAULT_REFETCH).clamp(MIN_REFETCH, MAX_REFETCH);
-            Ok(Fetched { body: document.body, refetch_in: again })
+            let max_age = document.max_age.unwrap_or(DEFAULT_REFETCH);
+            Ok(Fetched { body: document.body, refetch_in: max_age.clamp(MIN_REFETCH, MAX_REFETCH) })
         }
         JwksSource::File(path) => {
             let body = spawn_blocking(move || read_file(&path)).await??;

@@ -6,7 +6,10 @@ use std::ops::RangeInclusive;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, DecodingKey};
+use jsonwebtoken::Algorithm::{
+    self, ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512,
+};
+use jsonwebtoken::DecodingKey;
 use serde_json::value::RawValue;
 
 use super::claims::{JsonObject, Malformed};
@@ -15,17 +18,10 @@ pub(super) const MAX_DOCUMENT: usize = 256 * 1_024;
 const MAX_KEYS: usize = 100;
 const MODULUS_BITS: RangeInclusive<usize> = 2_048..=8_192;
 
-const RSA: &[Algorithm] = &[
-    Algorithm::RS256,
-    Algorithm::RS384,
-    Algorithm::RS512,
-    Algorithm::PS256,
-    Algorithm::PS384,
-    Algorithm::PS512,
-];
-const P256: &[Algorithm] = &[Algorithm::ES256];
-const P384: &[Algorithm] = &[Algorithm::ES384];
-const ED25519: &[Algorithm] = &[Algorithm::EdDSA];
+const RSA: &[Algorithm] = &[RS256, RS384, RS512, PS256, PS384, PS512];
+const P256: &[Algorithm] = &[ES256];
+const P384: &[Algorithm] = &[ES384];
+const ED25519: &[Algorithm] = &[EdDSA];
 
 /// Returns the public-key algorithm of this name (RFC 7518, 8037, 9864).
 pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
@@ -107,10 +103,10 @@ impl PublicKey {
     fn read(written: &str) -> Result<Self, Malformed> {
         let jwk = JsonObject::read(written)?;
         let is_public = !["d", "p", "q", "k"].iter().any(|secret| jwk.has(secret));
-        let signs = jwk.optional::<String>("use")?.is_none_or(|meant| meant == "sig");
+        let signs = jwk.optional::<String>("use")?.is_none_or(|value| value == "sig");
         let verifies = jwk
             .optional::<Vec<String>>("key_ops")?
-            .is_none_or(|meant| meant.iter().any(|operation| operation == "verify"));
+            .is_none_or(|operations| operations.iter().any(|operation| operation == "verify"));
         if !(is_public && signs && verifies) {
             return Err(Malformed);
         }

@@ -128,7 +128,7 @@ pub(crate) fn claims() -> Value {
 }
 
 /// The claims that pass, but for one, which is absent where `value` is `null`.
-pub(crate) fn but(name: &str, value: Value) -> Value {
+pub(crate) fn claims_with(name: &str, value: Value) -> Value {
     let mut claims = claims();
     let members = claims.as_object_mut().expect("an object");
     members.remove(name);
@@ -151,38 +151,38 @@ pub(crate) fn settings() -> config::JwtConfig {
 
 /// A key source with a given document, which counts fetches.
 #[derive(Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct FakeSource {
     document: Arc<Mutex<Option<String>>>,
-    asked: Arc<AtomicUsize>,
+    fetches: Arc<AtomicUsize>,
     seconds: Arc<AtomicU64>,
 }
 
-impl Told {
+impl FakeSource {
     pub(crate) fn new(keys: &[Value]) -> Self {
-        let told = Self::default();
-        told.says(Some(document(keys)));
-        told.seconds.store(600, Ordering::SeqCst);
-        told
+        let source = Self::default();
+        source.serve(Some(document(keys)));
+        source.seconds.store(600, Ordering::SeqCst);
+        source
     }
 
     /// Nothing is an outage.
-    pub(crate) fn says(&self, document: Option<String>) {
+    pub(crate) fn serve(&self, document: Option<String>) {
         *self.document.lock().expect("not poisoned") = document;
     }
 
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    pub(crate) fn fetches(&self) -> usize {
+        self.fetches.load(Ordering::SeqCst)
     }
 }
 
-impl Told {
+impl FakeSource {
     pub(crate) fn source(&self) -> KeySource {
-        let told = self.clone();
-        Box::new(move || told.fetch())
+        let source = self.clone();
+        Box::new(move || source.fetch())
     }
 
     fn fetch(&self) -> FetchFuture {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.fetches.fetch_add(1, Ordering::SeqCst);
         let document = self.document.lock().expect("not poisoned").clone();
         let again = Duration::from_secs(self.seconds.load(Ordering::SeqCst));
         Box::pin(async move {
@@ -203,10 +203,10 @@ impl Clock {
     }
 }
 
-/// A checker with its keys kept fresh from `told`.
-pub(crate) fn checker(settings: &config::JwtConfig, told: &Told) -> (JwtVerifier, Clock) {
+/// A checker with its keys kept fresh from `source`.
+pub(crate) fn checker(settings: &config::JwtConfig, source: &FakeSource) -> (JwtVerifier, Clock) {
     Clock.set(NOW);
-    let jwt = JwtVerifier::with_source(settings, told.source());
+    let jwt = JwtVerifier::with_source(settings, source.source());
     tokio::spawn(jwt.run());
     (jwt, Clock)
 }

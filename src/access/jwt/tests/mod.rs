@@ -13,14 +13,14 @@ mod forged;
 pub(crate) mod issuer;
 
 use issuer::{
-    AUDIENCE, ED, ISSUER, NOW, OTHER, P256, P384, RSA, Told, b64, but, checker, claims, document,
-    settings,
+    AUDIENCE, ED, FakeSource, ISSUER, NOW, OTHER, P256, P384, RSA, b64, checker, claims,
+    claims_with, document, settings,
 };
 
 const UNAVAILABLE: Denied = Denied::Unavailable(Duration::from_secs(30));
 
-fn every_key() -> Told {
-    Told::new(&[RSA.jwk(), P256.jwk(), P384.jwk(), ED.jwk()])
+fn every_key() -> FakeSource {
+    FakeSource::new(&[RSA.jwk(), P256.jwk(), P384.jwk(), ED.jwk()])
 }
 
 fn ada() -> Caller {
@@ -33,17 +33,17 @@ async fn who(jwt: &JwtVerifier, token: &str) -> Result<Caller, Denied> {
 
 #[tokio::test(start_paused = true)]
 async fn token_of_each_algorithm_yields_subject_and_expiry() {
-    let told = every_key();
-    let (jwt, _) = checker(&settings(), &told);
+    let source = every_key();
+    let (jwt, _) = checker(&settings(), &source);
     let rsa = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"].map(|by| (&RSA, by));
     for (signer, by) in rsa.into_iter().chain([(&P256, "ES256"), (&P384, "ES384"), (&ED, "EdDSA")])
     {
         let token = signer.token(by, &claims());
-        let (caller, standing) = jwt.verify(&token, || Ok(())).await.expect(by);
+        let (caller, session) = jwt.verify(&token, || Ok(())).await.expect(by);
         assert_eq!(caller, ada(), "{by}");
-        assert_eq!(standing.expires_at, Some(Duration::from_secs(NOW + 660)), "{by}");
+        assert_eq!(session.expires_at, Some(Duration::from_secs(NOW + 660)), "{by}");
         assert_eq!(
-            (standing.role, standing.own_budget),
+            (session.role, session.own_budget),
             (Role::Member, OwnBudget::default()),
             "{by}"
         );
@@ -51,7 +51,7 @@ async fn token_of_each_algorithm_yields_subject_and_expiry() {
     let header = json!({"alg": "Ed25519", "kid": "ed"}).to_string();
     let token = ED.signed("EdDSA", &header, &claims().to_string());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
-    assert_eq!(told.asked(), 1);
+    assert_eq!(source.fetches(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,11 +70,11 @@ async fn equivalent_headers_and_claims_are_accepted() {
         assert_eq!(who(&jwt, &token).await, Ok(ada()), "{header}");
     }
     for claims in [
-        but("aud", json!(["another", AUDIENCE])),
-        but("aud", json!([AUDIENCE])),
-        but("nbf", Value::Null),
-        but("iat", Value::Null),
-        but("scope", json!("openid")),
+        claims_with("aud", json!(["another", AUDIENCE])),
+        claims_with("aud", json!([AUDIENCE])),
+        claims_with("nbf", Value::Null),
+        claims_with("iat", Value::Null),
+        claims_with("scope", json!("openid")),
     ] {
         assert_eq!(who(&jwt, &RSA.token("RS256", &claims)).await, Ok(ada()), "{claims}");
     }
@@ -84,12 +84,12 @@ async fn equivalent_headers_and_claims_are_accepted() {
 async fn times_are_checked_with_the_configured_leeway() {
     let (jwt, _) = checker(&settings(), &every_key());
     for (claims, passes) in [
-        (but("exp", json!(NOW - 59)), true),
-        (but("exp", json!(NOW - 60)), false),
-        (but("nbf", json!(NOW + 60)), true),
-        (but("nbf", json!(NOW + 61)), false),
-        (but("iat", json!(NOW + 60)), true),
-        (but("iat", json!(NOW + 61)), false),
+        (claims_with("exp", json!(NOW - 59)), true),
+        (claims_with("exp", json!(NOW - 60)), false),
+        (claims_with("nbf", json!(NOW + 60)), true),
+        (claims_with("nbf", json!(NOW + 61)), false),
+        (claims_with("iat", json!(NOW + 60)), true),
+        (claims_with("iat", json!(NOW + 61)), false),
     ] {
         let verdict = who(&jwt, &P256.token("ES256", &claims)).await;
         assert_eq!(verdict.is_ok(), passes, "{claims}");
@@ -97,10 +97,10 @@ async fn times_are_checked_with_the_configured_leeway() {
     let exact = config::JwtConfig { leeway: Duration::ZERO, ..settings() };
     let (jwt, _) = checker(&exact, &every_key());
     assert_eq!(
-        who(&jwt, &P256.token("ES256", &but("exp", json!(NOW)))).await,
+        who(&jwt, &P256.token("ES256", &claims_with("exp", json!(NOW)))).await,
         Err(Denied::Invalid)
     );
-    assert!(who(&jwt, &P256.token("ES256", &but("exp", json!(NOW + 1)))).await.is_ok());
+    assert!(who(&jwt, &P256.token("ES256", &claims_with("exp", json!(NOW + 1)))).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,12 +119,12 @@ async fn cached_token_still_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn cached_token_is_rejected_after_its_key_is_removed() {
-    let told = every_key();
-    let (jwt, _) = checker(&settings(), &told);
+    let source = every_key();
+    let (jwt, _) = checker(&settings(), &source);
     let (kept, gone) = (P256.token("ES256", &claims()), ED.token("EdDSA", &claims()));
     assert_eq!(who(&jwt, &kept).await, Ok(ada()));
     assert_eq!(who(&jwt, &gone).await, Ok(ada()));
-    told.says(Some(document(&[P256.jwk()])));
+    source.serve(Some(document(&[P256.jwk()])));
     tokio::time::sleep(Duration::from_secs(601)).await;
     assert_eq!(who(&jwt, &kept).await, Ok(ada()));
     assert_eq!(who(&jwt, &gone).await, Err(Denied::Invalid));
@@ -132,20 +132,20 @@ async fn cached_token_is_rejected_after_its_key_is_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn first_token_with_a_new_kid_fetches_the_keys() {
-    let told = Told::new(&[P256.jwk()]);
-    let (jwt, _) = checker(&settings(), &told);
+    let source = FakeSource::new(&[P256.jwk()]);
+    let (jwt, _) = checker(&settings(), &source);
     assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
-    told.says(Some(document(&[P256.jwk(), ED.jwk()])));
+    source.serve(Some(document(&[P256.jwk(), ED.jwk()])));
     tokio::time::sleep(Duration::from_secs(31)).await;
-    assert_eq!(told.asked(), 1);
+    assert_eq!(source.fetches(), 1);
     assert_eq!(who(&jwt, &ED.token("EdDSA", &claims())).await, Ok(ada()));
-    assert_eq!(told.asked(), 2);
+    assert_eq!(source.fetches(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn unknown_kids_cause_one_fetch_in_thirty_seconds() {
-    let told = Told::new(&[P256.jwk()]);
-    let (jwt, _) = checker(&settings(), &told);
+    let source = FakeSource::new(&[P256.jwk()]);
+    let (jwt, _) = checker(&settings(), &source);
     assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
     tokio::time::sleep(Duration::from_secs(30)).await;
     for round in 0..5 {
@@ -157,28 +157,28 @@ async fn unknown_kids_cause_one_fetch_in_thirty_seconds() {
         for verdict in futures_util::future::join_all(storm).await {
             assert_eq!(verdict, Err(Denied::Invalid));
         }
-        assert_eq!(told.asked(), 2, "round {round}");
+        assert_eq!(source.fetches(), 2, "round {round}");
         assert_eq!(who(&jwt, &P256.token("ES256", &claims())).await, Ok(ada()));
     }
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(who(&jwt, &ED.token("EdDSA", &claims())).await, Err(Denied::Invalid));
-    assert_eq!(told.asked(), 3);
+    assert_eq!(source.fetches(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn keys_stay_valid_for_a_day_during_an_outage() {
-    let told = every_key();
-    let (jwt, clock) = checker(&settings(), &told);
+    let source = every_key();
+    let (jwt, clock) = checker(&settings(), &source);
     let token = RSA.token("RS256", &claims());
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
-    told.says(None);
+    source.serve(None);
     tokio::time::sleep(Duration::from_secs(24 * 3_600 - 10)).await;
     clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
     tokio::time::sleep(Duration::from_secs(11)).await;
     clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
-    told.says(Some(document(&[RSA.jwk()])));
+    source.serve(Some(document(&[RSA.jwk()])));
     tokio::time::sleep(Duration::from_secs(31)).await;
     clock.set(NOW);
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
@@ -186,16 +186,16 @@ async fn keys_stay_valid_for_a_day_during_an_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn without_keys_a_token_is_unavailable_not_invalid() {
-    let told = Told::default();
-    let (jwt, _) = checker(&settings(), &told);
+    let source = FakeSource::default();
+    let (jwt, _) = checker(&settings(), &source);
     let token = RSA.token("RS256", &claims());
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
-    assert_eq!(told.asked(), 1);
-    told.says(Some("<html>busy</html>".to_owned()));
+    assert_eq!(source.fetches(), 1);
+    source.serve(Some("<html>busy</html>".to_owned()));
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(who(&jwt, &token).await, Err(UNAVAILABLE));
-    told.says(Some(document(&[RSA.jwk()])));
+    source.serve(Some(document(&[RSA.jwk()])));
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(who(&jwt, &token).await, Ok(ada()));
 }
@@ -206,12 +206,12 @@ async fn role_and_budget_come_from_the_configured_claims() {
     let rules =
         config::JwtConfig { role_claim: name("role"), budget_claim: name("budget"), ..settings() };
     let (jwt, _) = checker(&rules, &every_key());
-    let mut rich = but("role", json!(["staff", "admin"]));
+    let mut rich = claims_with("role", json!(["staff", "admin"]));
     rich["budget"] = json!("5.00/day");
-    let (_, standing) = jwt.verify(&ED.token("EdDSA", &rich), || Ok(())).await.expect("right");
-    assert_eq!(standing.role, Role::Admin);
-    assert_eq!(standing.own_budget, OwnBudget { day: Some(Usd::dollars(5)), month: None });
-    let broken = ED.token("EdDSA", &but("budget", json!("lots")));
+    let (_, session) = jwt.verify(&ED.token("EdDSA", &rich), || Ok(())).await.expect("right");
+    assert_eq!(session.role, Role::Admin);
+    assert_eq!(session.own_budget, OwnBudget { day: Some(Usd::dollars(5)), month: None });
+    let broken = ED.token("EdDSA", &claims_with("budget", json!("lots")));
     assert_eq!(who(&jwt, &broken).await, Err(Denied::Invalid));
 }
 
