@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(join_list(["a", "b", "c"], "and"), "a, b and c");
     }
 
-    /// What some reader strips: Rust, JavaScript, Python, and what has no ink.
+    /// Stripped by Rust, JavaScript or Python, or invisible.
     const STRIPPED: &[char] = &[
         ' ',
         '\t',

@@ -19,7 +19,7 @@ use moka::future::Cache;
 
 use super::{Denied, Session};
 use crate::clock;
-use crate::config::{self, JwksSource};
+use crate::config::{JwksSource, JwtConfig};
 use crate::store::Caller;
 use claims::{Claims, JsonObject, Malformed};
 use key_cache::{FetchError, KeyCache, KeySource, MIN_FETCH_INTERVAL};
@@ -30,7 +30,7 @@ const CACHE_CAPACITY: u64 = 10_000;
 
 #[derive(Clone)]
 pub struct JwtVerifier {
-    config: Arc<config::JwtConfig>,
+    config: Arc<JwtConfig>,
     keys: Arc<KeyCache>,
     verified: Cache<[u8; 32], Verified>,
 }
@@ -45,7 +45,7 @@ struct Verified {
 
 impl JwtVerifier {
     /// Reads a key file, which must hold a usable key. A URL is first fetched by [`Self::run`].
-    pub fn new(settings: &config::JwtConfig) -> io::Result<Self> {
+    pub fn new(settings: &JwtConfig) -> io::Result<Self> {
         let verifier = Self::with_source(settings, key_cache::key_source(&settings.jwks));
         if let JwksSource::File(path) = &settings.jwks {
             verifier.load(path).map_err(|error| {
@@ -61,7 +61,7 @@ impl JwtVerifier {
         if usable == 0 { Err("it contains no usable key".into()) } else { Ok(()) }
     }
 
-    fn with_source(settings: &config::JwtConfig, source: KeySource) -> Self {
+    fn with_source(settings: &JwtConfig, source: KeySource) -> Self {
         Self {
             config: Arc::new(settings.clone()),
             keys: Arc::new(KeyCache::new(source)),

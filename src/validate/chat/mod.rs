@@ -79,21 +79,17 @@ impl<'a, M: IntoMessage<'a> + 'a> ChatDraft<'a, M> {
         })
     }
 
-    /// Returns the order, or all faults: those of this draft, then `elsewhere`.
-    pub(super) fn finish(
-        mut self,
-        size: usize,
-        elsewhere: Faults,
-    ) -> Result<Checked<Order>, Problem> {
+    /// Returns the order, or all faults: those of this draft, then `others`.
+    pub(super) fn finish(mut self, size: usize, others: Faults) -> Result<Checked<Order>, Problem> {
         let mut faults = Faults::default();
         faults.check(Self::RULES, &self, &"");
         if let Field::Present(messages) = &mut self.messages {
             faults.append_at(&"", mem::take(&mut messages.faults));
         }
-        let further = self.rules.fields.iter().map(String::as_str);
-        let fields: Vec<_> = ["model", "messages"].into_iter().chain(further).collect();
+        let allowed = self.rules.fields.iter().map(String::as_str);
+        let fields: Vec<_> = ["model", "messages"].into_iter().chain(allowed).collect();
         faults.unknown_fields(&self.unknown, &fields, &"");
-        faults.append_at(&"", elsewhere);
+        faults.append_at(&"", others);
         let row = self.model.value().and_then(|id| self.rules.catalog.chat_model(id));
         let (true, Some(row), Field::Present(messages)) = (faults.is_empty(), row, self.messages)
         else {

@@ -92,14 +92,14 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
         if unknown.first.len() < MAX_UNKNOWN {
             unknown.first.push(self.name.clone());
         }
-        insert_unique(&mut unknown.names, self.name)?;
+        insert(&mut unknown.names, self.name)?;
         self.map.next_value_seed(ValueSeed::<Skipped>::within(self.depth))?;
         Ok(())
     }
 
     /// Skips a field that is ignored, and records its name unless it is `null`.
     pub(super) fn ignore(self, ignored: &mut UnknownFields<'de>) -> Result<(), A::Error> {
-        insert_unique(&mut ignored.names, self.name.clone())?;
+        insert(&mut ignored.names, self.name.clone())?;
         let value: Field<Skipped> = self.map.next_value_seed(ValueSeed::within(self.depth))?;
         if !value.is_null() && ignored.first.len() < MAX_UNKNOWN {
             ignored.first.push(self.name);
@@ -108,10 +108,7 @@ impl<'de, A: MapAccess<'de>> Entry<'_, 'de, A> {
     }
 }
 
-fn insert_unique<'de, E: Error>(
-    names: &mut HashSet<Cow<'de, str>>,
-    name: Cow<'de, str>,
-) -> Result<(), E> {
+fn insert<'a, E: Error>(names: &mut HashSet<Cow<'a, str>>, name: Cow<'a, str>) -> Result<(), E> {
     if names.contains(&name) {
         return Err(duplicate_key(&name));
     }
@@ -182,7 +179,7 @@ pub(super) trait FromValue<'de>: Sized {
     fn members<A: MapAccess<'de>>(mut map: A, depth: u8) -> Result<Option<Self>, A::Error> {
         let mut names = HashSet::new();
         while let Some(Name(name)) = map.next_key()? {
-            insert_unique(&mut names, name)?;
+            insert(&mut names, name)?;
             map.next_value_seed(ValueSeed::<Skipped>::within(depth))?;
         }
         Ok(None)

@@ -1,4 +1,4 @@
-//! What is sent, what is rejected where, and what is ignored and named.
+//! Bodies that are sent, faults, and ignored fields.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn ignored_field_names_are_valid_in_a_header() {
     assert!(names.starts_with("f0, f1, ") && names.ends_with(", f31"), "{names}");
 }
 
-/// What is sent, or each fault as `pointer code`.
+/// The body that is sent, or each fault as `pointer code`.
 fn sent(order: Result<Checked<Order>, Problem>) -> String {
     let body = |order: Checked<Order>| String::from_utf8(order.get().body.to_vec()).expect("JSON");
     let fault = |fault: &FieldError| format!("{} {}", fault.pointer, fault.code);
@@ -45,7 +45,7 @@ fn sent(order: Result<Checked<Order>, Problem>) -> String {
 
 const PICTURE: &str = "https://pictures.example/a.png";
 
-/// What a video with these fields becomes, without what all of them have.
+/// The body of a video with these extra fields, without the common ones.
 fn ordered(fields: &str) -> String {
     let payload = format!(r#"{{"prompt":"a tide","model":"video-c-3-fast"{fields}}}"#);
     let order = video(payload.as_bytes(), &Catalog::published()).map(|video| video.order);

@@ -90,9 +90,9 @@ impl KeySet {
         if id.is_some() && !self.keys.iter().any(|key| named(&key)) {
             return KeyLookup::UnknownKid;
         }
-        let mut fit =
-            self.keys.iter().filter(named).filter(|key| key.algorithms.contains(&algorithm));
-        match (fit.next(), fit.next()) {
+        let accepts = |key: &&PublicKey| key.algorithms.contains(&algorithm);
+        let mut matching = self.keys.iter().filter(named).filter(accepts);
+        match (matching.next(), matching.next()) {
             (Some(only), None) => KeyLookup::Key(&only.key),
             (None | Some(_), _) => KeyLookup::NoMatch,
         }
@@ -111,23 +111,21 @@ impl PublicKey {
             return Err(Malformed);
         }
         let curve = jwk.optional::<String>("crv")?;
-        let (takes, key) = match (jwk.required::<String>("kty")?.as_str(), curve.as_deref()) {
+        let (algorithms, key) = match (jwk.required::<String>("kty")?.as_str(), curve.as_deref()) {
             ("RSA", _) => (RSA, rsa(&jwk)?),
             ("EC", Some("P-256")) => (P256, ec(&jwk, 32)?),
             ("EC", Some("P-384")) => (P384, ec(&jwk, 48)?),
-            ("OKP", Some("Ed25519")) => {
-                (ED25519, DecodingKey::from_ed_der(&bytes_of_length(&jwk, "x", 32)?))
-            }
+            ("OKP", Some("Ed25519")) => (ED25519, DecodingKey::from_ed_der(&sized(&jwk, "x", 32)?)),
             _ => return Err(Malformed),
         };
-        let takes = match jwk.optional::<String>("alg")? {
-            None => takes.to_vec(),
+        let algorithms = match jwk.optional::<String>("alg")? {
+            None => algorithms.to_vec(),
             Some(name) => {
-                let only = algorithm(&name).filter(|only| takes.contains(only));
-                vec![only.ok_or(Malformed)?]
+                let named = algorithm(&name).filter(|named| algorithms.contains(named));
+                vec![named.ok_or(Malformed)?]
             }
         };
-        Ok(Self { kid: jwk.optional("kid")?, algorithms: takes, key })
+        Ok(Self { kid: jwk.optional("kid")?, algorithms, key })
     }
 }
 
@@ -146,12 +144,11 @@ fn rsa(jwk: &JsonObject<'_>) -> Result<DecodingKey, Malformed> {
 
 fn ec(jwk: &JsonObject<'_>, width: usize) -> Result<DecodingKey, Malformed> {
     // An uncompressed point (SEC 1, 2.3.3).
-    let point =
-        [&[4], &*bytes_of_length(jwk, "x", width)?, &*bytes_of_length(jwk, "y", width)?].concat();
+    let point = [&[4], &*sized(jwk, "x", width)?, &*sized(jwk, "y", width)?].concat();
     Ok(DecodingKey::from_ec_der(&point))
 }
 
-fn bytes_of_length(jwk: &JsonObject<'_>, name: &str, width: usize) -> Result<Vec<u8>, Malformed> {
+fn sized(jwk: &JsonObject<'_>, name: &str, width: usize) -> Result<Vec<u8>, Malformed> {
     bytes(jwk, name).and_then(|bytes| if bytes.len() == width { Ok(bytes) } else { Err(Malformed) })
 }
 

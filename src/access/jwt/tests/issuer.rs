@@ -19,7 +19,7 @@ use crate::config::{self, JwksSource};
 
 pub(crate) const ISSUER: &str = "https://login.example.com/";
 pub(crate) const AUDIENCE: &str = "tollgate";
-/// What the tests' wall clock shows at first.
+/// The initial time of the tests' wall clock.
 pub(crate) const NOW: u64 = 1_800_000_000;
 
 /// A key of the login service.
