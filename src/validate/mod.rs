@@ -59,7 +59,7 @@ pub struct Order {
     pub kind: OrderKind,
     /// The model in `body`, or the path of a `gateway.passthrough` endpoint.
     pub model: Box<str>,
-    pub toll: Usd,
+    pub price: Usd,
     /// Canonical JSON: equal requests have equal bytes.
     pub body: Bytes,
 }
@@ -70,7 +70,7 @@ impl fmt::Debug for Order {
         f.debug_struct("Order")
             .field("paid", &self.kind)
             .field("model", &self.model)
-            .field("toll", &self.toll)
+            .field("price", &self.price)
             .field("body", &format_args!("{} bytes", self.body.len()))
             .finish()
     }
@@ -117,14 +117,14 @@ pub fn passthrough(
     payload: &[u8],
     query: Option<&str>,
     path: &str,
-    toll: Usd,
+    price: Usd,
 ) -> Result<Checked<Order>, Problem> {
     no_query(query)?;
     json::read_object(payload, &mut UnknownFields::default())?;
     Ok(Checked(Order {
         kind: OrderKind::Other,
         model: path.into(),
-        toll,
+        price,
         body: Bytes::copy_from_slice(payload.trim_ascii()),
     }))
 }
@@ -178,7 +178,7 @@ mod tests {
             let order = order.into_inner();
             assert_eq!(order.body, payload.trim());
             assert_eq!(
-                (order.kind, &*order.model, order.toll),
+                (order.kind, &*order.model, order.price),
                 (OrderKind::Other, PATH, Usd::mills(6))
             );
         }

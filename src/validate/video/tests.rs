@@ -196,7 +196,10 @@ fn every_model_takes_its_durations_at_its_price() {
             row.id
         );
         let order = order(&payload);
-        assert_eq!((order.kind, &*order.model, order.toll), (OrderKind::Video, &*row.id, row.toll));
+        assert_eq!(
+            (order.kind, &*order.model, order.price),
+            (OrderKind::Video, &*row.id, row.price)
+        );
         let body: serde_json::Value = serde_json::from_slice(&order.body).unwrap();
         assert_eq!((&body["model"], &body["duration"]), (&(*row.id).into(), &8.into()));
     }
