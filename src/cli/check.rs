@@ -90,7 +90,7 @@ async fn secret_error(settings: &Settings) -> Option<String> {
     };
     let ledger = Store::open_read_only(path, Arc::new(clock::wall)).ok()?;
     let recorded = ledger.token_secret_fingerprint().await.ok()??;
-    (recorded != found.fingerprint()).then(|| SecretError::Mismatch.to_string())
+    (recorded != found.fingerprint).then(|| SecretError::Mismatch.to_string())
 }
 
 fn ledger_error(settings: &Settings) -> Option<String> {

@@ -243,7 +243,7 @@ async fn apply(
         changes.push((Arc::clone(name), change));
         outcomes.push(Outcome { message, token });
     }
-    let print = secret.as_ref().map(|(secret, _)| secret.fingerprint());
+    let print = secret.as_ref().map(|(secret, _)| secret.fingerprint);
     let changed = ledger.change_members(print, changes).await;
     changed.map_err(|(name, error)| member_error(&name, error))?;
     if let Some((_, Some(warning))) = secret {
@@ -324,7 +324,7 @@ async fn token_secret(
     let before = ledger.token_secret_fingerprint().await?;
     let is_created = secret::is_missing(settings);
     let secret = secret::secret_or_new(settings)?;
-    let is_changed = before.is_some_and(|print| print != secret.fingerprint());
+    let is_changed = before.is_some_and(|print| print != secret.fingerprint);
     if is_changed && !is_created && !new_secret {
         return Err(CommandError::usage(SecretError::Mismatch.to_string()));
     }

@@ -24,7 +24,7 @@ pub(super) async fn chat(cx: HandlerContext) -> Result<Response, Problem> {
 }
 
 pub(super) async fn video(cx: HandlerContext) -> Result<Response, Problem> {
-    let wanted = validate::video_with_ignored(&cx.call.body, &cx.handlers.rules.catalog)?;
+    let wanted = validate::video(&cx.call.body, &cx.handlers.rules.catalog)?;
     let receipt = cx.buy(wanted.order).await?;
     Ok(purchases::with_ignored(&wanted.ignored, purchases::from_receipt(receipt)))
 }

@@ -6,8 +6,8 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 
 use super::{HandlerContext, assets, purchases};
-use crate::access::Credentials;
 use crate::access::cookie::csrf_header_missing;
+use crate::access::{Credentials, LOGIN_LIFETIME};
 use crate::jobs::events::{self, EventStreamRequest};
 use crate::problem::{ALL, Charged, FORBIDDEN, Kind, NOT_FOUND, Problem};
 use crate::reports::jobs;
@@ -76,8 +76,8 @@ pub(super) async fn log_in(cx: HandlerContext) -> Result<Response, Problem> {
     // It ends the login that the browser has.
     let carried = session_cookie(&cx)?;
     let admit = |member: &_| cx.handlers.me.limiter.take_login(member);
-    let opened = access.log_in(asked.get(), carried, &call.caller, admit).await?;
-    Ok(no_content(call.transport.set_cookie(&opened.value, opened.max_age)))
+    let cookie = access.log_in(asked.get(), carried, &call.caller, admit).await?;
+    Ok(no_content(call.transport.set_cookie(&cookie, LOGIN_LIFETIME)))
 }
 
 pub(super) async fn log_out(cx: HandlerContext) -> Result<Response, Problem> {

@@ -246,7 +246,7 @@ fn another_secret_than_before_is_refused_until_it_is_meant() {
     for change in [["add", "bob"], ["rotate", "ann"]] {
         let ended = desk.run(&[&["member"], &change[..]].concat(), &wrong);
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{}", ended.err);
-        assert!(ended.err.contains("is not the one that the members' tokens"), "{}", ended.err);
+        assert!(ended.err.contains("were made with another secret"), "{}", ended.err);
         assert!(!ended.err.contains(OTHER) && !ended.err.contains(LONG), "{}", ended.err);
     }
     assert_eq!(desk.members().len(), 1);

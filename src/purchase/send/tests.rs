@@ -24,7 +24,10 @@ async fn bought(payload: &[u8], answer: Result<(u16, &str), Error>) -> (Option<U
             let rules = validate::ChatRules { catalog, fields: Vec::new() };
             (validate::chat(payload, &rules), GatewayCall::Chat(Bytes::new()))
         }
-        _ => (validate::video(payload, &Catalog::published()), GatewayCall::Video(Bytes::new())),
+        _ => (
+            validate::video(payload, &Catalog::published()).map(|video| video.order),
+            GatewayCall::Video(Bytes::new()),
+        ),
     };
     let caller = Caller::Address([192, 0, 2, 1].into());
     let purchase = PurchaseRequest::new(

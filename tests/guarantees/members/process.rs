@@ -82,7 +82,7 @@ fn with_another_secret_than_the_tokens_were_made_with_no_server_starts() {
     let right = [("TOLLGATE_SECRET", SECRET)];
     let added = run(folder.path(), &["member", "add", "ann"], &right);
     assert_eq!(added.code, Some(0), "{added:?}");
-    let another = ([("TOLLGATE_SECRET", OTHER)], "is not the one that the members' tokens");
+    let another = ([("TOLLGATE_SECRET", OTHER)], "were made with another secret");
     let none = ([("TOLLGATE_LOG__LEVEL", "info")], "is gone");
     for (environment, why) in [another, none] {
         let checked = run(folder.path(), &["check"], &environment);
