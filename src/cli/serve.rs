@@ -238,7 +238,7 @@ async fn run_until_stopped<A, T: Future<Output = ()> + Send + 'static>(
     let Signals { hup, term, int } = signals;
     loop {
         tokio::select! {
-            // At most one runs, in its own task, so that a ledger that hangs does not block signals.
+            // At most one runs, in its own task: a ledger that hangs must not block signals.
             _ = due.tick() => if tidying.as_ref().is_none_or(JoinHandle::is_finished) {
                 tidying = Some(tokio::spawn(tidy(&app)));
             },
