@@ -212,7 +212,7 @@ impl Tollgate {
         let host = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         // An embedded proxy has no ops listener.
         for warning in settings.warnings().iter().filter(|text| !text.starts_with("admin.")) {
-            tracing::warn!("{warning}");
+            tracing::warn!(warning, "risky setting");
         }
         let shutdown = Shutdown::default();
         // If the start fails, these stop the tasks that it has spawned.

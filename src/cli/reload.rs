@@ -30,7 +30,7 @@ fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App,
     process::fit_open_file_limit(&mut loaded.settings.server);
     check_changes(&old.settings, &loaded.settings)?;
     for warning in &loaded.warnings {
-        warn!("{warning}");
+        warn!(warning, "risky setting");
     }
     let app = old.with_settings(loaded.settings)?;
     let stacks = cores.iter().map(|core| core.build_stack(&app)).collect::<io::Result<Vec<_>>>()?;

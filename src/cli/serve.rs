@@ -49,7 +49,7 @@ pub fn serve(
     let mut signals = runtime.block_on(async { Signals::new() })?;
     process::start_log(settings.log);
     for warning in loaded.warnings {
-        warn!("{warning}");
+        warn!(warning, "risky setting");
     }
     process::fit_open_file_limit(&mut settings.server);
     // Every socket is bound before the first request is accepted.
@@ -123,7 +123,7 @@ impl Server {
             run_until_stopped(app, App::tidy, reload, signals).await;
         }
         self.shutdown.draining.cancel();
-        info!("draining");
+        info!("drain started");
         spawn_exit_watchdog(drain);
         Core::drain_all(self.cores, drain, &self.shutdown).await;
         end.cancel();
