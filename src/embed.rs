@@ -45,10 +45,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 ///     .set("limits.burst", 20)
 ///     .checked()?;
 /// # let _ = config;
-/// let Err(StartError::Settings(faults)) = Config::default().set("limits.burst", "many").checked() else {
+/// let Err(StartError::Settings(errors)) = Config::default().set("limits.burst", "many").checked() else {
 ///     panic!("a burst is a number");
 /// };
-/// assert_eq!(faults, ["TOLLGATE_LIMITS__BURST: limits.burst: expected a whole number"]);
+/// assert_eq!(errors, ["TOLLGATE_LIMITS__BURST: limits.burst: expected a whole number"]);
 /// # Ok::<(), StartError>(())
 /// ```
 #[derive(Clone, Default)]
@@ -66,8 +66,8 @@ pub struct Config {
 ///
 /// let toml = "[limits]\nbrust = 5";
 /// match Config::read(toml, Path::new("."), []) {
-///     Err(StartError::Settings(faults)) => assert_eq!(
-///         faults,
+///     Err(StartError::Settings(errors)) => assert_eq!(
+///         errors,
 ///         ["proxy.toml:2:1: unknown setting `limits.brust`, did you mean `limits.burst`?"],
 ///     ),
 ///     other => panic!("{other:?}"),
@@ -151,8 +151,8 @@ impl Config {
 
     fn parse(&self) -> Result<config::Settings, StartError> {
         let Self { toml, folder, variables } = self;
-        cli::read_text(toml, folder, variables).map_err(|faults| {
-            StartError::Settings(faults.iter().map(ToString::to_string).collect())
+        cli::read_text(toml, folder, variables).map_err(|errors| {
+            StartError::Settings(errors.iter().map(ToString::to_string).collect())
         })
     }
 }

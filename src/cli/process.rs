@@ -48,9 +48,9 @@ pub(super) fn start_log(settings: LogConfig) {
     registry().with(lines.with_filter(filter)).try_init().ok();
     // The default hook prints the panic message, which may hold a secret.
     panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = thread::current().name().unwrap_or("unnamed").to_owned();
-        error!(place, thread, "thread panicked: this is a bug in tollgate");
+        error!(location, thread, "thread panicked: this is a bug in tollgate");
     }));
 }
 

@@ -26,7 +26,7 @@ pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> Ap
 
 fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, CommandError> {
     let mut loaded = load(config_path, true)
-        .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     process::fit_open_file_limit(&mut loaded.settings.server);
     check_changes(&old.settings, &loaded.settings)?;
     for warning in &loaded.warnings {

@@ -79,7 +79,7 @@ pub fn serve(
 }
 
 fn start_error(error: io::Error) -> CommandError {
-    if error.get_ref().is_some_and(|fault| fault.is::<SecretError>()) {
+    if error.get_ref().is_some_and(|error| error.is::<SecretError>()) {
         return CommandError::usage(error.to_string());
     }
     error.into()
