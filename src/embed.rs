@@ -45,10 +45,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 ///     .set("limits.burst", 20)
 ///     .checked()?;
 /// # let _ = config;
-/// let Err(StartError::Settings(faults)) = Config::default().set("limits.burst", "many").checked() else {
+/// let Err(StartError::Settings(errors)) = Config::default().set("limits.burst", "many").checked() else {
 ///     panic!("a burst is a number");
 /// };
-/// assert_eq!(faults, ["TOLLGATE_LIMITS__BURST: limits.burst: expected a whole number"]);
+/// assert_eq!(errors, ["TOLLGATE_LIMITS__BURST: limits.burst: expected a whole number"]);
 /// # Ok::<(), StartError>(())
 /// ```
 #[derive(Clone, Default)]
@@ -66,8 +66,8 @@ pub struct Config {
 ///
 /// let toml = "[limits]\nbrust = 5";
 /// match Config::read(toml, Path::new("."), []) {
-///     Err(StartError::Settings(faults)) => assert_eq!(
-///         faults,
+///     Err(StartError::Settings(errors)) => assert_eq!(
+///         errors,
 ///         ["proxy.toml:2:1: unknown setting `limits.brust`, did you mean `limits.burst`?"],
 ///     ),
 ///     other => panic!("{other:?}"),
@@ -90,11 +90,11 @@ pub enum StartError {
 impl Config {
     /// Reads settings as `tollgate serve` does, except that no `.env` is read.
     ///
-    /// `toml` is the text of a `proxy.toml`, whose relative paths start at `folder`. `variables` is the
-    /// environment, such as `GATEWAY_API_KEY`; pass [`std::env::vars`] for the process's own.
+    /// `toml` is the text of a `proxy.toml`, whose relative paths start at `folder`. `variables` is
+    /// the environment, such as `GATEWAY_API_KEY`; pass [`std::env::vars`] for the process's own.
     ///
-    /// Set `server.listen` to the address of your own server: open access on a public address needs a
-    /// `budget.total`. The connection limits and timeouts of `[server]` have no effect.
+    /// Set `server.listen` to the address of your own server: open access on a public address needs
+    /// a `budget.total`. The connection limits and timeouts of `[server]` have no effect.
     ///
     /// # Errors
     /// [`StartError::Settings`], with all errors at once.
@@ -108,8 +108,8 @@ impl Config {
             .checked()
     }
 
-    /// Sets one setting by its name in `proxy.toml`, and replaces any earlier value. Write text, times,
-    /// sizes and amounts without quotes; write lists and tables as in TOML.
+    /// Sets one setting by its name in `proxy.toml`, and replaces any earlier value. Write text,
+    /// times, sizes and amounts without quotes; write lists and tables as in TOML.
     #[must_use]
     pub fn set(self, name: &str, value: impl fmt::Display) -> Self {
         let name = name.replacen('.', "__", 1).to_ascii_uppercase();
@@ -122,8 +122,8 @@ impl Config {
         self.set("gateway.base_url", base_url).variable("GATEWAY_API_KEY", keys.into())
     }
 
-    /// Sets the secret for token hashes: at least 32 random characters. By default, it is created in a
-    /// file beside the ledger.
+    /// Sets the secret for token hashes: at least 32 random characters. By default, it is created
+    /// in a file beside the ledger.
     #[must_use]
     pub fn secret(self, secret: impl Into<String>) -> Self {
         self.variable("TOLLGATE_SECRET", secret.into())
@@ -151,8 +151,8 @@ impl Config {
 
     fn parse(&self) -> Result<config::Settings, StartError> {
         let Self { toml, folder, variables } = self;
-        cli::read_text(toml, folder, variables).map_err(|faults| {
-            StartError::Settings(faults.iter().map(ToString::to_string).collect())
+        cli::read_text(toml, folder, variables).map_err(|errors| {
+            StartError::Settings(errors.iter().map(ToString::to_string).collect())
         })
     }
 }
@@ -202,8 +202,8 @@ struct Inner {
 }
 
 impl Tollgate {
-    /// Builds the proxy; blocks until the ledger is open. Purchases, polls and the sandbox run on the
-    /// current tokio runtime. Risky settings are logged as [`tracing`] warnings.
+    /// Builds the proxy; blocks until the ledger is open. Purchases, polls and the sandbox run on
+    /// the current tokio runtime. Risky settings are logged as [`tracing`] warnings.
     ///
     /// # Errors
     /// Any [`StartError`]. No task is left running.
@@ -212,7 +212,7 @@ impl Tollgate {
         let host = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         // An embedded proxy has no ops listener.
         for warning in settings.warnings().iter().filter(|text| !text.starts_with("admin.")) {
-            tracing::warn!("{warning}");
+            tracing::warn!(warning, "risky setting");
         }
         let shutdown = Shutdown::default();
         // If the start fails, these stop the tasks that it has spawned.
@@ -232,8 +232,8 @@ impl Tollgate {
         Ok(Self { stack, inner: Arc::new(Inner { app, tasks, shutdown }) })
     }
 
-    /// Runs background work: polls the account's balance and rate limit, and deletes expired records.
-    /// Spawn it once; it ends with [`shutdown`](Self::shutdown).
+    /// Runs background work: polls the account's balance and rate limit, and deletes expired
+    /// records. Spawn it once; it ends with [`shutdown`](Self::shutdown).
     pub fn background(&self) -> impl Future<Output = ()> + Send + 'static {
         let behind = Arc::clone(&self.inner);
         async move {
@@ -254,8 +254,8 @@ impl Tollgate {
         }
     }
 
-    /// Rejects new requests (503 `draining`), ends event streams, and waits for purchases in flight, at
-    /// most `server.drain`. Drop your listener first.
+    /// Rejects new requests (503 `draining`), ends event streams, and waits for purchases in
+    /// flight, at most `server.drain`. Drop your listener first.
     pub async fn shutdown(&self) {
         let Inner { app, tasks, shutdown } = &*self.inner;
         shutdown.draining.cancel();

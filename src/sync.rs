@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Locks the mutex, even if it is poisoned: every change under a lock is a single step, so the data is
-/// consistent.
+/// Locks the mutex, even if it is poisoned: each change under a lock is one step, so data is whole.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

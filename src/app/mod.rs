@@ -183,8 +183,8 @@ impl App {
         shared.address_limits.reconfigure(max, Arc::clone(&downstream.trusted_proxies));
     }
 
-    /// Puts these settings into effect. If the keys or the gateway's address differ from the `old` ones,
-    /// the billing summary is requested at once, because the account may have changed.
+    /// Puts these settings into effect. If the keys or the gateway's address differ from the `old`
+    /// ones, the billing summary is requested at once, because the account may have changed.
     pub fn replace(&self, old: &Self) {
         self.apply();
         let is_changed = !self.gateway.is_same_account(&old.gateway);

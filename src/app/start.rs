@@ -33,8 +33,8 @@ pub struct Shutdown {
     pub finished: CancellationToken,
 }
 
-/// Starts the shared state and waits for its ledger. `admin` is the ops listener's address; `secret`
-/// is called only if members may call; jobs and the sandbox run on `runtime`.
+/// Starts the shared state and waits for its ledger. `admin` is the ops listener's address;
+/// `secret` is called only if members may call; jobs and the sandbox run on `runtime`.
 pub async fn start(
     settings: &Settings,
     admin: Option<SocketAddr>,
@@ -127,24 +127,20 @@ async fn open_store(
 fn start_sandbox(
     settings: &Settings,
     runtime: &Handle,
-    over: CancellationToken,
+    finished: CancellationToken,
 ) -> io::Result<Option<(Sandbox, SocketAddr)>> {
-    match settings.gateway.target {
-        Target::Live { .. } => Ok(None),
-        Target::Sandbox => {
-            let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into())?;
-            let address = listener.local_addr()?;
-            let sandbox = sandbox(settings);
-            let server = sandbox.clone();
-            runtime.spawn(async move {
-                match TcpListener::from_std(listener) {
-                    Ok(listener) => server.serve(listener, over.cancelled_owned()).await,
-                    Err(error) => error!(%error, "sandbox failed"),
-                }
-            });
-            Ok(Some((sandbox, address)))
+    let Target::Sandbox = settings.gateway.target else { return Ok(None) };
+    let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    let address = listener.local_addr()?;
+    let sandbox = sandbox(settings);
+    let server = sandbox.clone();
+    runtime.spawn(async move {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => server.serve(listener, finished.cancelled_owned()).await,
+            Err(error) => error!(%error, "sandbox failed"),
         }
-    }
+    });
+    Ok(Some((sandbox, address)))
 }
 
 /// Returns the addresses of these listeners; for an unspecified address, all of the machine.

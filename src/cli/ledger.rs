@@ -61,9 +61,8 @@ pub(super) fn print_path(path: &Path, err: &mut impl Write) -> io::Result<()> {
 pub(super) fn existing_path(settings: &Settings) -> Result<&Path, String> {
     let StoreConfig::Sqlite(path) = &settings.store else {
         return Err(
-            "store.url is \"memory\" (the default of the sandbox, which uses play money): \
-                    only the running server knows its purchases; set store.url to keep a ledger \
-                    on disk"
+            "store.url is \"memory\" (the default of the sandbox, which uses play money): only the \
+             running server knows its purchases; set store.url to keep a ledger on disk"
                 .to_owned(),
         );
     };

@@ -62,7 +62,7 @@ pub enum MemberCommand {
         #[command(flatten)]
         update: MemberUpdate,
     },
-    /// Replaces members' tokens and prints the new ones, once; the old tokens and their sessions end
+    /// Replaces members' tokens and prints the new ones once; the old ones and their sessions end
     Rotate {
         /// The members
         #[arg(required = true, value_name = "NAME", value_parser = name)]
@@ -313,8 +313,8 @@ fn check_name(name: &str, found: Option<&Member>, is_new: bool) -> Result<(), Co
     })
 }
 
-/// Returns the secret that new tokens are hashed with, and a warning if it invalidates other tokens.
-/// It may create the secret's file, which stays if the change fails: another command may use it by then.
+/// Returns the secret for new tokens, and a warning if it invalidates other tokens. A secret file
+/// that this creates stays if the change fails, because another command may use it by then.
 async fn token_secret(
     settings: &Settings,
     ledger: &Store,

@@ -33,7 +33,7 @@ pub fn harden() {
     }
 }
 
-/// Logs to standard error. Libraries log warnings only, because their other events can hold headers.
+/// Logs to standard error. Libraries log only warnings, because other events can hold headers.
 pub(super) fn start_log(settings: LogConfig) {
     let text = settings.format == LogFormat::Auto && io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
@@ -48,9 +48,9 @@ pub(super) fn start_log(settings: LogConfig) {
     registry().with(lines.with_filter(filter)).try_init().ok();
     // The default hook prints the panic message, which may hold a secret.
     panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let thread = thread::current().name().unwrap_or("unnamed").to_owned();
-        error!(place, thread, "thread panicked: this is a bug in tollgate");
+        error!(location, thread, "thread panicked: this is a bug in tollgate");
     }));
 }
 
@@ -69,7 +69,8 @@ impl Capacity {
 }
 
 /// Raises the open-file limit to the hard limit, and lowers the connection limits to fit. Otherwise
-/// idle connections could take the descriptors that purchases, the ledger and the ops listener need.
+/// idle connections could take the descriptors that purchases, the ledger and the ops listener
+/// need.
 pub(super) fn fit_open_file_limit(server: &mut ServerConfig) {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Ok((soft, hard)) = limits
@@ -103,8 +104,8 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Fits the connection limits to the open-file limit, of which at most half is reserved. If that lowers
-/// them, an address gets a tenth.
+/// Fits the connection limits to the open-file limit, of which at most half is reserved. If
+/// lowered, an address gets a tenth.
 fn capacity(server: &ServerConfig, open_files: Option<u64>, cores: usize) -> Capacity {
     let (max, max_per_address) = (server.max_connections, server.max_connections_per_address);
     let connections = open_files.map_or(max, |limit| {

@@ -26,11 +26,11 @@ pub(super) fn reload(old: App, config_path: Option<&Path>, cores: &[Core]) -> Ap
 
 fn rebuild(old: &App, config_path: Option<&Path>, cores: &[Core]) -> Result<App, CommandError> {
     let mut loaded = load(config_path, true)
-        .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
     process::fit_open_file_limit(&mut loaded.settings.server);
     check_changes(&old.settings, &loaded.settings)?;
     for warning in &loaded.warnings {
-        warn!("{warning}");
+        warn!(warning, "risky setting");
     }
     let app = old.with_settings(loaded.settings)?;
     let stacks = cores.iter().map(|core| core.build_stack(&app)).collect::<io::Result<Vec<_>>>()?;

@@ -30,8 +30,8 @@ pub(crate) fn secret(settings: &Settings) -> io::Result<Secret> {
 
 /// Like [`secret`], but replaces a lost secret, which invalidates the tokens made with it.
 pub(super) fn secret_or_new(settings: &Settings) -> Result<Secret, String> {
-    if let Some(given) = &settings.secret {
-        return Ok(Secret::new(given.expose().as_bytes()));
+    if let Some(secret) = &settings.secret {
+        return Ok(Secret::new(secret.expose().as_bytes()));
     }
     let Some(path) = path_of(settings) else {
         return Secret::random().map_err(|error| error.to_string());

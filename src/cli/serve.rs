@@ -49,7 +49,7 @@ pub fn serve(
     let mut signals = runtime.block_on(async { Signals::new() })?;
     process::start_log(settings.log);
     for warning in loaded.warnings {
-        warn!("{warning}");
+        warn!(warning, "risky setting");
     }
     process::fit_open_file_limit(&mut settings.server);
     // Every socket is bound before the first request is accepted.
@@ -79,7 +79,7 @@ pub fn serve(
 }
 
 fn start_error(error: io::Error) -> CommandError {
-    if error.get_ref().is_some_and(|fault| fault.is::<SecretError>()) {
+    if error.get_ref().is_some_and(|error| error.is::<SecretError>()) {
         return CommandError::usage(error.to_string());
     }
     error.into()
@@ -123,7 +123,7 @@ impl Server {
             run_until_stopped(app, App::tidy, reload, signals).await;
         }
         self.shutdown.draining.cancel();
-        info!("draining");
+        info!("drain started");
         spawn_exit_watchdog(drain);
         Core::drain_all(self.cores, drain, &self.shutdown).await;
         end.cancel();
@@ -238,7 +238,7 @@ async fn run_until_stopped<A, T: Future<Output = ()> + Send + 'static>(
     let Signals { hup, term, int } = signals;
     loop {
         tokio::select! {
-            // At most one runs, in its own task, so that a ledger that hangs does not block signals.
+            // At most one runs, in its own task: a ledger that hangs must not block signals.
             _ = due.tick() => if tidying.as_ref().is_none_or(JoinHandle::is_finished) {
                 tidying = Some(tokio::spawn(tidy(&app)));
             },

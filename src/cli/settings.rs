@@ -218,11 +218,11 @@ fn add_env_file(path: &Path, environment: &mut Environment, errors: &mut Vec<Set
         Err(error) => return errors.push(read_error(&name, &error)),
     };
     let text = text.trim_start_matches('\u{feff}');
-    let given = Cell::new(0);
+    let lines_read = Cell::new(0);
     let mut entries =
-        dotenvy::from_read_iter(LineReader { rest: text.as_bytes(), lines_read: &given });
+        dotenvy::from_read_iter(LineReader { rest: text.as_bytes(), lines_read: &lines_read });
     loop {
-        let before = given.get();
+        let before = lines_read.get();
         match entries.next() {
             None => return,
             Some(Ok((variable, value))) => {

@@ -190,7 +190,7 @@ fn key_file_is_read_with_a_warning_if_others_can_read_it() {
         let (exit, out, err) = checked(&loaded);
         assert_eq!(exit, Exit::Done);
         assert!(out.contains("gateway   live, gateway.example.com, 1 key\n"), "{out}");
-        assert_eq!(err.contains("GATEWAY_API_KEY_FILE: every user"), warns, "{err}");
+        assert_eq!(err.contains("GATEWAY_API_KEY_FILE: any user"), warns, "{err}");
         let said = format!("{out}{err}{loaded:?}");
         assert!(!said.contains("CANARY") && !out.contains("secret-path"), "{said}");
         let Target::Live { keys, .. } = loaded.expect("right").settings.gateway.target else {
@@ -209,13 +209,13 @@ fn file_found_in_the_folder_that_directs_the_key_causes_a_warning() {
     let warned = |loaded: Result<Loaded, Vec<SettingError>>| {
         let warnings = loaded.expect("right").warnings.join("\n");
         assert!(!warnings.contains(CANARY), "{warnings}");
-        warnings.contains("the key of the environment is sent to gateway.example")
+        warnings.contains("sends the environment's key to gateway.example")
     };
     assert!(warned(load(found.path(), &[key])));
     let here = folder(&[("proxy.toml", "[gateway]\nbase_url = \"http://127.0.0.1:9\"\n")]);
     let warnings = load(here.path(), &[key]).expect("right").warnings;
-    assert!(!warnings.iter().any(|warning| warning.contains("the key of the environment")));
-    // Whoever names the file, the address or the key beside it has said what is meant.
+    assert!(!warnings.iter().any(|warning| warning.contains("the environment's key")));
+    // There is no warning if the user names the file or the address, or the key is beside the file.
     let file = found.path().join("proxy.toml");
     assert!(!warned(load_from(Some(&file), true, Path::new(""), variables(&[key]))));
     let base_url = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example");

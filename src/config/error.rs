@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use crate::contract::wire::KEY_PREFIX;
 
-/// An error such as `proxy.toml:3:10: server.listen: expected …`. `Display` and `Debug` redact keys.
+/// An error such as `proxy.toml:3:10: server.listen: expected …`. Formatting redacts keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SettingError {
     location: Location,

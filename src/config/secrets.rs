@@ -113,7 +113,7 @@ pub(super) fn keys(
     Some((location, keys.unwrap_or_default()))
 }
 
-/// Assumption: keys consist of these characters. No encoder escapes them, so an echoed key is found.
+/// Assumption: keys consist of these characters, which no encoder escapes when a key is echoed.
 fn is_key_char(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-')
 }

@@ -85,7 +85,7 @@ fn interpret(
     let base_url = raw.location_of("gateway", "base_url");
     match &base_url {
         // Still live, so that such a command finds the same ledger.
-        Some(place) if !source.needs_gateway_key => keys = Some((place.clone(), Vec::new())),
+        Some(location) if !source.needs_gateway_key => keys = Some((location.clone(), Vec::new())),
         Some(_) | None => reader.errors.extend(key_errors),
     }
     let is_sandbox = base_url.is_none() && keys.is_none();
@@ -125,9 +125,9 @@ fn interpret(
     }
     let admin = settings.ops.listen;
     if admin.port() != 0 && settings.server.listen.contains(&admin) {
-        let place = raw.location_of("admin", "listen").unwrap_or(listen);
+        let location = raw.location_of("admin", "listen").unwrap_or(listen);
         let text = "admin.listen: expected an address other than those of server.listen";
-        reader.errors.push(SettingError::new(place, text));
+        reader.errors.push(SettingError::new(location, text));
     }
     reader.errors.extend(default_model_error(&settings, raw));
     let (errors, names) = reader.finish(raw);
@@ -241,10 +241,10 @@ fn target(section: &mut Section<'_>, keys: Option<(Location, Vec<Key>)>) -> Targ
                         sandbox, remove this setting";
             section.error("base_url", text);
         }
-        (false, Some((place, _))) => {
+        (false, Some((location, _))) => {
             let text =
                 "expected the gateway's address with the key; to use the sandbox, remove the key";
-            section.error_at("base_url", &place, text);
+            section.error_at("base_url", &location, text);
         }
         (false, None) => {}
     }

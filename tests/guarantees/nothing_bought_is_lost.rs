@@ -164,7 +164,7 @@ fn a_second_signal_ends_it_at_once() {
     client.send("POST", "/api/v1/chat", &[], CHAT);
     upstream.wait_for(1);
     gate.signal(Signal::SIGTERM);
-    until("it is stopping", || gate.printed().contains("finishing what is under way"));
+    until("it is stopping", || gate.printed().contains("drain started"));
     gate.signal(Signal::SIGINT);
     assert_eq!(gate.wait().code(), Some(1));
     assert!(client.try_answer().is_none());
