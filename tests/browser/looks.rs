@@ -69,7 +69,7 @@ impl Look for Page {
 }
 
 #[test]
-fn every_view_fits_into_320_pixels_and_the_top_covers_nothing() {
+fn views_fit_320_pixels_and_the_header_covers_nothing() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(320, 640);
@@ -93,7 +93,7 @@ fn every_view_fits_into_320_pixels_and_the_top_covers_nothing() {
 }
 
 #[test]
-fn the_top_has_two_rows_on_a_phone_and_a_button_breaks_no_word() {
+fn header_has_two_rows_on_a_phone_and_buttons_keep_words_whole() {
     let gate = Gate::start();
     let page = open(&gate);
     page.wait_for_text("Balance $");
@@ -117,7 +117,7 @@ fn the_top_has_two_rows_on_a_phone_and_a_button_breaks_no_word() {
 }
 
 #[test]
-fn the_top_of_a_wide_screen_says_budgets_in_two_lines() {
+fn header_of_a_wide_screen_shows_budgets_in_two_lines() {
     let budgets = "{ day = \"2.00\", month = \"200.00\" }";
     let gate = Gate::start_with(&[
         ("TOLLGATE_BUDGET__TOTAL", budgets),
@@ -131,7 +131,7 @@ fn the_top_of_a_wide_screen_says_budgets_in_two_lines() {
 }
 
 #[test]
-fn the_colours_follow_the_system_until_the_person_chooses() {
+fn colors_follow_the_system_until_the_user_chooses() {
     let gate = Gate::start();
     let page = open(&gate);
     let paper = || page.evaluate("getComputedStyle(document.body).backgroundColor");
@@ -152,7 +152,7 @@ fn the_colours_follow_the_system_until_the_person_chooses() {
 }
 
 #[test]
-fn in_forced_colours_what_is_chosen_and_what_can_be_pressed_is_still_seen() {
+fn selection_and_buttons_are_visible_in_forced_colors() {
     let gate = Gate::start();
     let page = open(&gate);
     page.prefer(&[("forced-colors", "active")]);
@@ -172,7 +172,7 @@ fn in_forced_colours_what_is_chosen_and_what_can_be_pressed_is_still_seen() {
 }
 
 #[test]
-fn axe_finds_nothing_wrong_in_any_view_light_and_dark() {
+fn axe_finds_no_violation_in_any_view_light_or_dark() {
     let gate = Gate::start();
     let page = open(&gate);
     furnish(&page);
@@ -206,7 +206,7 @@ pub(crate) fn load_axe(page: &Page) {
 
 /// For the README, small: `just screenshots` copies them into `docs/screenshots/`.
 #[test]
-fn the_main_views_are_pictured() {
+fn screenshots_of_main_views_are_taken() {
     let gate = Gate::start();
     let page = open(&gate);
     furnish(&page);
