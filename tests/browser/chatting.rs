@@ -86,7 +86,7 @@ fn focused(page: &Page) -> String {
 }
 
 #[test]
-fn a_chat_needs_no_mouse() {
+fn chat_works_by_keyboard_alone() {
     let gate = Gate::start();
     let page = open(&gate);
     walk(&page, "Tab", &format!("{FOCUSED}.classList.contains('skip')"));
@@ -114,7 +114,7 @@ fn a_chat_needs_no_mouse() {
 }
 
 #[test]
-fn enter_that_ends_a_word_of_an_input_method_sends_nothing() {
+fn enter_during_ime_composition_sends_nothing() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(MESSAGE).click();
@@ -131,7 +131,7 @@ fn enter_that_ends_a_word_of_an_input_method_sends_nothing() {
 }
 
 #[test]
-fn offline_nothing_is_sent_and_what_was_written_outlives_a_reload() {
+fn offline_page_sends_nothing_and_keeps_drafts_across_reloads() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(MESSAGE).click();
@@ -156,7 +156,7 @@ fn offline_nothing_is_sent_and_what_was_written_outlives_a_reload() {
 }
 
 #[test]
-fn a_refusal_for_haste_counts_down_and_says_so_when_pressed_too_soon() {
+fn rate_limited_message_counts_down_until_retry() {
     let gate = Gate::start();
     let mut page = open(&gate);
     page.expect_errors(&["status of 429"]);
@@ -180,7 +180,7 @@ fn a_refusal_for_haste_counts_down_and_says_so_when_pressed_too_soon() {
 }
 
 #[test]
-fn an_exhausted_budget_says_which_one_and_when_it_renews_and_keeps_the_text() {
+fn exhausted_budget_names_itself_and_its_renewal_and_keeps_the_text() {
     let gate = Gate::start_with(&[("TOLLGATE_BUDGET__CALLER", "{ day = \"0.01\" }")]);
     let mut page = Page::new(&gate.origin);
     page.expect_errors(&["status of 402", "status of 503"]);
@@ -385,7 +385,7 @@ fn way_to_the_latest_message_is_offered_where_it_is_out_of_sight() {
 }
 
 #[test]
-fn a_hostile_answer_is_text_and_nothing_else() {
+fn hostile_reply_is_shown_as_text_only() {
     let gate = Gate::start();
     let page = open(&gate);
     let answer = json!({"message": {"role": "assistant", "content": HOSTILE.join("\n\n")}});
@@ -405,7 +405,7 @@ fn a_hostile_answer_is_text_and_nothing_else() {
 }
 
 #[test]
-fn nothing_is_bought_whose_intent_this_browser_cannot_keep() {
+fn chat_is_not_bought_if_its_intent_cannot_be_stored() {
     let gate = Gate::start();
     let page = open(&gate);
     let full = json!({"origin": gate.origin, "quotaSize": 1});
@@ -448,7 +448,7 @@ fn edited_message_starts_a_version_and_the_older_one_is_shown_again() {
 }
 
 #[test]
-fn an_answer_that_comes_after_waiting_was_stopped_is_kept_and_shown() {
+fn reply_after_stopped_waiting_is_kept_and_shown() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(MESSAGE).fill("sandbox:slow");
@@ -464,7 +464,7 @@ fn an_answer_that_comes_after_waiting_was_stopped_is_kept_and_shown() {
 }
 
 #[test]
-fn an_address_writes_a_message_and_never_sends_it() {
+fn url_prefills_a_message_without_sending_it() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     page.goto(&format!("{}/#chat?prompt=Buy%20me&send=1", gate.origin));
@@ -477,7 +477,7 @@ fn an_address_writes_a_message_and_never_sends_it() {
 }
 
 #[test]
-fn opening_the_page_takes_twelve_requests_at_most_and_code_is_coloured_when_there_is_some() {
+fn page_opens_in_twelve_requests_and_loads_the_highlighter_on_demand() {
     let gate = Gate::start();
     let page = open(&gate);
     page.wait_for_text("in the account");

@@ -44,7 +44,7 @@ fn orders(page: &Page, gate: &Gate) -> usize {
 }
 
 #[test]
-fn a_members_video_is_found_by_another_browser_and_once_removed_there_stays_away() {
+fn members_video_appears_in_another_browser_until_removed_there() {
     let gate = Gate::start_for_members();
     let dora = gate.member(&["add", "dora"]);
     let first = signed_in(&gate, &dora);
@@ -101,7 +101,7 @@ fn a_members_video_is_found_by_another_browser_and_once_removed_there_stays_away
 }
 
 #[test]
-fn what_a_program_orders_is_followed_in_all_tabs_and_no_other_member_sees_it() {
+fn video_ordered_by_a_program_appears_in_all_tabs_of_its_member_only() {
     let gate = Gate::start_for_members();
     let (dora, bob) = (gate.member(&["add", "dora"]), gate.member(&["add", "bob"]));
     let page = signed_in(&gate, &dora);
@@ -131,7 +131,7 @@ fn what_a_program_orders_is_followed_in_all_tabs_and_no_other_member_sees_it() {
 }
 
 #[test]
-fn an_order_of_unknown_outcome_that_is_listed_becomes_one_card_with_its_prompt() {
+fn listed_order_with_unknown_outcome_becomes_one_card_with_its_prompt() {
     let gate = Gate::start_for_members();
     let dora = gate.member(&["add", "dora"]);
     let mut page = signed_in(&gate, &dora);
@@ -157,7 +157,7 @@ fn an_order_of_unknown_outcome_that_is_listed_becomes_one_card_with_its_prompt()
 }
 
 #[test]
-fn where_callers_are_told_apart_by_address_nobody_is_shown_what_that_address_ordered() {
+fn open_mode_lists_no_jobs_of_the_same_address() {
     let gate = Gate::start();
     let page = crate::videos::open(&gate);
     order_by_program(&gate, "of nobody");

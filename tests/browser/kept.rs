@@ -84,7 +84,7 @@ fn keys(page: &Page) -> Vec<String> {
 }
 
 #[test]
-fn a_kept_purchase_is_asked_for_by_its_caller_alone_and_nobody_else_sees_it() {
+fn kept_purchase_is_resumed_and_shown_for_its_caller_only() {
     let (shop, gate) = embed(CHAT, MEMBERS);
     let (ann, bob) = (gate.member(&["add", "ann"]), gate.member(&["add", "bob"]));
     let page = visit(&shop, &gate);
@@ -104,7 +104,7 @@ fn a_kept_purchase_is_asked_for_by_its_caller_alone_and_nobody_else_sees_it() {
 }
 
 #[test]
-fn where_nobody_can_tell_who_calls_a_kept_purchase_is_neither_sent_nor_shown() {
+fn kept_purchase_stays_hidden_while_the_caller_is_unknown() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     lose(&page, &gate, "The secret of ann");
@@ -120,7 +120,7 @@ fn where_nobody_can_tell_who_calls_a_kept_purchase_is_neither_sent_nor_shown() {
 }
 
 #[test]
-fn a_lost_answer_is_not_asked_for_by_who_has_signed_in_meanwhile() {
+fn lost_reply_is_not_retried_by_another_member() {
     let (shop, gate) = embed(CHAT, MEMBERS);
     let (ann, bob) = (gate.member(&["add", "ann"]), gate.member(&["add", "bob"]));
     let page = visit(&shop, &gate);
@@ -142,7 +142,7 @@ fn a_lost_answer_is_not_asked_for_by_who_has_signed_in_meanwhile() {
 }
 
 #[test]
-fn what_was_wanted_hours_ago_is_shown_and_asked_for_at_a_press() {
+fn purchase_kept_for_hours_is_resumed_by_click_only() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     lose(&page, &gate, "Good day");
@@ -155,7 +155,7 @@ fn what_was_wanted_hours_ago_is_shown_and_asked_for_at_a_press() {
 }
 
 #[test]
-fn a_refusal_of_a_repeat_does_not_settle_what_was_sent_before() {
+fn refused_retry_does_not_settle_the_first_attempt() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     lose(&page, &gate, "Good day");
@@ -170,7 +170,7 @@ fn a_refusal_of_a_repeat_does_not_settle_what_was_sent_before() {
 }
 
 #[test]
-fn a_refusal_of_a_first_attempt_cost_nothing_and_the_next_one_is_a_purchase_of_its_own() {
+fn refused_first_attempt_is_free_and_the_next_is_a_new_purchase() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     page.evaluate("fault = [429, 'rate_limited']");
@@ -187,7 +187,7 @@ fn a_refusal_of_a_first_attempt_cost_nothing_and_the_next_one_is_a_purchase_of_i
 }
 
 #[test]
-fn what_the_server_may_have_forgotten_is_sent_again_only_by_who_was_told_what_it_may_cost() {
+fn possibly_forgotten_purchase_is_resent_only_after_a_warning() {
     for replay in [json!({"ledger": "another"}), json!({"chat_seconds": 0})] {
         let (shop, gate) = embed(CHAT, &[]);
         let page = visit(&shop, &gate);
@@ -207,7 +207,7 @@ fn what_the_server_may_have_forgotten_is_sent_again_only_by_who_was_told_what_it
 }
 
 #[test]
-fn what_the_server_forgot_while_a_call_was_lost_is_not_sent_again_by_itself() {
+fn forgotten_purchase_is_not_resent_automatically() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     page.find(SEND);
@@ -224,7 +224,7 @@ fn what_the_server_forgot_while_a_call_was_lost_is_not_sent_again_by_itself() {
 
 /// The server may put a backup back in the moment between the look and the repeat.
 #[test]
-fn sent_key_that_meets_a_changed_ledger_is_left_to_the_person() {
+fn sent_key_with_a_changed_ledger_waits_for_the_user() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     lose(&page, &gate, "Good day");
@@ -248,7 +248,7 @@ fn sent_key_that_meets_a_changed_ledger_is_left_to_the_person() {
 
 /// A page may be older than the server's ledger.
 #[test]
-fn a_key_belongs_to_the_ledger_of_its_first_attempt_and_not_to_that_of_the_page() {
+fn key_belongs_to_the_ledger_of_its_first_attempt() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     page.find(SEND);
@@ -260,7 +260,7 @@ fn a_key_belongs_to_the_ledger_of_its_first_attempt_and_not_to_that_of_the_page(
 }
 
 #[test]
-fn a_purchase_whose_end_is_unknown_is_kept_through_another_one() {
+fn purchase_with_unknown_outcome_is_kept_through_another_one() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     say(&page, "sandbox:drop");
@@ -275,7 +275,7 @@ fn a_purchase_whose_end_is_unknown_is_kept_through_another_one() {
 }
 
 #[test]
-fn while_one_purchase_runs_an_older_one_waits_and_its_card_stays() {
+fn older_purchase_waits_with_its_card_while_another_runs() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     say(&page, "sandbox:drop");
@@ -299,7 +299,7 @@ fn while_one_purchase_runs_an_older_one_waits_and_its_card_stays() {
 }
 
 #[test]
-fn an_order_that_has_to_wait_says_so_and_does_not_vanish() {
+fn waiting_order_says_so_and_stays() {
     let (shop, gate) = embed(VIDEO, &[]);
     let page = visit(&shop, &gate);
     page.find(PROMPT).fill("sandbox:drop");
@@ -322,7 +322,7 @@ fn an_order_that_has_to_wait_says_so_and_does_not_vanish() {
 }
 
 #[test]
-fn a_video_that_is_being_made_is_followed_again_after_a_reload_and_where_the_element_is_put_back() {
+fn running_video_is_followed_after_reload_and_reattachment() {
     let (shop, gate) = embed(VIDEO, &[("TOLLGATE_SANDBOX__JOB_TIME", "8s")]);
     let page = visit(&shop, &gate);
     page.find(PROMPT).fill("A lighthouse at dusk");

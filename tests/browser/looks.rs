@@ -71,7 +71,7 @@ impl Look for Page {
 }
 
 #[test]
-fn every_view_fits_into_320_pixels_and_the_top_covers_nothing() {
+fn views_fit_320_pixels_and_the_header_covers_nothing() {
     let gate = Gate::start();
     let page = open(&gate);
     page.resize(320, 640);
@@ -95,7 +95,7 @@ fn every_view_fits_into_320_pixels_and_the_top_covers_nothing() {
 }
 
 #[test]
-fn phone_has_one_bar_at_the_top_and_tabs_at_the_bottom_that_stay_and_a_button_breaks_no_word() {
+fn phone_keeps_one_top_bar_and_bottom_tabs_and_whole_words() {
     let gate = Gate::start();
     let page = open(&gate);
     page.wait_for_text("in the account");
@@ -148,7 +148,7 @@ fn purse_shows_the_tightest_budget_and_lists_all_of_them_when_opened() {
 }
 
 #[test]
-fn the_colours_follow_the_system_until_the_person_chooses() {
+fn colors_follow_the_system_until_the_user_chooses() {
     let gate = Gate::start();
     let page = open(&gate);
     let paper = || page.evaluate("getComputedStyle(document.body).backgroundColor");
@@ -171,7 +171,7 @@ fn the_colours_follow_the_system_until_the_person_chooses() {
 }
 
 #[test]
-fn in_forced_colours_what_is_chosen_and_what_can_be_pressed_is_still_seen() {
+fn selection_and_buttons_are_visible_in_forced_colors() {
     let gate = Gate::start();
     let page = open(&gate);
     page.prefer(&[("forced-colors", "active")]);
@@ -191,7 +191,7 @@ fn in_forced_colours_what_is_chosen_and_what_can_be_pressed_is_still_seen() {
 }
 
 #[test]
-fn axe_finds_nothing_wrong_in_any_view_light_and_dark() {
+fn axe_finds_no_violation_in_any_view_light_or_dark() {
     let gate = Gate::start();
     let page = open(&gate);
     furnish(&page);
@@ -225,7 +225,7 @@ fn axe_finds_nothing_wrong_in_any_view_light_and_dark() {
 }
 
 #[test]
-fn axe_finds_nothing_wrong_in_the_sheets_of_a_chat_and_in_an_answer_with_everything() {
+fn chat_sheets_and_rich_answers_pass_axe() {
     let gate = Gate::start();
     let page = open(&gate);
     let answer = "# One\n\nMath \\(a^2\\), a note[^1] and $$\\frac{1}{2}$$\n\n```js\nconst a = 1;\n".to_owned()
@@ -274,7 +274,7 @@ pub(crate) fn load_axe(page: &Page) {
 
 /// For the README, small: `just screenshots` copies them into `docs/screenshots/`.
 #[test]
-fn the_main_views_are_pictured() {
+fn screenshots_of_main_views_are_taken() {
     let gate = Gate::start();
     let page = open(&gate);
     furnish(&page);

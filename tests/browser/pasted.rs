@@ -40,7 +40,7 @@ fn printed(page: &Page) -> String {
 }
 
 #[test]
-fn what_the_readme_tells_to_paste_buys_a_chat() {
+fn readme_snippet_buys_a_chat() {
     let (shop, gate) = listed();
     let block = shown("README.md", "Call it", "html", &gate.origin).concat();
     shop.show("/index.html", &format!("{LISTENING}{block}</html>"));
@@ -54,7 +54,7 @@ fn what_the_readme_tells_to_paste_buys_a_chat() {
 }
 
 #[test]
-fn what_the_readme_tells_to_paste_says_what_went_wrong_and_whether_it_was_charged() {
+fn readme_snippet_shows_errors_and_charges() {
     let (shop, gate) = listed();
     let block = shown("README.md", "Call it", "html", &gate.origin).concat();
     assert!(block.contains("'Hello'") && block.contains("console.error"), "{block}");
@@ -67,7 +67,7 @@ fn what_the_readme_tells_to_paste_says_what_went_wrong_and_whether_it_was_charge
 }
 
 #[test]
-fn the_client_works_as_the_document_shows_it() {
+fn documented_client_calls_work() {
     let (shop, gate) = listed();
     let block = shown("docs/guide/web.md", "The client", "js", &gate.origin).concat();
     shop.show("/index.html", &module(&block));
@@ -81,7 +81,7 @@ fn the_client_works_as_the_document_shows_it() {
 }
 
 #[test]
-fn a_video_is_made_and_played_as_the_document_shows_it() {
+fn documented_video_snippet_makes_and_plays_a_video() {
     let (shop, gate) = listed();
     let block = shown("docs/guide/web.md", "A video", "js", &gate.origin).concat();
     let script = format!("{block}\nconsole.log('done');");
@@ -93,7 +93,7 @@ fn a_video_is_made_and_played_as_the_document_shows_it() {
 }
 
 #[test]
-fn a_web_apps_own_tokens_are_sent_as_the_document_shows_it() {
+fn documented_token_snippet_sends_the_apps_tokens() {
     let shop = Shop::open(None);
     let login = Login::start();
     let upstream = Upstream::start(|_| Reply::chat("hello"));
@@ -109,8 +109,7 @@ fn a_web_apps_own_tokens_are_sent_as_the_document_shows_it() {
 }
 
 #[test]
-fn the_elements_work_as_the_document_shows_them_and_take_a_token_that_was_set_before_they_were_there()
- {
+fn documented_widgets_work_and_take_a_token_set_before_loading() {
     let shop = Shop::open(None);
     let login = Login::start();
     let upstream = Upstream::start(|_| Reply::chat("Good morning to you"));

@@ -55,7 +55,7 @@ fn buy(page: &Page, text: &str) {
 }
 
 #[test]
-fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
+fn member_signs_in_by_keyboard_and_buys_unseen_by_others() {
     let gate = Gate::start_for_members();
     let (ann, bob) = (gate.member(&["add", "ann"]), gate.member(&["add", "bob"]));
     let page = open(&gate);
@@ -92,7 +92,7 @@ fn a_member_signs_in_by_keyboard_buys_and_nobody_else_sees_it() {
 }
 
 #[test]
-fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
+fn open_purchase_of_one_member_is_hidden_from_the_next() {
     let gate = Gate::start_for_members();
     let (ann, bob) = (gate.member(&["add", "ann"]), gate.member(&["add", "bob"]));
     let mut page = signed_in(&gate, &ann);
@@ -126,7 +126,7 @@ fn what_one_member_left_open_is_nothing_to_the_next_who_signs_in() {
 }
 
 #[test]
-fn a_wrong_token_is_told_in_words_and_can_be_mended() {
+fn wrong_token_is_explained_and_can_be_corrected() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);
     let page = open(&gate);
@@ -142,7 +142,7 @@ fn a_wrong_token_is_told_in_words_and_can_be_mended() {
 }
 
 #[test]
-fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
+fn expired_session_asks_to_sign_in_and_keeps_the_draft() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);
     let page = signed_in(&gate, &ann);
@@ -166,7 +166,7 @@ fn a_sign_in_that_ends_in_the_middle_asks_again_and_keeps_what_was_typed() {
 }
 
 #[test]
-fn what_was_read_out_is_gone_with_the_login() {
+fn announcements_are_cleared_at_sign_out() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);
     let page = signed_in(&gate, &ann);
@@ -183,7 +183,7 @@ fn what_was_read_out_is_gone_with_the_login() {
 }
 
 #[test]
-fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
+fn sign_out_in_one_tab_signs_out_the_other() {
     let gate = Gate::start_for_members();
     let ann = gate.member(&["add", "ann"]);
     let page = signed_in(&gate, &ann);
@@ -197,7 +197,7 @@ fn who_signs_out_in_one_tab_is_signed_out_in_the_other() {
 }
 
 #[test]
-fn where_a_web_app_has_the_login_the_page_says_so() {
+fn jwt_mode_page_points_to_the_apps_login() {
     let gate = Gate::start_for_members();
     let mut page = Page::new(&gate.origin);
     page.expect_errors(&["status of 401", "status of 404"]);
@@ -236,7 +236,7 @@ fn go_to_admin(page: &Page) {
 }
 
 #[test]
-fn an_admin_sees_what_everybody_spends_and_a_member_does_not() {
+fn admin_view_shows_all_spending_to_admins_only() {
     let gate = Gate::start_for_members();
     let page = furnished(&gate);
     page.find(("link", "Admin")).click();
@@ -286,7 +286,7 @@ fn admin_finds_and_sorts_members_and_goes_through_the_tabs_by_keyboard() {
 }
 
 #[test]
-fn axe_finds_nothing_wrong_in_the_sign_in_and_the_admin_view_and_both_fit_into_320_pixels() {
+fn sign_in_and_admin_views_pass_axe_and_fit_320_pixels() {
     let gate = Gate::start_for_members();
     let look = |page: &Page, name: &str| {
         for (width, height) in [(1280, 800), (320, 640)] {
@@ -316,7 +316,7 @@ fn axe_finds_nothing_wrong_in_the_sign_in_and_the_admin_view_and_both_fit_into_3
 
 /// As those of the other views.
 #[test]
-fn the_sign_in_and_the_admin_view_are_pictured() {
+fn screenshots_of_sign_in_and_admin_views_are_taken() {
     let gate = Gate::start_for_members();
     let page = open(&gate);
     picture(&page, &["signed-out"], |_| ());

@@ -25,7 +25,7 @@ fn has_said(page: &Page, gate: &Gate) {
 }
 
 #[test]
-fn element_that_replaces_a_removed_one_waits_for_its_answer_and_shows_it() {
+fn replacement_widget_waits_for_the_removed_ones_reply_and_shows_it() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     has_said(&page, &gate);
@@ -45,7 +45,7 @@ fn element_that_replaces_a_removed_one_waits_for_its_answer_and_shows_it() {
 }
 
 #[test]
-fn element_beside_the_one_that_resumes_a_purchase_stays_empty() {
+fn second_widget_stays_empty_while_another_resumes_a_purchase() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     lose(&page, &gate, "Good day");
@@ -61,7 +61,7 @@ fn element_beside_the_one_that_resumes_a_purchase_stays_empty() {
 }
 
 #[test]
-fn element_takes_up_a_purchase_that_a_removed_one_left_unsettled() {
+fn widget_takes_over_the_open_purchase_of_a_removed_one() {
     let (shop, gate) = embed(CHAT, &[]);
     let page = visit(&shop, &gate);
     say(&page, "sandbox:drop");

@@ -48,7 +48,7 @@ pub(crate) fn begin_with(page: &Page, script: &str) {
 }
 
 #[test]
-fn the_chosen_colours_are_on_before_anything_is_painted() {
+fn chosen_color_theme_applies_before_first_paint() {
     let gate = Gate::start();
     let page = open(&gate);
     page.prefer(&[LIGHT]);
@@ -65,7 +65,7 @@ fn the_chosen_colours_are_on_before_anything_is_painted() {
 }
 
 #[test]
-fn what_is_typed_before_the_last_conversation_is_there_is_kept_and_sent_only_as_it_was_seen() {
+fn draft_typed_before_history_loads_is_kept_and_sent_as_shown() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     begin_with(&page, SLOW_DISK);
@@ -98,7 +98,7 @@ fn what_is_typed_before_the_last_conversation_is_there_is_kept_and_sent_only_as_
 }
 
 #[test]
-fn new_conversation_asked_for_before_the_last_one_is_there_is_begun() {
+fn new_conversation_starts_before_history_has_loaded() {
     let gate = Gate::start();
     let page = open(&gate);
     page.find(MESSAGE).fill("The first matter");
@@ -125,7 +125,7 @@ fn new_conversation_asked_for_before_the_last_one_is_there_is_begun() {
 }
 
 #[test]
-fn first_visit_sells_before_the_account_has_answered() {
+fn first_visit_can_buy_before_the_account_call_returns() {
     let gate = Gate::start();
     let page = Page::new(&gate.origin);
     begin_with(&page, SLOW_ACCOUNT);
@@ -140,7 +140,7 @@ fn first_visit_sells_before_the_account_has_answered() {
 }
 
 #[test]
-fn where_nobody_signs_in_the_page_is_there_before_the_account_has_answered() {
+fn open_mode_page_renders_before_the_account_call_returns() {
     let gate = Gate::start();
     let page = open(&gate);
     page.wait_for_text("in the account");

@@ -58,7 +58,7 @@ impl Desk {
 }
 
 #[test]
-fn a_token_is_printed_once_and_is_in_no_file() {
+fn member_token_is_printed_once_and_stored_nowhere() {
     let desk = Desk::open();
     let budgets = ["--budget", "5.00/day", "--budget", "50.00/month"];
     let token = desk.token(&[&["add", "ann"], &budgets[..]].concat());
@@ -91,7 +91,7 @@ fn a_token_is_printed_once_and_is_in_no_file() {
 }
 
 #[test]
-fn a_name_is_plain_and_never_given_again() {
+fn member_name_is_plain_and_never_reused() {
     let desk = Desk::open();
     for name in ["", "Ann", "a b", "a/b", "é", &"x".repeat(65), "svc_sk_0", "tg_0"] {
         let said = desk.refused(&["add", name], 2);
@@ -114,7 +114,7 @@ fn a_name_is_plain_and_never_given_again() {
 }
 
 #[test]
-fn a_token_in_place_of_a_name_is_not_repeated() {
+fn token_given_as_a_name_is_not_echoed() {
     let desk = Desk::open();
     let token = desk.token(&["add", "ann"]);
     let said = desk.refused(&["revoke", &token], 2);
@@ -122,7 +122,7 @@ fn a_token_in_place_of_a_name_is_not_repeated() {
 }
 
 #[test]
-fn an_update_changes_what_is_named() {
+fn update_changes_named_fields_only() {
     let desk = Desk::open();
     desk.token(&["add", "ann", "--budget", "5.00/day"]);
     let told = desk.told(&["update", "ann", "--budget", "0.5/month"]);
@@ -152,7 +152,7 @@ fn an_update_changes_what_is_named() {
 }
 
 #[test]
-fn another_token_ends_the_old_one_and_who_is_revoked_gets_none() {
+fn rotate_ends_the_old_token_and_refuses_revoked_members() {
     let desk = Desk::open();
     let old = desk.token(&["add", "ann"]);
     let new = desk.token(&["rotate", "ann"]);
@@ -178,7 +178,7 @@ fn another_token_ends_the_old_one_and_who_is_revoked_gets_none() {
 }
 
 #[test]
-fn a_change_is_known_to_a_running_server_when_the_command_is_done() {
+fn member_change_reaches_the_running_server_before_the_command_ends() {
     let desk = Desk::open();
     let server = desk.server();
     let edition = || desk.runtime.block_on(server.members_version()).unwrap();
@@ -197,7 +197,7 @@ fn a_change_is_known_to_a_running_server_when_the_command_is_done() {
 }
 
 #[test]
-fn all_who_add_at_once_before_there_is_anything_use_one_secret() {
+fn concurrent_first_adds_share_one_secret() {
     let desk = Desk::open();
     let names = ["a", "b", "c", "d"];
     let tokens = thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn all_who_add_at_once_before_there_is_anything_use_one_secret() {
 }
 
 #[test]
-fn a_secret_is_the_one_that_is_given_and_never_repeated() {
+fn secret_comes_from_the_environment_and_is_never_echoed() {
     let desk = Desk::open();
     let given = [("TOLLGATE_SECRET", LONG)];
     let token = desk.run(&["member", "add", "ann"], &given);
@@ -226,7 +226,7 @@ fn a_secret_is_the_one_that_is_given_and_never_repeated() {
 }
 
 #[test]
-fn that_the_secret_was_lost_is_said() {
+fn lost_secret_is_reported() {
     let desk = Desk::open();
     desk.token(&["add", "ann"]);
     fs::remove_file(desk.folder.path().join("tollgate.secret")).unwrap();
@@ -238,7 +238,7 @@ fn that_the_secret_was_lost_is_said() {
 }
 
 #[test]
-fn another_secret_than_before_is_refused_until_it_is_meant() {
+fn changed_secret_is_refused_without_confirmation() {
     const OTHER: &str = "another secret of 0123456789abcdef0123456789";
     let desk = Desk::open();
     let (right, wrong) = ([("TOLLGATE_SECRET", LONG)], [("TOLLGATE_SECRET", OTHER)]);
@@ -265,7 +265,7 @@ fn another_secret_than_before_is_refused_until_it_is_meant() {
 }
 
 #[test]
-fn a_change_that_is_refused_leaves_the_secret_as_it_is() {
+fn refused_member_change_keeps_the_secret() {
     const OTHER: &str = "another secret of 0123456789abcdef0123456789";
     let desk = Desk::open();
     let (right, wrong) = ([("TOLLGATE_SECRET", LONG)], [("TOLLGATE_SECRET", OTHER)]);
@@ -284,7 +284,7 @@ fn a_change_that_is_refused_leaves_the_secret_as_it_is() {
 }
 
 #[test]
-fn a_change_that_is_refused_makes_no_secret() {
+fn refused_member_change_creates_no_secret() {
     let desk = Desk::open();
     desk.token(&["add", "ann"]);
     let (file, away) =
@@ -306,7 +306,7 @@ fn a_change_that_is_refused_makes_no_secret() {
 }
 
 #[test]
-fn a_running_server_has_the_secret_that_it_started_with_and_that_is_said() {
+fn running_server_keeps_its_secret_and_says_so() {
     let desk = Desk::open();
     let settings = desk.folder.path().join("proxy.toml");
     let members = fs::read_to_string(&settings).unwrap() + "[access]\nmode = \"members\"\n";
@@ -327,7 +327,7 @@ fn a_running_server_has_the_secret_that_it_started_with_and_that_is_said() {
 }
 
 #[test]
-fn what_never_asks_the_gateway_needs_no_key_and_finds_the_same_ledger() {
+fn offline_commands_need_no_key_and_use_the_same_ledger() {
     let desk = Desk::open();
     let none = [("GATEWAY_API_KEY", "")];
     let unread = [("GATEWAY_API_KEY", ""), ("GATEWAY_API_KEY_FILE", "no-such-file")];
@@ -365,7 +365,7 @@ fn members_need_a_store_that_lasts() {
 }
 
 #[test]
-fn a_list_says_what_everybody_may_spend_and_has_spent() {
+fn member_list_shows_budgets_and_spending() {
     let desk = Desk::open();
     let ann = desk.token(&["add", "ann", "--budget", "5.00/day"]);
     let bob = desk.token(&["add", "bob", "--role", "admin"]);
@@ -400,7 +400,7 @@ fn a_list_says_what_everybody_may_spend_and_has_spent() {
 }
 
 #[test]
-fn usage_names_members_as_such() {
+fn usage_prefixes_member_names() {
     let desk = Desk::open();
     desk.enter(CHAT, "member:alice", charged(CHAT.2), Duration::ZERO);
     let usage = desk.done(&["usage", "--by", "member", "--format", "csv"]);

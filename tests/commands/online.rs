@@ -6,7 +6,7 @@ use crate::commands::desk::{Desk, KEY};
 const PREFIX: &str = "svc_sk_CANARY_01234";
 
 #[test]
-fn check_online_prints_what_the_account_has_and_names_a_refused_key_by_its_public_prefix() {
+fn check_online_prints_the_account_and_the_prefix_of_a_rejected_key() {
     let desk = Desk::open();
     desk.charge_chat();
     desk.charge_video("video-a-2");

@@ -7,7 +7,7 @@ use tollgate::store::{PurchaseId, PurchaseState, Settlement};
 use crate::commands::desk::{CHAT, CHAT_BODY, Desk, MINUTE, VIDEO, charged, line, post};
 
 #[test]
-fn purchases_are_listed_newest_first_in_the_words_of_users() {
+fn purchases_are_listed_newest_first_with_public_states() {
     let desk = Desk::with_ledger();
     assert_eq!(desk.done(&["purchase", "list"]).lines().count(), 1, "the head alone");
     let sold = desk.enter(CHAT, "192.0.2.1", charged(CHAT.2), 5 * MINUTE);

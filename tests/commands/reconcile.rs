@@ -14,7 +14,7 @@ use crate::commands::desk::{CHAT, DEAR, Desk, MINUTE, VIDEO, charged, line, post
 use crate::support::{until, until_within};
 
 #[test]
-fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
+fn reconcile_resolves_a_chat_by_count_and_dry_run_changes_nothing() {
     let desk = Desk::with_ledger();
     let out = desk.done(&["reconcile", "--dry-run"]);
     assert!(out.contains("first checkpoint"), "{out}");
@@ -44,7 +44,7 @@ fn a_chat_is_told_by_the_count_and_a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn a_video_is_told_by_what_was_spent() {
+fn reconcile_resolves_a_video_by_spending() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let cheap = desk.lose(VIDEO, 30 * MINUTE);
@@ -85,7 +85,7 @@ fn reconcile_prints_one_object_of_json() {
 }
 
 #[test]
-fn what_somebody_else_may_have_spent_releases_nothing_and_never_will() {
+fn foreign_spending_releases_nothing() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     // $5 were spent: on the dear one, or on the cheap one and $2 by somebody else.
@@ -103,7 +103,7 @@ fn what_somebody_else_may_have_spent_releases_nothing_and_never_will() {
 }
 
 #[test]
-fn reconcile_tells_while_purchases_are_under_way() {
+fn reconcile_works_with_purchases_in_flight() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let (chat, video) = (desk.lose(CHAT, 30 * MINUTE), desk.lose(VIDEO, 30 * MINUTE));
@@ -125,7 +125,7 @@ fn reconcile_tells_while_purchases_are_under_way() {
 }
 
 #[test]
-fn a_report_does_not_contradict_itself() {
+fn reconcile_report_is_consistent() {
     let desk = Desk::with_ledger();
     let out = desk.done(&["reconcile", "--dry-run"]);
     assert!(!out.contains("this is the first checkpoint"), "a dry run notes none: {out}");
@@ -194,7 +194,7 @@ fn refunded_video_hides_no_charge() {
 }
 
 #[test]
-fn clock_that_was_set_back_releases_nothing() {
+fn clock_set_back_releases_nothing() {
     let desk = Desk::with_ledger();
     // The server ran with a clock that was an hour fast; it is right since the checkpoint.
     let fast = Store::open_shared(&desk.path(), Arc::new(|| clock::wall() + 60 * MINUTE)).unwrap();
@@ -212,7 +212,7 @@ fn clock_that_was_set_back_releases_nothing() {
 }
 
 #[test]
-fn what_cannot_be_told_stays_unknown_with_its_reason() {
+fn undecidable_purchase_stays_unknown_with_its_reason() {
     let desk = Desk::with_ledger();
     let older = desk.lose(VIDEO, 90 * MINUTE);
     desk.checkpoint(60 * MINUTE);
@@ -235,7 +235,7 @@ fn what_cannot_be_told_stays_unknown_with_its_reason() {
 }
 
 #[test]
-fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
+fn possibly_late_charge_is_not_released_and_keeps_its_checkpoint() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let before = desk.checked();
@@ -249,7 +249,7 @@ fn what_may_still_be_charged_is_not_given_back_and_keeps_its_checkpoint() {
 }
 
 #[test]
-fn what_was_long_under_way_is_young_when_it_is_lost() {
+fn age_of_an_unknown_purchase_starts_at_its_end() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let before = desk.checked();
@@ -272,7 +272,7 @@ fn what_was_long_under_way_is_young_when_it_is_lost() {
 }
 
 #[test]
-fn what_a_running_server_lost_is_told_and_known_there_at_once() {
+fn reconciled_outcome_is_visible_in_the_running_server_at_once() {
     let desk = Desk::open();
     let server = desk.serve();
     // It notes the gateway's books in the background.
@@ -323,7 +323,7 @@ fn most_memory_at_start(desk: &Desk) -> usize {
 }
 
 #[test]
-fn a_start_holds_no_copy_of_the_ledger_however_much_was_sold() {
+fn start_on_a_large_ledger_uses_little_memory() {
     const MANY: u32 = 100_000;
     let desk = Desk::with_ledger();
     let empty = most_memory_at_start(&desk);
@@ -335,7 +335,7 @@ fn a_start_holds_no_copy_of_the_ledger_however_much_was_sold() {
 }
 
 #[test]
-fn drift_of_a_restored_backup_is_shown_after_the_next_start() {
+fn drift_of_a_restored_backup_is_reported_after_the_next_start() {
     let desk = Desk::open();
     let server = desk.serve();
     until("it notes a checkpoint", || desk.checked().is_some());
@@ -361,7 +361,7 @@ fn drift_of_a_restored_backup_is_shown_after_the_next_start() {
 }
 
 #[test]
-fn a_gateway_that_does_not_answer_changes_nothing() {
+fn unreachable_gateway_changes_nothing_in_reconcile() {
     let desk = Desk::with_ledger();
     desk.checkpoint(60 * MINUTE);
     let (chat, before) = (desk.lose(CHAT, 30 * MINUTE), desk.checked());

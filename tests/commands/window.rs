@@ -52,7 +52,7 @@ fn ask(admin: SocketAddr, method: &str, host: &str, header: &str) -> String {
 }
 
 #[test]
-fn reconcile_waits_its_turn_in_the_window_of_the_server_that_runs_beside_it() {
+fn reconcile_waits_for_a_slot_of_the_running_server() {
     let (desk, recorder) = desk();
     let server = busy(&desk, &recorder);
     let out = desk.done(&["reconcile"]);
@@ -63,7 +63,7 @@ fn reconcile_waits_its_turn_in_the_window_of_the_server_that_runs_beside_it() {
 }
 
 #[test]
-fn without_a_server_reconcile_counts_what_the_last_one_sent_and_the_next_one_counts_reconcile() {
+fn reconcile_without_a_server_counts_earlier_requests_and_is_counted() {
     let (desk, recorder) = desk();
     drop(busy(&desk, &recorder));
     for _ in 0..LIMIT {
@@ -76,7 +76,7 @@ fn without_a_server_reconcile_counts_what_the_last_one_sent_and_the_next_one_cou
 }
 
 #[test]
-fn commands_keep_to_the_limit_that_the_server_was_told() {
+fn commands_use_the_rate_limit_reported_to_the_server() {
     let (desk, recorder) = (Desk::open(), telling(LIMIT, PERIOD.as_secs()));
     let settings = format!(
         "[gateway]\nbase_url = \"http://{}\"\n[page]\nmedia_origins = [\"https://cdn.example\"]\n",
@@ -92,7 +92,7 @@ fn commands_keep_to_the_limit_that_the_server_was_told() {
 }
 
 #[test]
-fn check_online_takes_places_in_the_window_that_a_ledger_remembers() {
+fn check_online_takes_slots_of_the_recorded_rate_limit() {
     let (desk, recorder) = desk();
     let out = desk.done(&["check", "--online"]);
     assert!(out.contains("without a ledger"), "{out}");
@@ -110,7 +110,7 @@ fn check_online_takes_places_in_the_window_that_a_ledger_remembers() {
 }
 
 #[test]
-fn check_online_asks_the_server_that_runs_beside_it_and_claims_of_keys_what_it_knows() {
+fn check_online_asks_the_running_server_and_reports_its_keys() {
     let (desk, recorder) = desk();
     let server = busy(&desk, &recorder);
     let out = desk.done(&["check", "--online"]);
@@ -128,7 +128,7 @@ fn check_online_asks_the_server_that_runs_beside_it_and_claims_of_keys_what_it_k
 }
 
 #[test]
-fn where_the_server_cannot_be_asked_nothing_is_sent_and_the_reason_is_said() {
+fn command_sends_nothing_if_the_running_server_cannot_be_asked() {
     let (desk, recorder) = desk();
     let server = desk.server();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -155,7 +155,7 @@ fn where_the_server_cannot_be_asked_nothing_is_sent_and_the_reason_is_said() {
 }
 
 #[test]
-fn the_admin_listener_tells_the_books_to_operators_and_not_to_pages() {
+fn ops_listener_shows_billing_to_operators_but_not_to_pages() {
     let (desk, recorder) = desk();
     let server = desk.serve();
     let admin = server.admin;

@@ -40,7 +40,7 @@ impl io::Write for Lines {
 }
 
 #[tokio::test]
-async fn risky_settings_are_warned_of_once_and_right_ones_are_not() {
+async fn risky_settings_warn_once() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -62,7 +62,7 @@ async fn risky_settings_are_warned_of_once_and_right_ones_are_not() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_leaves_nothing_running_and_the_store_free() {
+async fn failed_start_leaves_nothing_running_and_the_store_unlocked() {
     let folder = tempfile::tempdir().unwrap();
     let store = "store.url = \"sqlite:tollgate.db\"\n";
     let before = Handle::current().metrics().num_alive_tasks();

@@ -18,7 +18,7 @@ fn answering() -> Upstream {
 }
 
 #[test]
-fn an_event_arrives_while_its_stream_is_open() {
+fn event_arrives_through_the_front_while_its_stream_is_open() {
     thread::scope(|scope| {
         for kind in ALL {
             scope.spawn(move || follow_a_job(kind));
@@ -56,7 +56,7 @@ fn wait_for(lines: &mut impl BufRead, wanted: &str, kind: Kind) {
 }
 
 #[test]
-fn a_purchase_is_sent_once_though_what_is_behind_dies() {
+fn purchase_is_sent_once_if_the_server_behind_the_front_dies() {
     for kind in ALL {
         // In tollgate's place: it answers, and then loses every other request that it has read.
         let behind = Upstream::start(|heard| match heard.number % 2 {
@@ -77,7 +77,7 @@ fn a_purchase_is_sent_once_though_what_is_behind_dies() {
 }
 
 #[test]
-fn an_unknown_outcome_stays_one_and_keeps_its_key() {
+fn unknown_outcome_keeps_its_key_behind_a_front() {
     for kind in ALL {
         let upstream = Upstream::start(|_| Reply::nothing(Ending::Reset).charged(true));
         let gate = Gate::start(&upstream, TRUSTED);
@@ -98,7 +98,7 @@ fn an_unknown_outcome_stays_one_and_keeps_its_key() {
 }
 
 #[test]
-fn callers_are_who_the_front_saw_and_not_who_they_say() {
+fn callers_behind_a_front_cannot_forge_their_address() {
     for kind in ALL {
         let upstream = answering();
         let limits = "limits = { requests = 1, seconds = 3600, burst = 1, concurrent = 9 }\n";
@@ -133,7 +133,7 @@ fn callers_are_who_the_front_saw_and_not_who_they_say() {
 }
 
 #[test]
-fn a_body_that_is_too_large_is_refused_in_our_words() {
+fn too_large_body_gets_our_problem_behind_a_front() {
     for kind in ALL {
         let upstream = answering();
         let gate = Gate::start(&upstream, TRUSTED);
@@ -165,7 +165,7 @@ fn a_body_that_is_too_large_is_refused_in_our_words() {
 }
 
 #[test]
-fn a_site_that_nginx_serves_has_its_files_and_the_api() {
+fn site_served_by_nginx_has_its_files_and_the_api() {
     let upstream = answering();
     let gate = Gate::start(&upstream, TRUSTED);
     let front = Front::start(Kind::Site, gate.address());
@@ -182,7 +182,7 @@ fn a_site_that_nginx_serves_has_its_files_and_the_api() {
 }
 
 #[test]
-fn a_front_waits_longer_than_the_gate_does() {
+fn front_timeout_exceeds_ours() {
     let gateway = tollgate::config::Settings::read(&tollgate::config::SettingsSource {
         file: None,
         folder: std::path::Path::new(""),

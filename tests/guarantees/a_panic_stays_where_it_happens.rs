@@ -39,7 +39,7 @@ fn buy(gate: &Gate, target: &str, key: &str, body: &str) -> Answer {
 }
 
 #[test]
-fn a_purchase_that_breaks_anywhere_is_never_free_and_never_bought_again() {
+fn panic_during_a_purchase_never_releases_or_repeats_it() {
     // What the gateway has heard of it by then, and what is known of the charge.
     let (free, unknown) = ((500, "internal", "no"), (424, "outcome_unknown", "unknown"));
     for (verb, heard, told) in [
@@ -76,7 +76,7 @@ fn a_purchase_that_breaks_anywhere_is_never_free_and_never_bought_again() {
 }
 
 #[test]
-fn a_question_that_breaks_is_a_500_that_costs_nothing() {
+fn panic_during_a_read_is_a_free_500() {
     let (_alone, upstream, gate) = gate();
     assert_eq!(gate.video().status, 200);
     for (verb, target) in [
@@ -104,7 +104,7 @@ fn a_question_that_breaks_is_a_500_that_costs_nothing() {
 }
 
 #[test]
-fn a_connection_that_breaks_at_its_end_loses_no_purchase() {
+fn panic_at_the_end_of_a_connection_loses_no_purchase() {
     let (_alone, upstream, gate) = gate();
     store::arm("mark_delivered", When::Before);
     // Without a key, its delivery is noted. Who does not get the answer asks again, and pays once.
@@ -120,7 +120,7 @@ fn a_connection_that_breaks_at_its_end_loses_no_purchase() {
 }
 
 #[test]
-fn a_poller_that_breaks_begins_anew() {
+fn poller_restarts_after_a_panic() {
     for verb in ["job_durations", "update_job"] {
         let (_alone, upstream, gate) = gate();
         store::arm(verb, When::Before);

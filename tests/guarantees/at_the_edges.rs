@@ -11,7 +11,7 @@ use crate::support::client::Client;
 use crate::support::{CHAT, Gate, Reply, Upstream, VIDEO, until};
 
 #[test]
-fn a_429_that_names_an_absurd_time_is_still_free() {
+fn retry_after_of_absurd_length_is_not_charged() {
     let upstream =
         Upstream::start(|_| Reply::error(429).header("retry-after", "18446744073709551615"));
     let gate = Gate::start(&upstream, "gateway.max_wait = \"1s\"");
@@ -20,7 +20,7 @@ fn a_429_that_names_an_absurd_time_is_still_free() {
 }
 
 #[test]
-fn an_accepted_video_is_not_lost_for_the_type_of_a_side_field() {
+fn accepted_video_with_a_wrong_optional_field_is_kept() {
     for body in [
         r#"{"request_id":"job-1","cost":{"this_request":3.0,"per_video":3.0},"balance":"$97.00"}"#,
         r#"{"request_id":"job-1","cost":{"this_request":"$3.00"},"balance":97.0}"#,
@@ -34,7 +34,7 @@ fn an_accepted_video_is_not_lost_for_the_type_of_a_side_field() {
 }
 
 #[test]
-fn who_leaves_while_a_429_is_waited_out_buys_nothing() {
+fn client_that_disconnects_during_a_429_wait_pays_nothing() {
     let upstream = Upstream::start(|heard| match heard.number {
         0 => Reply::error(429).header("retry-after", "1"),
         _ => Reply::video("job-1"),
@@ -58,7 +58,7 @@ fn narrow(gate: &Gate, bytes: usize, headers: &[(&str, &str)]) -> Client {
 }
 
 #[test]
-fn a_reply_of_which_a_part_arrived_is_given_again_and_not_bought_again() {
+fn partly_delivered_reply_is_replayed() {
     let big = "x".repeat(3_500_000);
     let upstream = Upstream::start(move |_| Reply::chat(&big));
     let gate = Gate::start(&upstream, "");
@@ -83,7 +83,7 @@ fn a_reply_of_which_a_part_arrived_is_given_again_and_not_bought_again() {
 }
 
 #[test]
-fn a_slow_reader_of_a_large_reply_gets_the_whole_of_it() {
+fn slow_reader_gets_a_large_reply_whole() {
     let big = "x".repeat(4_000_000);
     let upstream = Upstream::start(move |_| Reply::chat(&big));
     let gate = Gate::start(
@@ -106,7 +106,7 @@ fn a_slow_reader_of_a_large_reply_gets_the_whole_of_it() {
 
 /// The end of a purchase that the ledger could not take at once is noted when it can.
 #[test]
-fn the_end_of_a_purchase_outlasts_a_ledger_that_is_busy_for_three_seconds() {
+fn purchase_settles_despite_a_ledger_locked_for_three_seconds() {
     let upstream = Upstream::start(|_| Reply::chat("hi").after(Duration::from_millis(400)));
     let gate =
         Gate::binary(&upstream, "gateway = { chat_timeout = \"1s\", max_wait = \"1s\" }", &[]);

@@ -27,7 +27,7 @@ fn figure(gate: &Gate, name: &str) -> usize {
 }
 
 #[test]
-fn a_thousand_event_streams_are_held_in_little_memory_and_all_let_go() {
+fn thousand_event_streams_use_little_memory_and_are_freed() {
     let upstream = Upstream::start(|heard| match heard.method.as_str() {
         "POST" => Reply::video("job-1"),
         _ => Reply::new(200, r#"{"status":"running"}"#),
@@ -92,7 +92,7 @@ fn labels(gate: &Gate) -> Vec<String> {
 }
 
 #[test]
-fn a_thousand_names_that_callers_invent_add_no_label() {
+fn invented_names_add_no_metric_labels() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::start(&upstream, "");
     let rounds = |from: usize, to: usize| {
@@ -123,7 +123,7 @@ fn a_thousand_names_that_callers_invent_add_no_label() {
 }
 
 #[test]
-fn no_text_of_a_caller_moves_a_terminal_or_forges_a_line_of_the_log() {
+fn caller_text_is_escaped_in_the_log() {
     const FORGED: &str = "FORGED";
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     for format in ["json", "auto"] {
@@ -178,7 +178,7 @@ fn no_text_of_a_caller_moves_a_terminal_or_forges_a_line_of_the_log() {
 }
 
 #[test]
-fn a_crash_leaves_no_copy_of_the_memory() {
+fn crash_leaves_no_core_dump() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::binary(&upstream, "", &[]);
     let limits = fs::read_to_string(format!("/proc/{}/limits", gate.id())).unwrap();
@@ -188,7 +188,7 @@ fn a_crash_leaves_no_copy_of_the_memory() {
 }
 
 #[test]
-fn who_reads_nothing_holds_up_nobody() {
+fn client_that_reads_nothing_blocks_no_other() {
     let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(1 << 20)));
     let gate = Gate::start(&upstream, "");
     let deaf: Vec<Client> = (0..50)
@@ -214,7 +214,7 @@ fn who_reads_nothing_holds_up_nobody() {
 }
 
 #[test]
-fn connections_that_are_reset_at_once_leave_nothing_behind() {
+fn connections_reset_at_once_leak_nothing() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::start(
         &upstream,
@@ -234,7 +234,7 @@ fn connections_that_are_reset_at_once_leave_nothing_behind() {
 }
 
 #[test]
-fn the_ledger_and_the_log_hold_the_reply_and_no_prompt() {
+fn ledger_and_log_hold_no_prompt() {
     let upstream = Upstream::start(|heard| match heard.target.contains("video") {
         true => Reply::video("job-1"),
         false => Reply::chat("a word from the gateway"),

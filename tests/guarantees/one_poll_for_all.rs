@@ -43,7 +43,7 @@ fn events(answer: &Answer) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn a_job_that_nobody_ordered_here_is_not_found_and_the_gateway_is_not_asked() {
+fn unknown_job_is_not_found_without_asking_the_gateway() {
     let upstream = upstream(|_| Reply::new(200, RUNNING));
     let gate = Gate::start(&upstream, "");
     for target in [POLL, EVENTS, "/bff/video/content?request_id=job-1"] {
@@ -61,7 +61,7 @@ fn a_job_that_nobody_ordered_here_is_not_found_and_the_gateway_is_not_asked() {
 }
 
 #[test]
-fn five_hundred_who_ask_at_once_are_one_poll() {
+fn five_hundred_concurrent_watchers_cost_one_poll() {
     let upstream = upstream(|_| Reply::new(200, RUNNING).after(Duration::from_millis(300)));
     let gate = Gate::start(&upstream, "");
     assert_eq!(gate.video().status, 200);
@@ -86,7 +86,7 @@ fn five_hundred_who_ask_at_once_are_one_poll() {
 }
 
 #[test]
-fn a_stream_tells_of_a_job_from_now_to_its_end() {
+fn event_stream_follows_a_job_to_its_end() {
     let is_done = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&is_done);
     let upstream = upstream(move |_| match done.load(Ordering::SeqCst) {
@@ -132,7 +132,7 @@ fn a_stream_tells_of_a_job_from_now_to_its_end() {
 }
 
 #[test]
-fn one_stream_tells_of_what_is_there_and_names_what_is_not() {
+fn event_stream_reports_known_jobs_and_names_unknown_ones() {
     let upstream = upstream(|_| Reply::new(200, DONE));
     let gate = Gate::start(&upstream, "");
     assert_eq!(gate.video().status, 200);
@@ -145,7 +145,7 @@ fn one_stream_tells_of_what_is_there_and_names_what_is_not() {
 }
 
 #[test]
-fn a_status_that_nobody_understands_is_passed_raw_and_never_called_failed() {
+fn unknown_status_passes_raw_and_is_never_failed() {
     const STRANGE: &str = "{ \"phase\" : \"imploded\",\r\n\t\"n\": 1.50, \"n\": 2 }";
     let upstream = upstream(|_| Reply::new(200, STRANGE));
     let gate = Gate::start(&upstream, "");
@@ -157,7 +157,7 @@ fn a_status_that_nobody_understands_is_passed_raw_and_never_called_failed() {
 }
 
 #[test]
-fn a_gateway_that_does_not_know_the_job_yet_does_not_make_it_unknown() {
+fn gateway_404_for_a_new_job_keeps_it_open() {
     let upstream = upstream(|_| Reply::error(404));
     let gate = Gate::start(&upstream, "");
     assert_eq!(gate.video().status, 200);
@@ -167,7 +167,7 @@ fn a_gateway_that_does_not_know_the_job_yet_does_not_make_it_unknown() {
 }
 
 #[test]
-fn a_job_is_asked_for_with_the_key_that_made_it() {
+fn job_is_polled_with_the_key_that_made_it() {
     let upstream = Upstream::with(
         2,
         |_| Welcome::Serve,
@@ -188,7 +188,7 @@ fn a_job_is_asked_for_with_the_key_that_made_it() {
 }
 
 #[test]
-fn open_jobs_are_picked_up_again_after_a_crash() {
+fn open_jobs_resume_after_a_crash() {
     let upstream = upstream(|_| Reply::new(200, RUNNING));
     let mut gate = Gate::binary(&upstream, "store.url = \"sqlite:tollgate.db\"\n", &[]);
     assert_eq!(gate.video().status, 200);
@@ -203,7 +203,7 @@ fn open_jobs_are_picked_up_again_after_a_crash() {
 }
 
 #[test]
-fn a_stream_ends_with_the_server_at_once() {
+fn event_streams_end_when_the_server_stops() {
     let upstream = upstream(|_| Reply::new(200, RUNNING));
     let mut gate = Gate::binary(&upstream, "", &[]);
     assert_eq!(gate.video().status, 200);
@@ -220,7 +220,7 @@ fn a_stream_ends_with_the_server_at_once() {
 }
 
 #[test]
-fn job_that_has_ended_is_told_although_all_seats_of_its_caller_are_taken() {
+fn ended_job_is_reported_when_all_streams_of_its_caller_are_taken() {
     let orders = AtomicUsize::new(0);
     let upstream = Upstream::start(move |heard| match heard.method.as_str() {
         "POST" => Reply::video(&format!("job-{}", orders.fetch_add(1, Ordering::SeqCst) + 1)),

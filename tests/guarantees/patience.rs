@@ -34,7 +34,7 @@ fn alive(client: &mut Client) {
 }
 
 #[test]
-fn a_head_that_comes_slowly_ends_the_connection_however_it_is_slow() {
+fn slow_head_closes_the_connection() {
     let upstream = upstream();
     let gate =
         Gate::start(&upstream, "server.header_timeout = \"400ms\"\nserver.idle_timeout = \"8s\"");
@@ -74,7 +74,7 @@ fn a_head_that_comes_slowly_ends_the_connection_however_it_is_slow() {
 }
 
 #[test]
-fn a_silent_connection_lives_as_long_as_idle_timeout_says() {
+fn idle_connection_closes_after_idle_timeout() {
     let upstream = upstream();
     let gate =
         Gate::start(&upstream, "server.header_timeout = \"200ms\"\nserver.idle_timeout = \"1s\"");
@@ -87,7 +87,7 @@ fn a_silent_connection_lives_as_long_as_idle_timeout_says() {
 }
 
 #[test]
-fn a_call_that_takes_longer_than_both_is_answered() {
+fn call_longer_than_both_timeouts_is_answered() {
     let upstream = Upstream::start(|_| Reply::chat("late").after(Duration::from_millis(800)));
     let gate = Gate::start(
         &upstream,
@@ -97,7 +97,7 @@ fn a_call_that_takes_longer_than_both_is_answered() {
 }
 
 #[test]
-fn who_finds_no_room_waits_until_somebody_leaves() {
+fn connection_beyond_the_maximum_waits_for_a_free_one() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
@@ -117,7 +117,7 @@ fn who_finds_no_room_waits_until_somebody_leaves() {
 }
 
 #[test]
-fn an_address_has_so_many_connections_and_holds_up_no_other() {
+fn address_at_its_connection_limit_blocks_no_other() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
@@ -140,7 +140,7 @@ fn an_address_has_so_many_connections_and_holds_up_no_other() {
 }
 
 #[test]
-fn a_trusted_proxy_has_as_many_connections_as_there_are() {
+fn trusted_proxy_has_no_per_address_limit() {
     let upstream = upstream();
     let gate = Gate::start(
         &upstream,
@@ -164,7 +164,7 @@ fn is_served(client: &Client) -> bool {
 }
 
 #[test]
-fn a_listener_that_nobody_comes_to_keeps_no_room() {
+fn unused_listener_takes_no_connection_capacity() {
     let upstream = upstream();
     let gate = Gate::binary(
         &upstream,
@@ -183,7 +183,7 @@ fn a_listener_that_nobody_comes_to_keeps_no_room() {
 }
 
 #[test]
-fn more_connections_than_descriptors_cost_no_processor_and_pass() {
+fn connections_beyond_the_descriptor_limit_wait_without_spinning() {
     let upstream = upstream();
     let gate = Gate::binary(&upstream, "", &[]);
     let id = gate.id().to_string();
@@ -216,7 +216,7 @@ const FREE_PORTS: &[(&str, &str)] =
     &[("TOLLGATE_SERVER__LISTEN", "127.0.0.1:0"), ("TOLLGATE_ADMIN__LISTEN", "127.0.0.1:0")];
 
 #[test]
-fn address_with_all_its_idle_connections_costs_no_other_address_a_request() {
+fn address_with_all_its_connections_idle_blocks_no_other() {
     let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
     let mut process = Process::start_after(folder.path(), FREE_PORTS, "ulimit -n 256");
     let (page, ops) = (process.address("page"), process.address("admin"));
@@ -254,7 +254,7 @@ fn soft_open_file_limit_is_raised_to_the_hard_one() {
 }
 
 #[test]
-fn check_prints_the_connections_that_the_open_file_limit_allows() {
+fn check_prints_the_connection_limit_from_open_files() {
     let folder = TempDir::with_prefix("tollgate-gate-").unwrap();
     let ended = run_after(folder.path(), &["check"], "ulimit -Sn 64; ulimit -Hn 256");
     let line = "clients   at most 128 connections, 12 per address; open-file limit 256";

@@ -36,7 +36,7 @@ fn refusals_before_the_limiter_share_ten_lines_a_minute() {
 }
 
 #[test]
-fn credentials_that_cannot_be_looked_up_fill_no_log() {
+fn failed_credential_lookups_do_not_flood_the_log() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let settings = "store.url = \"sqlite:ledger.db\"\naccess.mode = \"members\"";
     let damage = |folder: &Path| fs::write(folder.join("ledger.db"), "no ledger").unwrap();

@@ -42,7 +42,7 @@ fn resident(gate: &Gate) -> u64 {
 }
 
 #[test]
-fn unread_replay_holds_its_callers_place() {
+fn unread_replay_counts_as_a_concurrent_call() {
     let limits = "limits = { requests = 1000, seconds = 1, burst = 1000, concurrent = 2 }";
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(BYTES)));

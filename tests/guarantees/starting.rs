@@ -163,7 +163,7 @@ fn server_answers_while_its_ledger_is_checked_and_sells_afterwards() {
 }
 
 #[test]
-fn first_answer_does_not_wait_for_the_check() {
+fn first_answer_does_not_wait_for_the_ledger_check() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let folder = folder(&upstream);
     fill(&folder.path().join("ledger.db"));
@@ -192,7 +192,7 @@ fn first_answer_does_not_wait_for_the_check() {
 }
 
 #[test]
-fn signal_is_heard_while_the_ledger_is_checked() {
+fn signal_is_handled_during_the_ledger_check() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let folder = folder(&upstream);
     let ledger = folder.path().join("ledger.db");
@@ -209,7 +209,7 @@ fn signal_is_heard_while_the_ledger_is_checked() {
 }
 
 #[test]
-fn signal_is_never_the_end_of_a_server_that_has_its_port() {
+fn signal_during_the_start_never_kills_a_bound_server() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     for signal in [Signal::SIGTERM, Signal::SIGINT].into_iter().cycle().take(12) {
         let folder = folder(&upstream);
@@ -283,7 +283,7 @@ fn second(upstream: &Upstream, ledger: &Path, mut command: Command) -> (Option<i
 }
 
 #[test]
-fn second_server_under_a_hard_link_or_a_mount_ends_and_names_the_first() {
+fn second_server_by_hard_link_or_mount_exits_and_names_the_first() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let gate = Gate::binary_in(&upstream, STORE, |folder| {
         fs::create_dir(folder.join("site")).unwrap();
@@ -328,7 +328,7 @@ fn needs_mounts(mut trial: Command) {
 }
 
 #[test]
-fn full_disk_is_said_once_however_many_are_refused() {
+fn full_disk_is_logged_once() {
     let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(2_000)));
     let folder = folder(&upstream);
     let small = folder.path().join("small");

@@ -6,7 +6,7 @@ use crate::support::login::Login;
 use crate::support::{CHAT, Gate, Reply, Upstream};
 
 #[test]
-fn a_signed_token_lets_its_subject_in_and_every_other_credential_is_refused_alike() {
+fn signed_jwt_is_accepted_and_other_credentials_are_refused_alike() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let login = Login::start();
     let gate = Gate::start(&upstream, &login.settings());
@@ -40,7 +40,7 @@ fn a_signed_token_lets_its_subject_in_and_every_other_credential_is_refused_alik
 }
 
 #[test]
-fn who_forges_tokens_is_soon_not_heard_and_nobody_else_is_the_worse_for_it() {
+fn forged_tokens_are_limited_by_address_without_blocking_others() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     // One whose key is another, under the same name.
     let (login, forger) = (Login::start(), Login::start());
@@ -73,7 +73,7 @@ fn who_forges_tokens_is_soon_not_heard_and_nobody_else_is_the_worse_for_it() {
 }
 
 #[test]
-fn a_moment_may_have_a_fraction_and_what_nobody_sees_in_a_name_is_written_out() {
+fn jwt_times_may_be_fractional_and_invisible_characters_are_escaped() {
     let upstream = Upstream::start(|_| Reply::chat("hello"));
     let login = Login::start();
     let gate = Gate::start(&upstream, &login.settings());

@@ -66,7 +66,7 @@ fn me(gate: &Gate) -> Value {
 }
 
 #[test]
-fn what_the_balance_does_not_cover_is_refused_before_it_is_sent() {
+fn purchase_above_the_balance_is_refused_before_sending() {
     let account = Account::with(299);
     let gate = Gate::start(&account.upstream, "");
     assert_eq!(me(&gate)["balance"]["amount"], "2.990000");
@@ -81,7 +81,7 @@ fn what_the_balance_does_not_cover_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn the_balance_is_never_sold_below_its_floor() {
+fn balance_floor_is_never_sold() {
     let account = Account::with(101);
     let gate = Gate::start(&account.upstream, "gateway.balance_floor = '1.00'");
     me(&gate);
@@ -92,7 +92,7 @@ fn the_balance_is_never_sold_below_its_floor() {
 }
 
 #[test]
-fn a_replay_meets_no_empty_account() {
+fn replay_works_with_an_empty_account() {
     let account = Account::with(1);
     let gate = Gate::start(&account.upstream, "");
     me(&gate);
@@ -106,7 +106,7 @@ fn a_replay_meets_no_empty_account() {
 }
 
 #[test]
-fn a_videos_reply_says_what_is_left() {
+fn video_reply_updates_the_balance() {
     let account = Account::with(5_000);
     let gate = Gate::start(&account.upstream, "");
     me(&gate);
@@ -117,7 +117,7 @@ fn a_videos_reply_says_what_is_left() {
 }
 
 #[test]
-fn two_hundred_who_look_are_one_question() {
+fn two_hundred_readers_cost_one_billing_request() {
     let account = Account::with(5_000);
     let gate = Gate::start(&account.upstream, "");
     let look = || {
@@ -136,7 +136,7 @@ fn two_hundred_who_look_are_one_question() {
 }
 
 #[test]
-fn books_that_cannot_be_read_stop_no_sale_and_are_asked_for_once_a_minute() {
+fn unreadable_billing_stops_no_sale_and_is_retried_once_a_minute() {
     type Row = (&'static str, fn() -> Reply);
     let fates: [Row; 4] = [
         ("a refusal", || Reply::error(403)),
@@ -156,7 +156,7 @@ fn books_that_cannot_be_read_stop_no_sale_and_are_asked_for_once_a_minute() {
 }
 
 #[test]
-fn a_server_asks_for_the_balance_before_anybody_looks() {
+fn server_asks_for_the_balance_at_start() {
     let account = Account::with(299);
     let gate = Gate::binary(&account.upstream, "store.url = 'memory'", &[]);
     until("it asked", || account.questions() == 1);
@@ -167,7 +167,7 @@ fn a_server_asks_for_the_balance_before_anybody_looks() {
 }
 
 #[test]
-fn a_revoked_key_of_the_ring_is_told_in_the_log_by_its_prefix() {
+fn revoked_gateway_key_is_logged_by_its_prefix() {
     let revoked = r#"{"name":"of the old server","keyPrefix":"svc_sk_CANARY_","revokedAt":"2025-01-01T00:00:00Z"}"#;
     let account = Account::that(5_000, move |heard| {
         let shown = || String::from_utf8(books(5_000).body()).unwrap();
@@ -180,7 +180,7 @@ fn a_revoked_key_of_the_ring_is_told_in_the_log_by_its_prefix() {
 }
 
 #[test]
-fn a_caller_hears_what_is_left_of_limits_and_budgets_and_asking_takes_none_of_it() {
+fn me_reports_remaining_limits_without_using_them() {
     let account = Account::with(5_000);
     let settings = "
         limits = { requests = 60, seconds = 60, burst = 3, concurrent = 2 }
@@ -209,7 +209,7 @@ fn a_caller_hears_what_is_left_of_limits_and_budgets_and_asking_takes_none_of_it
 }
 
 #[test]
-fn where_anybody_may_come_an_address_sees_neither_balance_nor_spending() {
+fn public_open_mode_hides_balance_and_spending() {
     let account = Account::with(5_000);
     let gate = Gate::start(&account.upstream, "server.hosts = ['shop.example']");
     assert!(me(&gate).get("balance").is_none());
@@ -220,7 +220,7 @@ fn where_anybody_may_come_an_address_sees_neither_balance_nor_spending() {
 }
 
 #[test]
-fn a_caller_sees_its_own_spending_by_day_and_model() {
+fn caller_sees_its_own_spending_by_day_and_model() {
     let account = Account::with(5_000);
     let gate =
         Gate::start(&account.upstream, "models.chat = [{ id = 'new-model', price = '0.01' }]");
@@ -247,7 +247,7 @@ fn a_caller_sees_its_own_spending_by_day_and_model() {
 }
 
 #[test]
-fn a_model_of_the_settings_is_offered_and_sold_at_its_price() {
+fn configured_model_is_listed_and_sold_at_its_price() {
     let account = Account::with(5_000);
     let gate =
         Gate::start(&account.upstream, "models.chat = [{ id = 'new-model', price = '0.01' }]");
@@ -266,7 +266,7 @@ const FURTHER: &str = "gateway.passthrough = [
 ]";
 
 #[test]
-fn a_further_endpoint_is_sold_like_any_other() {
+fn passthrough_endpoint_is_sold_like_a_chat() {
     let account = Account::that(5_000, |heard| {
         (heard.target == "/api/v1/search").then(|| Reply::new(200, r#"[{"hit":1}]"#))
     });
@@ -296,7 +296,7 @@ fn a_further_endpoint_is_sold_like_any_other() {
 }
 
 #[test]
-fn what_breaks_the_little_that_is_known_of_a_further_endpoint_is_not_sent() {
+fn invalid_passthrough_request_is_not_sent() {
     let account = Account::with(5_000);
     let settings = format!("{FURTHER}\nserver.chat_body = '1KiB'");
     let gate = Gate::start(&account.upstream, &settings);
@@ -321,7 +321,7 @@ fn what_breaks_the_little_that_is_known_of_a_further_endpoint_is_not_sent() {
 }
 
 #[test]
-fn a_lost_reply_of_a_further_endpoint_is_an_unknown_outcome() {
+fn lost_passthrough_reply_is_an_unknown_outcome() {
     let account = Account::that(5_000, |heard| {
         (heard.target == "/api/v1/search").then(|| Reply::new(200, "{}").cut(0, Ending::Fin))
     });
@@ -333,7 +333,7 @@ fn a_lost_reply_of_a_further_endpoint_is_an_unknown_outcome() {
 }
 
 #[test]
-fn a_further_endpoint_that_costs_nothing_is_one_question_for_all() {
+fn free_passthrough_read_is_shared() {
     let account = Account::that(5_000, |heard| {
         (heard.target == "/api/v1/pricing").then(|| Reply::new(200, r#"{"chat":"$0.006"}"#))
     });

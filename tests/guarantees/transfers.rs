@@ -76,7 +76,7 @@ fn client(gate: &Gate, caller: u8) -> Client {
 }
 
 #[test]
-fn so_many_videos_are_on_their_way_at_a_time_and_the_next_is_told_when_to_return() {
+fn concurrent_video_downloads_are_limited_with_retry_after() {
     let source = source();
     let upstream = upstream(source);
     let gate = Gate::start(&upstream, &settings(source));
@@ -121,7 +121,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn slow_readers_make_room_for_a_newcomer_and_a_fast_one_is_not_cut() {
+fn newcomer_replaces_a_slow_download_but_not_a_fast_one() {
     let source = long_source();
     let upstream = upstream(source);
     let gate = Gate::start(&upstream, &settings(source));
@@ -190,7 +190,7 @@ fn slow_readers_make_room_for_a_newcomer_and_a_fast_one_is_not_cut() {
 }
 
 #[test]
-fn a_caller_with_many_videos_on_their_way_keeps_nobody_else_from_theirs() {
+fn caller_with_many_downloads_does_not_block_others() {
     let source = source();
     let upstream = upstream(source);
     let gate = Gate::start(&upstream, &settings(source));
@@ -207,7 +207,7 @@ fn a_caller_with_many_videos_on_their_way_keeps_nobody_else_from_theirs() {
 }
 
 #[test]
-fn settings_that_are_read_again_give_nobody_more_videos() {
+fn reload_does_not_reset_the_download_limit() {
     let source = source();
     let upstream = upstream(source);
     let gate = Gate::binary(&upstream, &settings(source), &[]);
@@ -220,7 +220,7 @@ fn settings_that_are_read_again_give_nobody_more_videos() {
 }
 
 #[test]
-fn a_server_that_stops_does_not_wait_for_a_video_that_does_not_end() {
+fn shutdown_does_not_wait_for_an_endless_download() {
     let source = source();
     let upstream = upstream(source);
     let mut gate = Gate::binary(&upstream, &settings(source), &[]);
@@ -250,7 +250,7 @@ fn labelled_source(label: &Arc<Mutex<String>>) -> SocketAddr {
 }
 
 #[test]
-fn only_exact_video_types_are_passed_on_and_none_can_act_as_a_page() {
+fn only_video_content_types_are_passed_on() {
     let label = Arc::new(Mutex::new(String::new()));
     let source = labelled_source(&label);
     let upstream = upstream(source);

@@ -32,7 +32,7 @@ const SEEDS_COMPARED: u64 = 60;
 const SEEDS_TWICE: u64 = 300;
 
 #[test]
-fn thousands_of_courses_of_events_keep_every_guarantee() {
+fn simulated_runs_keep_every_guarantee() {
     if let Some(seed) = one_seed() {
         return replay(seed);
     }
@@ -44,7 +44,7 @@ fn thousands_of_courses_of_events_keep_every_guarantee() {
 }
 
 #[test]
-fn the_store_on_disk_keeps_them_too() {
+fn simulated_runs_on_disk_keep_every_guarantee() {
     if one_seed().is_some() {
         return;
     }
@@ -55,7 +55,7 @@ fn the_store_on_disk_keeps_them_too() {
 }
 
 #[test]
-fn one_seed_is_one_course_of_events() {
+fn seed_determines_the_run() {
     for seed in 0..SEEDS_TWICE {
         are_equal(seed, &one(seed, false, true), &one(seed, false, true));
     }

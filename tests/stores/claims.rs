@@ -8,25 +8,25 @@ use tollgate::store::{AccountStatus, PurchaseState, ReserveError, Settlement, St
 use crate::desk::*;
 
 on_every_backend!(
-    a_key_is_known_from_its_reservation_to_its_reply,
-    a_key_with_another_payload_is_refused,
-    a_released_purchase_frees_its_key,
-    an_unknown_purchase_keeps_its_key_until_it_is_settled,
-    a_key_is_free_again_when_its_keep_time_is_over,
-    a_forgotten_reply_leaves_its_key_claimed,
-    two_keys_are_two_purchases_and_a_key_is_no_duplicate,
-    a_duplicate_joins_while_the_first_one_runs,
-    a_duplicate_joins_a_reply_that_did_not_arrive_within_the_window,
-    a_duplicate_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry,
-    delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal,
+    key_is_known_from_hold_to_reply,
+    key_with_another_payload_is_refused,
+    released_purchase_frees_its_key,
+    unknown_purchase_keeps_its_key_until_settled,
+    key_is_free_after_its_keep_time,
+    evicted_reply_leaves_its_key_taken,
+    keys_separate_purchases_and_never_match_fingerprints,
+    duplicate_joins_a_running_purchase,
+    duplicate_joins_an_undelivered_reply_within_the_window,
+    duplicate_of_a_delivered_purchase_is_new_unless_marked_a_retry,
+    delivered_reply_is_joined_only_if_later_than_the_last_refusal,
     purchase_that_ended_in_the_future_has_no_duplicate,
-    a_duplicate_of_an_unknown_purchase_joins_it_although_it_was_answered,
-    a_released_purchase_has_no_duplicate,
-    a_name_is_taken_once,
-    a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent,
+    duplicate_joins_an_unknown_purchase_even_if_delivered,
+    released_purchase_has_no_duplicate,
+    purchase_id_is_accepted_once,
+    clock_jump_frees_no_key_of_a_sent_purchase,
 );
 
-async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
+async fn key_is_known_from_hold_to_reply(desk: Desk) {
     let first = keyed("k", "p");
     desk.reserve(&first).await.unwrap();
     assert_eq!(desk.known(&keyed("k", "p")).await.state, PurchaseState::Held);
@@ -44,21 +44,21 @@ async fn a_key_is_known_from_its_reservation_to_its_reply(desk: Desk) {
     assert_eq!(desk.total().await.day, PRICE);
 }
 
-async fn a_key_with_another_payload_is_refused(desk: Desk) {
+async fn key_with_another_payload_is_refused(desk: Desk) {
     desk.reserve(&keyed("k", "p")).await.unwrap();
     let other = desk.reserve(&keyed("k", "q")).await;
     assert!(matches!(other, Err(ReserveError::KeyReused)), "{other:?}");
     assert_eq!(desk.total().await.day, PRICE);
 }
 
-async fn a_released_purchase_frees_its_key(desk: Desk) {
+async fn released_purchase_frees_its_key(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
     desk.settle(id, Settlement::Released).await;
     desk.reserve(&keyed("k", "q")).await.unwrap();
     assert_eq!(desk.states().await, [PurchaseState::Released, PurchaseState::Held]);
 }
 
-async fn an_unknown_purchase_keeps_its_key_until_it_is_settled(desk: Desk) {
+async fn unknown_purchase_keeps_its_key_until_settled(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
     desk.settle(id, Settlement::Unknown).await;
     desk.pass(400 * DAY);
@@ -67,7 +67,7 @@ async fn an_unknown_purchase_keeps_its_key_until_it_is_settled(desk: Desk) {
     desk.reserve(&keyed("k", "p")).await.unwrap();
 }
 
-async fn a_key_is_free_again_when_its_keep_time_is_over(desk: Desk) {
+async fn key_is_free_after_its_keep_time(desk: Desk) {
     desk.buy(&keyed("k", "p"), "hello").await;
     desk.pass(24 * HOUR - Duration::from_nanos(1));
     desk.known(&keyed("k", "p")).await;
@@ -77,7 +77,7 @@ async fn a_key_is_free_again_when_its_keep_time_is_over(desk: Desk) {
     assert_eq!(desk.states().await, [PurchaseState::Charged, PurchaseState::Charged]);
 }
 
-async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) {
+async fn clock_jump_frees_no_key_of_a_sent_purchase(desk: Desk) {
     let start = desk.now();
     let id = desk.send(&keyed("k", "p")).await;
     for time in [start - DAY, start + DAY, start - 30 * DAY, start + 400 * DAY] {
@@ -94,7 +94,7 @@ async fn a_clock_that_jumps_frees_no_key_of_what_may_have_been_sent(desk: Desk) 
     }
 }
 
-async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
+async fn evicted_reply_leaves_its_key_taken(desk: Desk) {
     let id = desk.send(&keyed("k", "p")).await;
     desk.settle(id, Settlement::Charged { cost: PRICE, reply: None, keep: 24 * HOUR, job: None })
         .await;
@@ -104,7 +104,7 @@ async fn a_forgotten_reply_leaves_its_key_claimed(desk: Desk) {
     assert_eq!(bounded(desk.store.reply(id)).await.unwrap(), None);
 }
 
-async fn two_keys_are_two_purchases_and_a_key_is_no_duplicate(desk: Desk) {
+async fn keys_separate_purchases_and_never_match_fingerprints(desk: Desk) {
     desk.reserve(&keyed("k", "p")).await.unwrap();
     desk.reserve(&keyed("l", "p")).await.unwrap();
     desk.reserve(&desk.duplicate("p", START, true)).await.unwrap();
@@ -112,7 +112,7 @@ async fn two_keys_are_two_purchases_and_a_key_is_no_duplicate(desk: Desk) {
     assert_eq!(desk.states().await.len(), 4);
 }
 
-async fn a_duplicate_joins_while_the_first_one_runs(desk: Desk) {
+async fn duplicate_joins_a_running_purchase(desk: Desk) {
     let first = desk.duplicate("p", START, false);
     desk.reserve(&first).await.unwrap();
     desk.pass(2 * HOUR);
@@ -124,7 +124,7 @@ async fn a_duplicate_joins_while_the_first_one_runs(desk: Desk) {
     );
 }
 
-async fn a_duplicate_joins_a_reply_that_did_not_arrive_within_the_window(desk: Desk) {
+async fn duplicate_joins_an_undelivered_reply_within_the_window(desk: Desk) {
     desk.buy(&desk.duplicate("p", START, false), "hello").await;
     let ended = desk.now();
     desk.pass(30 * SECOND);
@@ -132,14 +132,14 @@ async fn a_duplicate_joins_a_reply_that_did_not_arrive_within_the_window(desk: D
     desk.reserve(&desk.duplicate("p", ended + Duration::from_nanos(1), false)).await.unwrap();
 }
 
-async fn a_duplicate_of_a_delivered_purchase_is_a_new_one_unless_it_is_a_retry(desk: Desk) {
+async fn duplicate_of_a_delivered_purchase_is_new_unless_marked_a_retry(desk: Desk) {
     let first = desk.buy(&desk.duplicate("p", START, false), "hello").await;
     desk.store.mark_delivered(first);
     assert_eq!(desk.known(&desk.duplicate("p", START, true)).await.id, first);
     desk.reserve(&desk.duplicate("p", START, false)).await.unwrap();
 }
 
-async fn delivered_reply_is_joined_only_if_it_ended_after_the_last_refusal(desk: Desk) {
+async fn delivered_reply_is_joined_only_if_later_than_the_last_refusal(desk: Desk) {
     let nano = Duration::from_nanos(1);
     let first = desk.buy(&desk.duplicate("p", START, false), "hello").await;
     let bounds = (START, START + HOUR);
@@ -169,20 +169,20 @@ async fn purchase_that_ended_in_the_future_has_no_duplicate(desk: Desk) {
     }
 }
 
-async fn a_duplicate_of_an_unknown_purchase_joins_it_although_it_was_answered(desk: Desk) {
+async fn duplicate_joins_an_unknown_purchase_even_if_delivered(desk: Desk) {
     let first = desk.send(&desk.duplicate("p", START, false)).await;
     desk.settle(first, Settlement::Unknown).await;
     desk.store.mark_delivered(first);
     assert_eq!(desk.known(&desk.duplicate("p", START, false)).await.state, PurchaseState::Unknown);
 }
 
-async fn a_released_purchase_has_no_duplicate(desk: Desk) {
+async fn released_purchase_has_no_duplicate(desk: Desk) {
     let first = desk.send(&desk.duplicate("p", START, false)).await;
     desk.settle(first, Settlement::Released).await;
     desk.reserve(&desk.duplicate("p", START, true)).await.unwrap();
 }
 
-async fn a_name_is_taken_once(desk: Desk) {
+async fn purchase_id_is_accepted_once(desk: Desk) {
     let first = asked("ann", PRICE);
     desk.reserve(&first).await.unwrap();
     let again = tollgate::store::Reservation { id: first.id, ..asked("ann", PRICE) };
@@ -195,7 +195,7 @@ const LITTLE: StoreCapacity =
     StoreCapacity { replies: 3, reply_bytes: 10, ended_purchases: 250_000, pages: None };
 
 #[tokio::test]
-async fn the_oldest_replies_are_dropped_first_and_their_keys_stay() {
+async fn oldest_replies_are_evicted_first_and_keep_their_keys() {
     for desk in [Desk::in_memory(LITTLE), Desk::on_disk(LITTLE)] {
         for key in ["a", "b", "c", "d"] {
             desk.buy(&keyed(key, "p"), key).await;
@@ -214,7 +214,7 @@ async fn the_oldest_replies_are_dropped_first_and_their_keys_stay() {
 }
 
 #[tokio::test]
-async fn a_store_in_memory_remembers_only_so_many_ends() {
+async fn memory_store_bounds_remembered_purchases() {
     let desk = Desk::in_memory(StoreCapacity { ended_purchases: 2, ..StoreCapacity::default() });
     for key in ["a", "b", "c"] {
         desk.buy(&keyed(key, "p"), key).await;
@@ -226,7 +226,7 @@ async fn a_store_in_memory_remembers_only_so_many_ends() {
 }
 
 #[tokio::test]
-async fn replies_of_videos_outlive_those_of_chats() {
+async fn video_replies_outlive_chat_replies() {
     for desk in [Desk::in_memory(LITTLE), Desk::on_disk(LITTLE)] {
         let video = desk.send(&keyed("video", "p")).await;
         let reply = Some(reply("v"));
@@ -250,6 +250,6 @@ async fn replies_of_videos_outlive_those_of_chats() {
 }
 
 #[test]
-fn room_holds_a_week_of_replies_at_sixty_a_minute() {
+fn default_capacity_holds_a_week_of_replies() {
     assert!(StoreCapacity::default().replies >= 7 * 24 * 60 * 60);
 }

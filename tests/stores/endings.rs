@@ -8,14 +8,14 @@ use tollgate::store::{AccountStatus, PurchaseId, PurchaseState, Settlement};
 use crate::desk::*;
 
 on_every_backend!(
-    a_purchase_ends_once_save_that_an_unknown_one_is_settled,
-    nothing_is_sent_that_is_not_set_aside,
-    an_end_that_nobody_waits_for_is_noted_all_the_same,
-    ending_what_never_was_changes_nothing,
-    reports_begin_where_they_are_asked_to,
+    purchase_ends_once_unless_unknown,
+    nothing_is_sent_without_a_hold,
+    unawaited_settlement_is_recorded,
+    settling_an_unknown_id_changes_nothing,
+    reports_begin_at_the_requested_time,
 );
 
-async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
+async fn purchase_ends_once_unless_unknown(desk: Desk) {
     let ends = || [charged(Usd::dollars(2), "x"), Settlement::Released, Settlement::Unknown];
     for (first, state, spent) in [
         (0, PurchaseState::Charged, 2),
@@ -42,7 +42,7 @@ async fn a_purchase_ends_once_save_that_an_unknown_one_is_settled(desk: Desk) {
     }
 }
 
-async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
+async fn nothing_is_sent_without_a_hold(desk: Desk) {
     assert!(desk.store.mark_sent(PurchaseId::new(), AccountStatus::Confirmed).await.is_err());
     for ending in [charged(PRICE, "x"), Settlement::Released, Settlement::Unknown] {
         let id = desk.send(&asked("ann", PRICE)).await;
@@ -52,20 +52,20 @@ async fn nothing_is_sent_that_is_not_set_aside(desk: Desk) {
     }
 }
 
-async fn an_end_that_nobody_waits_for_is_noted_all_the_same(desk: Desk) {
+async fn unawaited_settlement_is_recorded(desk: Desk) {
     let id = desk.send(&asked("ann", PRICE)).await;
     desk.store.settle_later(id, Settlement::Unknown);
     desk.total().await;
     assert_eq!(desk.states().await, [PurchaseState::Unknown]);
 }
 
-async fn ending_what_never_was_changes_nothing(desk: Desk) {
+async fn settling_an_unknown_id_changes_nothing(desk: Desk) {
     desk.settle(PurchaseId::new(), charged(PRICE, "x")).await;
     desk.store.mark_delivered(PurchaseId::new());
     assert_eq!((desk.total().await.day, desk.states().await), (Usd::ZERO, vec![]));
 }
 
-async fn reports_begin_where_they_are_asked_to(desk: Desk) {
+async fn reports_begin_at_the_requested_time(desk: Desk) {
     for _ in 0..3 {
         desk.send(&asked("ann", PRICE)).await;
         desk.pass(HOUR);

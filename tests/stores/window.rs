@@ -21,7 +21,7 @@ async fn since(desk: &Desk, since: Duration) -> Vec<Duration> {
     ages.into_iter().map(|ago| desk.now() - ago).collect()
 }
 
-async fn a_place_has_the_time_of_its_reply(desk: Desk) {
+async fn slot_records_the_time_of_its_reply(desk: Desk) {
     let first = took(&desk).await;
     desk.pass(SECOND);
     let second = took(&desk).await;
@@ -37,13 +37,13 @@ async fn a_place_has_the_time_of_its_reply(desk: Desk) {
     assert_eq!(since(&desk, START + HOUR).await, []);
 }
 
-async fn what_is_under_way_counts_as_answered_just_now(desk: Desk) {
+async fn slot_in_flight_counts_as_answered_now(desk: Desk) {
     took(&desk).await;
     desk.pass(HOUR);
     assert_eq!(since(&desk, START + HOUR).await, [START + HOUR]);
 }
 
-async fn no_reply_is_older_than_its_request(desk: Desk) {
+async fn reply_is_never_earlier_than_its_request(desk: Desk) {
     let place = took(&desk).await;
     desk.set(START - DAY);
     desk.store.slot_replied(place);
@@ -53,7 +53,7 @@ async fn no_reply_is_older_than_its_request(desk: Desk) {
     assert_eq!(since(&desk, START).await, [START]);
 }
 
-async fn what_was_not_sent_leaves_no_trace(desk: Desk) {
+async fn unsent_slot_is_removed(desk: Desk) {
     let place = took(&desk).await;
     desk.store.release_slot(place);
     desk.pass(SECOND);
@@ -61,7 +61,7 @@ async fn what_was_not_sent_leaves_no_trace(desk: Desk) {
     assert_eq!(since(&desk, Duration::ZERO).await, []);
 }
 
-async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
+async fn slots_older_than_a_day_are_dropped(desk: Desk) {
     for _ in 0..50 {
         let place = took(&desk).await;
         desk.store.slot_replied(place);
@@ -74,7 +74,7 @@ async fn what_is_older_than_a_day_is_dropped(desk: Desk) {
     assert_eq!(since(&desk, Duration::ZERO).await.len(), 1_000);
 }
 
-async fn what_is_under_way_is_kept_although_the_clock_was_set_a_day_ahead(desk: Desk) {
+async fn slot_in_flight_is_kept_after_a_clock_jump(desk: Desk) {
     let place = took(&desk).await;
     desk.pass(DAY + SECOND);
     let now = desk.now();
@@ -88,7 +88,7 @@ async fn what_is_under_way_is_kept_although_the_clock_was_set_a_day_ahead(desk: 
     assert_eq!(since(&desk, START).await, [now]);
 }
 
-async fn the_limit_that_was_noted_last_is_known(desk: Desk) {
+async fn latest_recorded_rate_limit_is_known(desk: Desk) {
     let noted = || bounded(desk.store.recorded_rate_limit());
     assert_eq!(noted().await.expect("read"), None);
     for (requests, window_seconds) in [(60, 60), (1_000, 3_600), (5, 86_400)] {
@@ -99,17 +99,17 @@ async fn the_limit_that_was_noted_last_is_known(desk: Desk) {
 }
 
 on_every_backend!(
-    the_limit_that_was_noted_last_is_known,
-    a_place_has_the_time_of_its_reply,
-    what_is_under_way_counts_as_answered_just_now,
-    no_reply_is_older_than_its_request,
-    what_was_not_sent_leaves_no_trace,
-    what_is_older_than_a_day_is_dropped,
-    what_is_under_way_is_kept_although_the_clock_was_set_a_day_ahead,
+    latest_recorded_rate_limit_is_known,
+    slot_records_the_time_of_its_reply,
+    slot_in_flight_counts_as_answered_now,
+    reply_is_never_earlier_than_its_request,
+    unsent_slot_is_removed,
+    slots_older_than_a_day_are_dropped,
+    slot_in_flight_is_kept_after_a_clock_jump,
 );
 
 #[tokio::test]
-async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now() {
+async fn next_server_restores_slots_and_counts_cut_off_ones_as_answered_now() {
     let mut desk = Desk::on_disk(Default::default());
     let answered = took(&desk).await;
     desk.pass(REPLY);
@@ -129,7 +129,7 @@ async fn the_next_server_finds_them_and_takes_what_was_cut_off_as_answered_now()
 }
 
 #[tokio::test]
-async fn the_next_server_knows_the_limit_that_the_last_one_was_told() {
+async fn next_server_knows_the_last_reported_rate_limit() {
     let mut desk = Desk::on_disk(Default::default());
     let limit = AccountLimit { requests: u64::MAX, window_seconds: 60 };
     desk.store.record_rate_limit(limit);
@@ -139,7 +139,7 @@ async fn the_next_server_knows_the_limit_that_the_last_one_was_told() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_ahead_makes_nothing_forget_a_reply_that_came_just_now() {
+async fn clock_set_ahead_forgets_no_recent_slot() {
     let mut desk = Desk::on_disk(Default::default());
     let place = took(&desk).await;
     desk.pass(DAY + SECOND);
@@ -150,7 +150,7 @@ async fn a_clock_that_is_set_ahead_makes_nothing_forget_a_reply_that_came_just_n
 }
 
 #[tokio::test]
-async fn a_clock_that_was_far_ahead_does_not_fill_the_window_for_ever() {
+async fn slots_dated_far_ahead_do_not_block_the_rate_limit() {
     let mut desk = Desk::on_disk(Default::default());
     desk.set(START + 365 * DAY);
     took(&desk).await;
@@ -161,7 +161,7 @@ async fn a_clock_that_was_far_ahead_does_not_fill_the_window_for_ever() {
 }
 
 #[tokio::test]
-async fn a_broken_store_lets_nothing_out() {
+async fn broken_store_sends_nothing() {
     let broken = Store::unusable("no disk");
     bounded(broken.take_slot(SlotId::generate())).await.expect_err("not recorded");
     bounded(broken.recent_replies(DAY)).await.expect_err("not known");

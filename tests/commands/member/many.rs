@@ -11,7 +11,7 @@ use tollgate::store::{Role, VERSION_POLL_INTERVAL};
 use crate::commands::desk::{Desk, get};
 
 #[test]
-fn many_names_are_added_at_once_and_each_line_names_its_token() {
+fn member_add_with_many_names_prints_a_token_per_line() {
     let desk = Desk::open();
     let names: Vec<_> = (0..200).map(|number| format!("m{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -52,7 +52,7 @@ fn rows() -> u64 {
 }
 
 #[test]
-fn revoked_token_holds_no_more_when_the_command_is_done_however_large_the_ledger_is() {
+fn revoked_token_is_invalid_when_the_command_ends_even_on_a_large_ledger() {
     let desk = Desk::open();
     let settings = desk.folder.path().join("proxy.toml");
     let members = fs::read_to_string(&settings).unwrap() + "[access]\nmode = \"members\"\n";

@@ -22,7 +22,7 @@ fn replied(_: &crate::support::heard::Heard) -> Reply {
 }
 
 #[test]
-fn before_its_request_is_whole_nothing_is_set_aside() {
+fn incomplete_request_holds_nothing() {
     for store in STORES {
         let upstream = Upstream::start(replied);
         let gate = Gate::start(&upstream, &format!("{store}\n{ONE_VIDEO}"));
@@ -37,7 +37,7 @@ fn before_its_request_is_whole_nothing_is_set_aside() {
 }
 
 #[test]
-fn before_the_gateway_took_its_connection_nothing_is_sent_and_the_price_is_given_back() {
+fn disconnect_before_the_gateway_connection_releases_the_hold() {
     for store in STORES {
         let upstream = Upstream::closed(1, |_| Welcome::Serve, replied);
         upstream.crowd();
@@ -61,7 +61,7 @@ fn before_the_gateway_took_its_connection_nothing_is_sent_and_the_price_is_given
 }
 
 #[test]
-fn one_of_two_who_wait_may_leave_before_the_first_byte() {
+fn one_of_two_waiting_clients_may_disconnect_before_the_first_byte() {
     let upstream = Upstream::closed(1, |_| Welcome::Serve, replied);
     upstream.crowd();
     let settings = format!("{ONE_VIDEO}\ngateway.connect_timeout = \"9s\"");
@@ -83,7 +83,7 @@ fn one_of_two_who_wait_may_leave_before_the_first_byte() {
 }
 
 #[test]
-fn after_the_first_byte_the_reply_is_kept_for_its_key() {
+fn disconnect_after_the_first_byte_keeps_the_reply_for_its_key() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::video("job-1").after(LATE));
         let mut gate = Gate::start(&upstream, &format!("{store}\n{ONE_VIDEO}"));
@@ -104,7 +104,7 @@ fn after_the_first_byte_the_reply_is_kept_for_its_key() {
 }
 
 #[test]
-fn in_the_middle_of_the_reply_it_is_kept_for_its_key() {
+fn disconnect_during_the_reply_keeps_it_for_its_key() {
     for store in STORES {
         let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(50_000)));
         let gate = Gate::start(&upstream, store);

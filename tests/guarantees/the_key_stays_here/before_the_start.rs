@@ -44,7 +44,7 @@ fn told(ended: &Ended, key: &Canary) -> String {
 }
 
 #[test]
-fn a_mistake_in_a_file_is_told_by_its_place_and_never_by_its_text() {
+fn file_error_names_its_place_without_its_text() {
     for (file, write, place) in MISTAKES {
         for command in ["check", "serve"] {
             let (folder, key) = (TempDir::new().unwrap(), Canary::new());
@@ -59,7 +59,7 @@ fn a_mistake_in_a_file_is_told_by_its_place_and_never_by_its_text() {
 }
 
 #[test]
-fn a_mistake_in_the_environment_is_told_without_its_value() {
+fn environment_error_omits_the_value() {
     let live = ("TOLLGATE_GATEWAY__BASE_URL", "https://gateway.example");
     type Environment<'a> = Vec<(&'a str, &'a str)>;
     let key = Canary::new();
@@ -84,7 +84,7 @@ fn a_mistake_in_the_environment_is_told_without_its_value() {
 }
 
 #[test]
-fn a_mistake_in_the_command_line_is_told_without_its_text() {
+fn command_line_error_omits_the_argument() {
     let (folder, key) = (TempDir::new().unwrap(), Canary::new());
     let option = format!("--key={}", key.key());
     let rows: [&[&str]; 4] =
@@ -97,7 +97,7 @@ fn a_mistake_in_the_command_line_is_told_without_its_text() {
 }
 
 #[test]
-fn check_tells_what_holds_and_not_the_key() {
+fn check_prints_the_settings_without_the_key() {
     let (folder, key) = (TempDir::new().unwrap(), Canary::new());
     fs::write(folder.path().join(".env"), format!("GATEWAY_API_KEY={}\n", key.key())).unwrap();
     fs::write(

@@ -72,7 +72,7 @@ fn assert_told(answer: &Answer, expected: (u16, &str, &str)) {
 }
 
 #[test]
-fn whoever_gets_no_reply_is_told_whether_it_was_charged() {
+fn failed_purchase_states_whether_it_was_charged() {
     for Case { settings, gateway, body, expected } in CASES {
         let upstream = Upstream::start(gateway);
         let gate = Gate::start(&upstream, settings);
@@ -84,7 +84,7 @@ fn whoever_gets_no_reply_is_told_whether_it_was_charged() {
 }
 
 #[test]
-fn whoever_finds_no_gateway_is_told_that_nothing_was_charged() {
+fn unreachable_gateway_states_charged_no() {
     let upstream = Upstream::closed(1, |_| Welcome::Serve, |_| Reply::chat("hi"));
     let gate = Gate::start(&upstream, "");
     for answer in [gate.chat(), gate.video()] {
@@ -93,7 +93,7 @@ fn whoever_finds_no_gateway_is_told_that_nothing_was_charged() {
 }
 
 #[test]
-fn a_reply_has_its_price_also_when_it_is_joined_or_replayed() {
+fn cost_header_is_repeated_on_joins_and_replays() {
     let upstream = Upstream::start(|heard| match heard.target.as_str() {
         "/api/v1/chat" => Reply::chat("hi").after(Duration::from_millis(200)),
         _ => Reply::video("job-1").after(Duration::from_millis(200)),

@@ -29,7 +29,7 @@ fn one(gate: &Gate, length: usize) -> PathBuf {
 }
 
 #[test]
-fn garbage_that_was_paid_for_is_kept_without_our_key() {
+fn possibly_paid_garbage_is_kept_redacted() {
     let upstream = Upstream::start(|heard| {
         let key = heard.values("authorization")[0].replace("Bearer ", "");
         Reply::new(200, format!("<html>all is well, {key}</html>"))
@@ -48,7 +48,7 @@ fn garbage_that_was_paid_for_is_kept_without_our_key() {
 }
 
 #[test]
-fn of_a_reply_that_is_too_large_the_beginning_is_kept() {
+fn beginning_of_a_too_large_reply_is_kept() {
     let upstream = Upstream::start(|_| Reply::chat(&"x".repeat(5 << 20)));
     let gate = Gate::start(&upstream, STORE);
     assert!(is_unknown(&gate.video()));
@@ -57,7 +57,7 @@ fn of_a_reply_that_is_too_large_the_beginning_is_kept() {
 }
 
 #[test]
-fn what_was_not_paid_for_or_could_be_read_is_not_kept() {
+fn free_or_readable_replies_are_not_kept_as_unparsable() {
     let upstream = Upstream::start(|heard| match heard.number {
         0 => Reply::chat("hi"),
         1 => Reply::new(400, "<html>no</html>").charged(false),
