@@ -46,12 +46,13 @@ const service = document.title;
 
 const reload = () => button(TEXT.reload, () => location.reload());
 
-let catalog = null, me = null, owner = null, signingIn = null, focusNext = null;
+let catalog = null, me = null, owner = null, signingIn = null, focusNext = null, running = 0;
 /** Tells the other tabs who has signed in here; '' if nobody is. */
 const people = new BroadcastChannel('tollgate people');
 
 async function start() {
   followTheme();
+  followRail();
   followDrawer();
   followPurse();
   followKeys();
@@ -80,7 +81,9 @@ async function start() {
   showPerson();
   showMode();
   whenChanged((shelf) => shelf === 'purchases' && void showSpent());
+  whenChanged((shelf) => shelf === 'jobs' && void showRunning());
   void showSpent();
+  void showRunning();
   addEventListener('hashchange', () => show(true));
   await show(false);
   if (viewed() !== FIRST) void begin(FIRST);
@@ -106,7 +109,7 @@ async function meet(answer) {
 /** Links to the views that this caller is offered. */
 function showLinks() {
   byId('views').replaceChildren(...Object.entries(VIEWS).filter(([name]) => isOffered(name))
-    .map(([name, { title }]) => element('a', { href: `#${name}`, 'aria-current': name === viewed() && 'page' }, icon(name), element('span', { text: title }))));
+    .map(([name, { title }]) => element('a', { href: `#${name}`, title, 'aria-current': name === viewed() && 'page', 'data-count': name === 'video' && (running || null) }, icon(name), element('span', { text: title }))));
 }
 
 const isOffered = (name) => VIEWS[name].offered?.(me) ?? true;
@@ -260,6 +263,19 @@ function followTheme() {
   apply();
 }
 
+/** The sidebar can be narrowed to its icons. theme.js has applied an earlier choice already. */
+function followRail() {
+  const { dataset } = document.documentElement;
+  const show = () => { byId('rail').ariaPressed = String(dataset.rail === 'on'); };
+  byId('rail').addEventListener('click', () => {
+    if (dataset.rail) delete dataset.rail;
+    else dataset.rail = 'on';
+    choice.set('rail', dataset.rail ?? '');
+    show();
+  });
+  show();
+}
+
 /** Conversations are listed beside every view: choosing one leads to the chat. */
 function followDrawer() {
   byId('drawer').addEventListener('click', ({ target }) => {
@@ -296,6 +312,12 @@ function followNetwork() {
   addEventListener('offline', tell);
   addEventListener('online', tell);
   tell();
+}
+
+/** Counts the running videos at the link to their view; the view itself announces them. */
+async function showRunning() {
+  running = (await jobs.all()).filter((job) => job.open).length;
+  showLinks();
 }
 
 async function showSpent() {
@@ -437,9 +459,9 @@ function shortcut(key) {
     '?': () => void openKeys('help'),
     n: () => byId('new-conversation').click(),
     '/': () => {
-      if (byId('search-field').hidden) return openKeys('palette');
       if (getComputedStyle(byId('drawer')).display === 'none') byId('drawer').showPopover();
-      byId('search').focus();
+      if (byId('search').checkVisibility()) byId('search').focus();
+      else void openKeys('palette');
     },
   }[key];
 }

@@ -9,7 +9,7 @@ const TEXT = {
 const NAME = 'tollgate';
 const VERSION = 1;
 /** Choices that everyone at this browser shares. */
-const SHARED = ['theme', 'owner'];
+const SHARED = ['theme', 'rail', 'owner'];
 const KEPT = ['conversations', 'purchases', 'jobs'];
 
 /** Conversations: `{id, title, at, turns, aside}`, as in chat.js. */

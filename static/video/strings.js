@@ -20,7 +20,7 @@ export const TEXT = {
   noFiles: 'Enter a public web address: files cannot be uploaded here.',
 
   // The confirmation
-  sure: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
+  question: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
   spend: (cost) => `Yes, spend ${cost}`,
   twinOpen: 'You already ordered exactly this. See below “Your videos” whether it went through.',
   twin: (ago, isOpen) => `You ordered exactly this ${ago} ago${isOpen ? '; it is still being made' : ''}.`,

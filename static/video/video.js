@@ -65,7 +65,7 @@ function ask() {
   if (!isComplete()) return;
   const wanted = payload();
   const cost = price(picked().toll_micros);
-  byId('video-confirm-text').replaceChildren(...unbroken(TEXT.sure(wanted.duration, wanted.model, cost), wanted.model));
+  byId('video-confirm-text').replaceChildren(...unbroken(TEXT.question(wanted.duration, wanted.model, cost), wanted.model));
   byId('video-confirm-twin').textContent = twin(wanted);
   byId('video-yes').textContent = TEXT.spend(cost);
   byId('video-confirm').hidden = false;

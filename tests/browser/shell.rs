@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::gate::Gate;
+use crate::looks::{VIOLATIONS, load_axe};
 use crate::page::Page;
 use crate::start::begin_with;
 
@@ -98,4 +99,43 @@ fn page_can_be_installed_under_its_title() {
     let icon =
         page.evaluate("fetch('/favicon.ico').then(({ headers }) => headers.get('content-type'))");
     assert_eq!(icon, "image/svg+xml");
+}
+
+#[test]
+fn running_videos_are_counted_at_the_link_to_their_view() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.find(("link", "Video")).click();
+    page.find(("textbox", "What should it show?")).fill("A lighthouse at dusk");
+    page.find(("button", "Generate · $…")).click();
+    page.find(("button", "Yes, spend $…")).click();
+    let count = "document.querySelector('#views a[href=\"#video\"]').dataset.count";
+    page.wait_until(&format!("{count} === '1'"));
+    page.find(("link", "Chat")).click();
+    page.wait_until(&format!("{count} === undefined"));
+    assert_eq!(gate.sold(), 1);
+}
+
+#[test]
+fn sidebar_is_narrowed_to_icons_that_keep_their_names_and_stays_so() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    let width = "document.getElementById('side').offsetWidth";
+    assert_eq!(page.evaluate(width), 260);
+    page.find(("button", "Narrow sidebar")).click();
+    assert_eq!(page.evaluate(width), 56);
+    page.reload();
+    assert_eq!(page.evaluate(width), 56);
+    for (role, name) in [
+        ("link", "Video"),
+        ("button", "New conversation"),
+        ("button", "Menu"),
+        ("button", "$50.00 in the account"),
+    ] {
+        page.find((role, name));
+    }
+    load_axe(&page);
+    assert_eq!(page.evaluate(VIOLATIONS), "");
+    page.find(("button", "Narrow sidebar")).click();
+    assert_eq!(page.evaluate(width), 260);
 }
