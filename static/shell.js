@@ -376,7 +376,7 @@ function showLeftAs(amount, label) {
 /** Returns a warning if what is left does not cover the cheapest model of this view, else false. */
 function lowFor(name) {
   const kind = name === 'chat' ? 'chat' : 'video';
-  return canSpend() < Math.min(...catalog[kind].map((model) => model.toll_micros)) && TEXT.low[kind];
+  return canSpend() < Math.min(...catalog[kind].map((model) => model.price_micros)) && TEXT.low[kind];
 }
 
 let soon = null;
@@ -393,9 +393,9 @@ function showMode() {
     byId('mode').replaceChildren(element('p', { class: 'badge live' }, TEXT.live[0], element('span', { class: 'unseen', text: TEXT.live[1] })));
     return;
   }
-  const faults = element('dl', {}, ...catalog.sandbox_moods.flatMap(({ word, does }) =>
+  const faults = element('dl', {}, ...catalog.sandbox_faults.flatMap(({ word, does }) =>
     [element('dt', {}, element('code', { text: word })), element('dd', { text: does })]));
-  byId('mode').replaceChildren(element('details', { class: 'menu moods' },
+  byId('mode').replaceChildren(element('details', { class: 'menu sandbox-faults' },
     element('summary', { class: 'badge' }, icon('test'), element('span', {}, TEXT.sandbox[0], element('span', { class: 'unseen', text: TEXT.sandbox[1] }))),
     element('div', { class: 'card', tabindex: '0', role: 'group', 'aria-label': TEXT.faults },
       element('p', { text: TEXT.aboutFaults }),

@@ -83,7 +83,7 @@ pub struct GatewayConfig {
     pub connect_timeout: Duration,
     pub chat_timeout: Duration,
     pub video_timeout: Duration,
-    pub window: RateLimitConfig,
+    pub rate_limit: RateLimitConfig,
     pub max_wait: Duration,
     pub balance_floor: Usd,
     pub chat_fields: Vec<String>,
@@ -112,7 +112,7 @@ pub struct PassthroughConfig {
     pub method: http::Method,
     /// An exact path below `/api/v1/`.
     pub path: String,
-    pub toll: Usd,
+    pub price: Usd,
 }
 
 #[derive(Clone, Debug)]
@@ -213,11 +213,11 @@ pub struct PageConfig {
     /// The chat model that the page preselects; the cheapest if `None`.
     pub default_model: Option<String>,
     /// System messages that the page offers.
-    pub presets: Vec<PresetConfig>,
+    pub presets: Vec<Preset>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PresetConfig {
+pub struct Preset {
     pub name: String,
     pub system: String,
 }

@@ -14,7 +14,7 @@ use crate::contract::money::Usd;
 use crate::problem::{FORBIDDEN, LEDGER_UNAVAILABLE, Problem};
 use crate::response::{self, Response};
 use crate::store::{Caller, SpendRow};
-use crate::validate::{AdminUsageQuery, UsageFormat, too_many_rows};
+use crate::validate::{AdminUsageQuery, UsageDays, UsageFormat, too_many_rows};
 
 /// More are no answer for a page, and memory that one caller can have us fill.
 pub(super) const MAX_ROWS: usize = 20_000;
@@ -23,7 +23,7 @@ pub(super) const MAX_ROWS: usize = 20_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SpendTotals {
     pub count: u64,
-    pub settled: Usd,
+    pub charged: Usd,
     /// The prices of those whose outcome is unknown.
     pub unknown: Usd,
     /// The prices of those under way.
@@ -31,12 +31,12 @@ pub struct SpendTotals {
 }
 
 impl SpendTotals {
-    pub const COLUMNS: &str = "count,settled,unknown,held";
+    pub const COLUMNS: &str = "count,charged,unknown,held";
 
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Self {
         rows.into_iter().fold(Self::default(), |sum, row| Self {
             count: sum.count + row.count,
-            settled: saturating_sum(sum.settled, row.settled),
+            charged: saturating_sum(sum.charged, row.charged),
             unknown: saturating_sum(sum.unknown, row.unknown),
             held: saturating_sum(sum.held, row.held),
         })
@@ -54,12 +54,12 @@ impl SpendTotals {
     }
 
     fn spent(&self) -> Usd {
-        saturating_sum(saturating_sum(self.settled, self.unknown), self.held)
+        saturating_sum(saturating_sum(self.charged, self.unknown), self.held)
     }
 
     pub fn columns(&self) -> [String; 4] {
-        let Self { count, settled, unknown, held } = self;
-        [count.to_string(), settled.to_string(), unknown.to_string(), held.to_string()]
+        let Self { count, charged, unknown, held } = self;
+        [count.to_string(), charged.to_string(), unknown.to_string(), held.to_string()]
     }
 }
 
@@ -117,8 +117,8 @@ struct Figures {
 }
 
 impl Reports {
-    /// What `caller` spent on the last `days` UTC days, today included.
-    pub async fn usage(&self, caller: &Caller, days: u64) -> Result<Response, Problem> {
+    /// What `caller` spent on the last days, by day, service and model.
+    pub async fn usage(&self, caller: &Caller, days: UsageDays) -> Result<Response, Problem> {
         if !self.identifies_callers {
             return Err(Problem::new(&FORBIDDEN).detail(
                 "callers are told apart by address here, and an address is no identity: what it \
@@ -126,7 +126,8 @@ impl Reports {
             ));
         }
         let since = beginning(days);
-        let rows = self.store.spend(Some(caller.to_string()), since, usize::MAX).await;
+        let caller = Some(caller.to_string());
+        let rows = self.store.spend_by_local_day(caller, since, days.utc_offset, usize::MAX).await;
         let rows = rows.map_err(|_| Problem::new(&LEDGER_UNAVAILABLE))?;
         let own = rows.iter().map(|of| OwnUsageRow {
             day: iso_day(of.day),
@@ -143,11 +144,12 @@ impl Reports {
         Ok(response::json(StatusCode::OK, &document))
     }
 
-    /// What everybody spent, by caller, UTC day, service and model.
+    /// What everybody spent, by caller, day, service and model.
     pub async fn admin_usage(&self, query: AdminUsageQuery) -> Result<Response, Problem> {
         let AdminUsageQuery { days, format: shape } = query;
         let since = beginning(days);
-        let rows = self.store.spend(None, since, MAX_ROWS + 1).await.map_err(unavailable)?;
+        let rows = self.store.spend_by_local_day(None, since, days.utc_offset, MAX_ROWS + 1).await;
+        let rows = rows.map_err(unavailable)?;
         if rows.len() > MAX_ROWS {
             // A part would not add up.
             return Err(too_many_rows(MAX_ROWS));
@@ -168,24 +170,29 @@ impl Reports {
     }
 }
 
-/// The beginning of the first of so many UTC days, of which today is the last.
-fn beginning(days: u64) -> Duration {
-    let today = Date::at(clock::wall()).days();
-    Date::from_days((today + 1).saturating_sub(days)).start()
+/// The beginning of the first of these days, of which today is the last.
+fn beginning(UsageDays { count, utc_offset }: UsageDays) -> Duration {
+    let ahead = Duration::from_secs(utc_offset.unsigned_abs() * 60);
+    let is_behind = utc_offset < 0;
+    let wall = clock::wall();
+    let local = if is_behind { wall.saturating_sub(ahead) } else { wall + ahead };
+    let today = Date::at(local).days();
+    let start = Date::from_days((today + 1).saturating_sub(count)).start();
+    if is_behind { start + ahead } else { start.saturating_sub(ahead) }
 }
 
 fn figures<'a>(rows: impl IntoIterator<Item = &'a SpendRow>) -> Figures {
-    let SpendTotals { count, settled, unknown, held } = SpendTotals::of(rows);
-    let amounts = Amounts([("settled", settled), ("unknown", unknown), ("held", held)]);
+    let SpendTotals { count, charged, unknown, held } = SpendTotals::of(rows);
+    let amounts = Amounts([("charged", charged), ("unknown", unknown), ("held", held)]);
     Figures { count, amounts }
 }
 
 fn csv_download(rows: &[SpendRow]) -> Response {
     let rows = rows.iter().map(|row| {
-        let [count, settled, unknown, held] = SpendTotals::of([row]).columns();
+        let [count, charged, unknown, held] = SpendTotals::of([row]).columns();
         let service = row.service.name().to_owned();
         let (caller, model) = (row.caller.clone(), row.model.clone());
-        [caller, iso_day(row.day), service, model, count, settled, unknown, held]
+        [caller, iso_day(row.day), service, model, count, charged, unknown, held]
     });
     let text = csv(&format!("caller,day,service,model,{}", SpendTotals::COLUMNS), rows).into();
     let mut answer = response::from_bytes(StatusCode::OK, "text/csv; charset=utf-8", text);
@@ -208,16 +215,16 @@ mod tests {
             service: Service::Chat,
             model: model.to_owned(),
             count: sum.count,
-            settled: sum.settled,
+            charged: sum.charged,
             unknown: sum.unknown,
             held: sum.held,
         }
     }
 
-    fn sum(count: u64, settled: u64, unknown: u64, held: u64) -> SpendTotals {
+    fn sum(count: u64, charged: u64, unknown: u64, held: u64) -> SpendTotals {
         SpendTotals {
             count,
-            settled: Usd::mills(settled),
+            charged: Usd::mills(charged),
             unknown: Usd::mills(unknown),
             held: Usd::mills(held),
         }

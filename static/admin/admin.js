@@ -4,7 +4,7 @@ import { saveFile } from '../chat/transfer.js';
 import { announce, button, byId, element } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { read } from '../core/site.js';
-import { byDay, countOf, dayName, daysOf, failure, figure, figures, furnish, lastDays, ranking, SERVICES, table } from '../usage/pictures.js';
+import { aboutDays, byDay, countOf, dayName, daysOf, failure, figure, figures, furnish, lastDays, ranking, SERVICES, table, utcOffset } from '../usage/pictures.js';
 
 const TEXT = {
   title: 'Admin',
@@ -22,7 +22,6 @@ const TEXT = {
   details: 'By member, day and model',
   save: 'Download CSV',
   spending: { label: 'Spending by member, day and model', columns: ['Member', 'Day', 'Model', 'Kind', '>Purchases', '>Spent'] },
-  days: 'Days are in UTC. Pending and unknown purchases count as spent.',
   unknown: (count, more, amount) => (count === 1 && !more
     ? `1 purchase (${amount}) has an unknown outcome. ` : `${more ? 'More than ' : ''}${count} purchases (${amount}) have an unknown outcome. `),
   settle: (count) => [`${count === 1 ? 'It counts' : 'They count'} as spent until settled. To settle, run `, 'tollgate reconcile', ' on the server.'],
@@ -62,7 +61,7 @@ async function load() {
   const days = daysOf('admin');
   try {
     const [usage, { members: people }, { jobs }, billing] = await Promise.all([
-      read(`/bff/admin/usage?since=${days}d`), read('/bff/admin/members'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
+      read(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/admin/members'), read('/bff/admin/jobs'), read('/bff/admin/billing')]);
     const rows = usage.rows.map((row) => ({ ...row, spent_micros: spentOf(row), caller: plainName(row.caller) }));
     loaded = { rows, total: spentOf(usage.total), people, jobs, billing, days };
     draw();
@@ -74,7 +73,7 @@ async function load() {
 }
 
 /** What counts against budgets: charged, pending, or unknown. */
-const spentOf = (row) => row.settled_micros + row.unknown_micros + row.held_micros;
+const spentOf = (row) => row.charged_micros + row.unknown_micros + row.held_micros;
 /** `ann` for `member:ann`; an address or a subject keeps its kind. */
 const plainName = (caller) => caller.replace(/^member:/, '');
 const when = (moment) => new Date(moment).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
@@ -111,7 +110,7 @@ function overview({ rows, total, days, billing }) {
     figures([
       [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
       [TEXT.today, price(today.reduce((sum, row) => sum + row.spent_micros, 0)), TEXT.purchases(countOf(today))],
-      [TEXT.open, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.tolls_micros)],
+      [TEXT.open, String(billing.unknown.count) + (billing.unknown.more ? '+' : ''), price(billing.unknown.price_micros)],
     ]), ...unknown(billing.unknown)];
   if (!rows.length) return [...head, element('p', { class: 'empty', text: TEXT.empty })];
   const sorted = [...rows].sort((one, other) => other.day.localeCompare(one.day) || other.spent_micros - one.spent_micros);
@@ -122,25 +121,25 @@ function overview({ rows, total, days, billing }) {
     table(TEXT.spending.label, TEXT.spending.columns, sorted.map((row) => [
       row.caller, row.day, row.model, SERVICES[row.service] ?? row.service, { text: String(row.count), by: row.count }, money(row.spent_micros)]),
     { total: price(total) }),
-    element('p', { class: 'hint', text: TEXT.days }),
+    aboutDays(() => void load()),
   ];
 }
 
 /** Saves the server's own file; it is fetched here, so that an error is shown in words. */
 async function saveCsv(days) {
-  const response = await fetch(`/bff/admin/usage?since=${days}d&format=csv`, { cache: 'no-store' }).catch(() => null);
+  const response = await fetch(`/bff/admin/usage?since=${days}d&utc_offset=${utcOffset()}&format=csv`, { cache: 'no-store' }).catch(() => null);
   if (!response?.ok) return void load();
   saveFile(await response.text(), `everyone-${lastDays(1)[0]}.csv`, 'text/csv');
 }
 
-function unknown({ count, more, tolls_micros: prices, purchases }) {
+function unknown({ count, more, price_micros: prices, purchases }) {
   if (!count) return [];
   const [before, command, after] = TEXT.settle(count);
   return [element('div', { class: 'problem', 'data-charged': 'unknown' },
     element('p', {}, element('strong', { text: TEXT.unknown(count, more, price(prices)) }),
       before, element('code', { text: command }), after),
     element('details', {}, element('summary', { text: TEXT.which }),
-      table(TEXT.unknowns.label, TEXT.unknowns.columns, purchases.map((one) => [time(one.at), plainName(one.caller), one.model, money(one.toll_micros)]))))];
+      table(TEXT.unknowns.label, TEXT.unknowns.columns, purchases.map((one) => [time(one.at), plainName(one.caller), one.model, money(one.price_micros)]))))];
 }
 
 function account({ billing: { account: said, stale, checkpoints } }) {
@@ -208,7 +207,7 @@ function videos({ jobs }) {
   if (!jobs.length) return [element('p', { class: 'empty', text: TEXT.noVideos })];
   const rest = jobs.length - jobsShown;
   return [table(TEXT.videos.label, TEXT.videos.columns, jobs.slice(0, jobsShown).map((job) =>
-    [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.toll_micros)])),
+    [time(job.ordered_at), plainName(job.owner), job.model, job.state, money(job.price_micros)])),
   rest > 0 ? button(TEXT.more(rest), () => {
     jobsShown = Infinity;
     draw();

@@ -308,7 +308,7 @@ function closeDrawer() {
 
 const picked = () => model;
 const modelNamed = (id) => catalog.chat.find((one) => one.id === id);
-const cheapest = () => catalog.chat.reduce((best, one) => (one.toll_micros < best.toll_micros ? one : best));
+const cheapest = () => catalog.chat.reduce((best, one) => (one.price_micros < best.price_micros ? one : best));
 
 /** Opens the sheet of models. Loaded when it is first needed. */
 async function pickModel(choose, current = null) {
@@ -352,12 +352,12 @@ function use(chosen) {
 
 /** “Send” looks disabled where it would refuse; pressed, it says why. */
 function showSendable() {
-  byId('chat-send').ariaDisabled = talk?.waiting() || canSpend() < model.toll_micros ? 'true' : null;
+  byId('chat-send').ariaDisabled = talk?.waiting() || canSpend() < model.price_micros ? 'true' : null;
 }
 
 function showPrice() {
   showSendable();
-  byId('chat-send').textContent = TEXT.send(price(model.toll_micros));
+  byId('chat-send').textContent = TEXT.send(price(model.price_micros));
   byId('chat-model').textContent = byId('chat-model').value = model.id;
   byId('chat-model').ariaLabel = TEXT.model(model.id);
 }
@@ -460,9 +460,9 @@ async function send() {
   } catch {
     return refuse(TEXT.unreachable);
   }
-  if (canSpend() < model.toll_micros) {
+  if (canSpend() < model.price_micros) {
     const { shortOf } = await import('../core/short.js');
-    const why = await shortOf(model.toll_micros);
+    const why = await shortOf(model.price_micros);
     if (why) return refuse(why);
   }
   // An earlier press sent it, or the person saw another text.

@@ -65,7 +65,7 @@ function draw() {
     if (model) put(TEXT.models.lately, model);
   }
   for (const model of matching) {
-    if (!recent.includes(model.id)) put(`${TEXT.models.tiers[model.tier] ?? model.tier} · ${price(model.toll_micros)}`, model);
+    if (!recent.includes(model.id)) put(`${TEXT.models.tiers[model.tier] ?? model.tier} · ${price(model.price_micros)}`, model);
   }
   list.replaceChildren(...[...groups].map(([name, rows], place) => element('div', { role: 'group', 'aria-labelledby': `model-group-${place}` },
     element('p', { id: `model-group-${place}`, role: 'presentation', class: 'hint', text: name }), ...rows.map(option))));
@@ -77,7 +77,7 @@ function option(model) {
   const praise = model.best_for;
   return element('div', {
     role: 'option', id: `model-${model.id}`, 'data-model': model.id, 'aria-selected': model.id === picked ? 'true' : 'false', click: () => take(model),
-  }, element('strong', { text: model.id }), element('span', { class: 'cost', text: price(model.toll_micros) }), praise ? element('span', { class: 'praise', text: praise }) : null);
+  }, element('strong', { text: model.id }), element('span', { class: 'cost', text: price(model.price_micros) }), praise ? element('span', { class: 'praise', text: praise }) : null);
 }
 
 function activate(row) {

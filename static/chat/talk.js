@@ -9,7 +9,7 @@ import { TEXT } from './chat.js';
 import { draw, tick } from './turns.js';
 
 /**
- * A turn: `{key, question, answer, model, tollMicros, at, ledger, state, problem}`, its state that of its purchase
+ * A turn: `{key, question, answer, model, costMicros, at, ledger, state, problem}`, its state that of its purchase
  * (`sent` while waiting) or `left`: the person stopped waiting. A conversation is `{id, title, at,
  * system, turns, aside}`; `system` is its instructions; `aside` holds what was replaced by editing: `{id, after: key of the turn before it, at, turns}`.
  * A conversation is only ever changed by `change`, turns are found by their key: another tab may be writing to it.
@@ -103,10 +103,10 @@ function payload(question, model, until = null) {
 async function buyTurn(conversation, question, model, instead = null) {
   const record = draft({
     kind: 'chat', payload: payload(question, model, instead),
-    tollMicros: model.toll_micros, about: { conversation: conversation.id },
+    costMicros: model.price_micros, about: { conversation: conversation.id },
   });
   const turn = {
-    key: record.key, question, answer: null, model: model.id, tollMicros: model.toll_micros,
+    key: record.key, question, answer: null, model: model.id, costMicros: model.price_micros,
     at: record.at, ledger: null, state: WAITING, problem: null,
   };
   if (!conversation.turns.length) choice.set('new-system', '');
@@ -185,7 +185,7 @@ async function settle(record) {
   show(turn);
   if (turn === conversation.turns.at(-1)) bringIntoView();
   if (turn.state !== 'done') return announce(spoken(turn.problem));
-  announce(TEXT.received(price(turn.tollMicros)));
+  announce(TEXT.received(price(turn.costMicros)));
   readOut(turn.answer);
 }
 
@@ -213,15 +213,15 @@ function usual(model) {
 /** The cost of this conversation, older versions included, in micro-dollars: charged, and not known yet. */
 export function cost() {
   const sum = { charged: 0, open: 0 };
-  for (const { state, tollMicros } of everyTurn(current)) {
-    if (state === 'done' || state === 'charged') sum.charged += tollMicros;
-    else if (state !== 'refused') sum.open += tollMicros;
+  for (const { state, costMicros } of everyTurn(current)) {
+    if (state === 'done' || state === 'charged') sum.charged += costMicros;
+    else if (state !== 'refused') sum.open += costMicros;
   }
   return sum;
 }
 
-function newsOf({ state, problem, tollMicros, at, ledger, reply }) {
-  const news = { state, problem, tollMicros, at, ledger };
+function newsOf({ state, problem, costMicros, at, ledger, reply }) {
+  const news = { state, problem, costMicros, at, ledger };
   const content = reply?.message?.content;
   if (state === 'done') news.answer = typeof content === 'string' ? content : `\`\`\`json\n${JSON.stringify(reply.raw, null, 2)}\n\`\`\``;
   return news;
@@ -269,7 +269,7 @@ function show(news = null) {
   composer.changed();
   draw(byId('turns'), current, {
     news: news?.key, edited: editing, elsewhere, offers, versions, usual,
-    priceOf: (turn) => price(modelOf(turn).toll_micros),
+    priceOf: (turn) => price(modelOf(turn).price_micros),
   });
   tick(byId('turns'));
 }

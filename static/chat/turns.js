@@ -89,7 +89,7 @@ function switcher({ ids, place, show }) {
 
 function answer(turn, offers, { news, elsewhere, priceOf, usual }) {
   const body = element('article', { 'aria-label': turn.model, 'aria-busy': turn.state === 'sent' && 'true' });
-  const cost = turn.state === 'refused' ? '' : ` · ${price(turn.tollMicros)}`;
+  const cost = turn.state === 'refused' ? '' : ` · ${price(turn.costMicros)}`;
   const foot = (...more) => element('footer', {}, element('span', { text: `${turn.model}${cost}` }), when(turn), ...more);
   if (turn.state === 'done') {
     body.append(prose(turn.answer), foot(copyButton(() => turn.answer),
@@ -99,7 +99,7 @@ function answer(turn, offers, { news, elsewhere, priceOf, usual }) {
   } else if (turn.state === 'left') {
     body.append(element('p', { class: 'pending still', text: TEXT.stopped }));
   } else {
-    body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: priceOf(turn), cost: price(turn.tollMicros) }), foot());
+    body.append(problemCard(turn.problem, offers, { fresh: news === turn.key, priceText: priceOf(turn), cost: price(turn.costMicros) }), foot());
   }
   return element('li', { class: 'theirs' }, body);
 }

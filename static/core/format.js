@@ -34,6 +34,19 @@ export function micros(text) {
   return match && Number(match[1]) * 1_000_000 + Number((match[2] ?? '').padEnd(6, '0'));
 }
 
+/** Gives a kept record whose amounts have the names of an earlier version today's names; returns it. */
+export function withCost(record) {
+  if ('tollMicros' in record) {
+    record.costMicros = record.tollMicros;
+    delete record.tollMicros;
+  }
+  if (record.reply && 'toll' in record.reply) {
+    record.reply.cost = record.reply.toll;
+    delete record.reply.toll;
+  }
+  return record;
+}
+
 /** Formats a time span: `1:05` for 65 seconds. */
 export function clock(milliseconds) {
   const seconds = Math.max(0, Math.round(milliseconds / 1000));
@@ -49,7 +62,7 @@ export function nameOfBudget({ scope, period }) {
 
 /** Fills a picker with video models, grouped by price. */
 export function offerVideoModels(select, models) {
-  offer(select, models, (model) => TEXT.perVideo(price(model.toll_micros)), (model) => model.remarks);
+  offer(select, models, (model) => TEXT.perVideo(price(model.price_micros)), (model) => model.remarks);
 }
 
 function offer(select, models, groupOf, praiseOf) {
@@ -60,7 +73,7 @@ function offer(select, models, groupOf, praiseOf) {
     const praise = praiseOf(model);
     groups.get(label).append(element('option', {
       value: model.id,
-      text: `${model.id} · ${price(model.toll_micros)}${praise ? ` · ${praise}` : ''}`,
+      text: `${model.id} · ${price(model.price_micros)}${praise ? ` · ${praise}` : ''}`,
     }));
   }
   select.replaceChildren(...groups.values());

@@ -48,7 +48,7 @@ const PROBLEMS = {
   internal: ['The service failed before it sent anything.', 'again'],
   gateway_unreachable: ['The AI gateway cannot be reached.', 'again'],
   gateway_key_rejected: ['The AI gateway rejected our key. Please tell your admin.', 'again'],
-  window_exhausted: ['The AI gateway is busy.', 'again'],
+  gateway_busy: ['The AI gateway is busy.', 'again'],
   overloaded: ['The service is busy.', 'again'],
   draining: ['The service is restarting.', 'again'],
   ledger_unavailable: ['Spending cannot be recorded right now, so nothing was sent.', 'again'],

@@ -1,13 +1,14 @@
 /** Keeps conversations, purchases and jobs in IndexedDB. If that fails, keeps them in memory and says so. */
 
 import { notice } from './dom.js';
+import { withCost } from './format.js';
 
 const TEXT = {
   unkept: 'This browser cannot save anything right now (private window or full disk). Leave this tab open until your answers have arrived.',
 };
 
 const NAME = 'tollgate';
-const VERSION = 1;
+const VERSION = 2;
 /** Choices that everyone at this browser shares. */
 const SHARED = ['theme', 'rail', 'owner'];
 const KEPT = ['conversations', 'purchases', 'jobs'];
@@ -166,8 +167,11 @@ let opened = null;
 function database() {
   opened ??= new Promise((resolve, reject) => {
     const request = indexedDB.open(own(NAME), VERSION);
-    request.onupgradeneeded = () => {
-      for (const name of KEPT) request.result.createObjectStore(name, { keyPath: name === 'purchases' ? 'key' : 'id' });
+    request.onupgradeneeded = ({ oldVersion }) => {
+      for (const name of KEPT) {
+        if (oldVersion) rewrite(request.transaction.objectStore(name));
+        else request.result.createObjectStore(name, { keyPath: name === 'purchases' ? 'key' : 'id' });
+      }
     };
     request.onsuccess = () => {
       // A newer page in another tab must be able to upgrade.
@@ -178,6 +182,17 @@ function database() {
     request.onblocked = () => reject(new Error('blocked'));
   });
   return opened;
+}
+
+/** Version 1 had other names for amounts. */
+function rewrite(rows) {
+  rows.openCursor().onsuccess = ({ target: { result: cursor } }) => {
+    if (!cursor) return;
+    const record = cursor.value;
+    for (const branch of [record, ...(record.aside ?? [])]) branch.turns?.forEach(withCost);
+    cursor.update(withCost(record));
+    cursor.continue();
+  };
 }
 
 async function transact(name, mode, work) {

@@ -95,7 +95,7 @@ function entries({ catalog, go, views }) {
   return [
     ...views.map(({ name, title }) => ({ kind: TEXT.kinds.view, name: title, icon: name, act: () => go(name) })),
     action(TEXT.newConversation, 'plus', () => byId('new-conversation').click()),
-    ...catalog.chat.map(({ id, toll_micros: micros }) => ({
+    ...catalog.chat.map(({ id, price_micros: micros }) => ({
       kind: TEXT.kinds.model, name: TEXT.model(id, price(micros)), icon: 'chat', act: () => pick(go, id),
     })),
     ...Object.entries(TEXT.themes).map(([value, name]) => action(name, 'more', () => {

@@ -3,6 +3,7 @@
 import { button, byId, element } from '../core/dom.js';
 import { price } from '../core/format.js';
 import { sentence } from '../core/problems.js';
+import { choice } from '../core/store.js';
 
 export const SERVICES = { chat: 'Chats', video: 'Videos' };
 
@@ -14,6 +15,9 @@ const TEXT = {
   none: (day) => `${day}: nothing`,
   keys: 'Arrow keys go from day to day.',
   total: 'Total',
+  days: { local: 'Days are in your local time.', utc: 'Days are in UTC, as those of budgets.' },
+  pending: ' Pending and unknown purchases count as spent. ',
+  switchDays: { local: 'Use UTC days', utc: 'Use local days' },
   retry: 'Try again',
 };
 
@@ -21,13 +25,13 @@ const DAY = 24 * 60 * 60 * 1000;
 
 /** Fills a view of spending in: its heading, the choice of a period, and an empty body. */
 export function furnish(view, title, load) {
-  const choice = ([range, name], place) => element('label', { class: 'choice' },
+  const option = ([range, name], place) => element('label', { class: 'choice' },
     element('input', { type: 'radio', name: `${view}-range`, value: range, checked: place === 0 }), ` ${name}`);
   byId(`view-${view}`).replaceChildren(
     element('div', { class: 'usage-head' },
       element('h2', { id: `${view}-heading`, tabindex: '-1', text: title }),
       element('fieldset', { id: `${view}-range`, class: 'choices', change: () => void load() },
-        element('legend', { class: 'unseen', text: TEXT.range }), Object.entries(TEXT.ranges).map(choice))),
+        element('legend', { class: 'unseen', text: TEXT.range }), Object.entries(TEXT.ranges).map(option))),
     element('div', { id: `${view}-body`, class: 'usage-body' }));
 }
 
@@ -42,12 +46,27 @@ export function failure(text, problem, retry) {
 /** Returns the number of days of the chosen period, today included. */
 export function daysOf(view) {
   const { value } = byId(`${view}-range`).querySelector(':checked');
-  return value === 'month' ? new Date().getUTCDate() : Number(value);
+  return value === 'month' ? Number(lastDays(1)[0].slice(-2)) : Number(value);
 }
 
-/** Returns the last days in UTC, the oldest first: `2026-01-31`. */
+/** Returns how many minutes the days of these views begin before UTC days. */
+export const utcOffset = () => (choice.get('days') === 'utc' ? 0 : -new Date().getTimezoneOffset());
+
+/** Returns the last days, the oldest first: `2026-01-31`. */
 export function lastDays(count) {
-  return Array.from({ length: count }, (_, place) => new Date(Date.now() - (count - 1 - place) * DAY).toISOString().slice(0, 10));
+  const today = Date.now() + utcOffset() * 60_000;
+  return Array.from({ length: count }, (_, place) => new Date(today - (count - 1 - place) * DAY).toISOString().slice(0, 10));
+}
+
+/** Says which days these are, with a button for the others; none is needed where they are the same. */
+export function aboutDays(reload) {
+  const isUtc = utcOffset() === 0;
+  const kind = isUtc ? 'utc' : 'local';
+  const other = new Date().getTimezoneOffset() && button(TEXT.switchDays[kind], () => {
+    choice.set('days', isUtc ? 'local' : 'utc');
+    reload();
+  }, 'quiet small');
+  return element('p', { class: 'hint' }, TEXT.days[kind], TEXT.pending, other || null);
 }
 
 export const sumOf = (rows) => rows.reduce((sum, row) => sum + row.spent_micros, 0);

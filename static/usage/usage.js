@@ -5,7 +5,7 @@ import { announce, button, byId, element } from '../core/dom.js';
 import { amountLeft, nameOfBudget, price } from '../core/format.js';
 import { read } from '../core/site.js';
 import { whenChanged } from '../core/store.js';
-import { byDay, countOf, daysOf, failure, figures, furnish, lastDays, ranking, SERVICES, sumOf, table } from './pictures.js';
+import { aboutDays, byDay, countOf, daysOf, failure, figures, furnish, lastDays, ranking, SERVICES, sumOf, table, utcOffset } from './pictures.js';
 
 const TEXT = {
   title: 'Your spending',
@@ -21,7 +21,6 @@ const TEXT = {
   byModel: 'By model',
   details: 'By day and model',
   save: 'Download CSV',
-  days: 'Days are in UTC. Pending and unknown purchases count as spent.',
   budgets: 'Budgets',
   left: (left, limit) => `${left} of ${limit} left`,
   used: (name) => `${name}, used`,
@@ -51,7 +50,7 @@ async function load() {
   const days = daysOf('usage');
   isStale = false;
   try {
-    const [{ rows, total_micros: total }, { budgets }] = await Promise.all([read(`/bff/usage?since=${days}d`), read('/bff/me')]);
+    const [{ rows, total_micros: total }, { budgets }] = await Promise.all([read(`/bff/usage?since=${days}d&utc_offset=${utcOffset()}`), read('/bff/me')]);
     draw({ rows, total, days, budgets });
     announce(TEXT.announced(price(total), days));
   } catch (problem) {
@@ -68,17 +67,17 @@ function draw({ rows, total, days, budgets }) {
     element('div', { class: 'usage-head' }, element('h3', { text: TEXT.details }),
       button(TEXT.save, () => saveFile(csv(rows), `spending-${lastDays(1)[0]}.csv`, 'text/csv'), 'quiet small')),
     asTable(rows, total),
-    element('p', { class: 'hint', text: TEXT.days }));
+    aboutDays(() => void load()));
 }
 
-/** The sums that people ask for first. */
+/** The sums that people ask for first. A budget of a day is one of a UTC day. */
 function summary(rows, total, days, budgets) {
   const today = rows.filter(({ day }) => day === lastDays(1)[0]);
   const limit = budgets.find(({ scope, period }) => scope === 'caller' && period === 'day')?.limit_micros;
   const [dearest] = [...Map.groupBy(rows, ({ model }) => model)].sort(([, one], [, other]) => sumOf(other) - sumOf(one));
   return figures([
     [TEXT.sum(days), price(total), TEXT.purchases(countOf(rows))],
-    [TEXT.today, price(sumOf(today)), limit === undefined ? TEXT.purchases(countOf(today)) : TEXT.ofLimit(price(limit))],
+    [TEXT.today, price(sumOf(today)), limit === undefined || utcOffset() ? TEXT.purchases(countOf(today)) : TEXT.ofLimit(price(limit))],
     [TEXT.perDay, amountLeft(Math.round(total / days)), ''],
     ...(dearest ? [[TEXT.dearest, dearest[0], price(sumOf(dearest[1]))]] : []),
   ]);

@@ -20,14 +20,14 @@ export function card(job, { mediaOrigins, isSandbox, reuse }) {
     expected: element('p', { class: 'hint' }), frame: element('div', { class: 'frame' }), said: element('div', { class: 'said' }),
     actions: element('div', { class: 'actions' }), details: element('details', {}, element('summary', { text: TEXT.details })),
   };
-  const { payload, tollMicros, at } = job;
+  const { payload, costMicros, at } = job;
   const prompt = payload.prompt || TEXT.noPrompt;
   const item = element('li', {}, element('article', { class: 'card job', 'aria-label': TEXT.videoBy(payload.model, start(prompt, 60)) },
     parts.frame,
     element('div', { class: 'about' },
       element('p', { class: 'state' }, parts.chip, ' ', parts.took),
       element('p', { class: payload.prompt ? 'plain clamp' : 'hint', text: prompt }),
-      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(tollMicros)} · `, day(at)),
+      element('p', { class: 'hint' }, `${payload.model} · ${payload.duration ? `${payload.duration} s · ` : ''}${price(costMicros)} · `, day(at)),
       parts.said, parts.actions, parts.details)));
   let current = job, media = null, bar = null, offered = null;
 
@@ -66,7 +66,7 @@ export function card(job, { mediaOrigins, isSandbox, reuse }) {
       address && !playable && phase !== 'failed' && outside(address),
       ['left', 'gone'].includes(phase) && !current.id.startsWith('unnamed-') && button(TEXT.watchAgain, () => watchJob(current.id, true), 'quiet small'),
       payload.prompt && button(TEXT.useAgain, () => reuse(payload), 'quiet small'),
-      phase === 'open' && titled(button(TEXT.hide, () => watchJob(current.id, false), 'quiet small'), TEXT.hideHint(price(tollMicros))),
+      phase === 'open' && titled(button(TEXT.hide, () => watchJob(current.id, false), 'quiet small'), TEXT.hideHint(price(costMicros))),
       phase !== 'open' && twice(TEXT.remove, TEXT.removeSure, () => remove(current.id), { kind: 'quiet small' }),
     ].filter(Boolean);
     // A button that somebody is on, or has pressed once of twice, is not taken from under them.
@@ -124,7 +124,7 @@ export function card(job, { mediaOrigins, isSandbox, reuse }) {
 }
 
 /** The status in words. */
-function words({ body, trouble, tollMicros }, { state, phase, percent, address, playable }, isSandbox) {
+function words({ body, trouble, costMicros }, { state, phase, percent, address, playable }, isSandbox) {
   const said = [];
   if (phase === 'open') {
     said.push(element('p', { class: 'pending', text: state ? TEXT.status(state, percent) : TEXT.firstStatus }));
@@ -137,9 +137,9 @@ function words({ body, trouble, tollMicros }, { state, phase, percent, address, 
     const why = reason(body);
     said.push(element('p', { class: 'fault', text: TEXT.failed(state) }),
       why && element('p', { text: TEXT.gatewaySays(why) }),
-      element('p', { text: TEXT.failedCost(price(tollMicros)) }));
+      element('p', { text: TEXT.failedCost(price(costMicros)) }));
   } else if (phase === 'left') {
-    said.push(element('p', { text: TEXT.hidden(state, price(tollMicros)) }));
+    said.push(element('p', { text: TEXT.hidden(state, price(costMicros)) }));
   } else if (phase === 'gone' && state) {
     said.push(element('p', { text: TEXT.lastStatus(state) }));
   }

@@ -102,7 +102,7 @@ function remarksOf({ remarks, image }) {
 function followModel({ duration, aspect_ratio: aspect }) {
   const model = picked();
   const required = model.image === 'required';
-  byId('video-generate').textContent = TEXT.generate(price(model.toll_micros));
+  byId('video-generate').textContent = TEXT.generate(price(model.price_micros));
   byId('video-model-hint').textContent = remarksOf(model);
   byId('video-image-label').textContent = TEXT.picture(required);
   byId('video-image').required = required;

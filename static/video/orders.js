@@ -31,8 +31,8 @@ export async function startOrders({ replay }, { reuse, again }) {
 const OVER = ['done', 'forgotten'];
 
 /** Buys one video. */
-export async function order(payload, tollMicros) {
-  const record = draft({ kind: 'video', payload, tollMicros, about: {} });
+export async function order(payload, costMicros) {
+  const record = draft({ kind: 'video', payload, costMicros, about: {} });
   wait(record, TEXT.orderingFrom(payload.model));
   announce(TEXT.ordering);
   await commit(record);
@@ -46,7 +46,7 @@ export async function lookElsewhere() {
 }
 
 /** Orders of exactly this that are on their way or of unknown outcome. */
-export function openTwins(payload) {
+export function openDuplicates(payload) {
   return [...shown.values()].filter((record) => record.state !== 'refused' && JSON.stringify(record.payload) === JSON.stringify(payload));
 }
 
@@ -67,11 +67,11 @@ async function settle(record, old = false) {
     clear(record.key);
     await takeIn(record);
     lookElsewhere().catch(() => {});
-    return announce(TEXT.ordered(price(record.tollMicros)));
+    return announce(TEXT.ordered(price(record.costMicros)));
   }
   if (!record.problem) return wait(record, TEXT.checking);
   left.delete(record.key);
-  const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.tollMicros) });
+  const problem = problemCard(record.problem, offers(record), { fresh: !old, cost: price(record.costMicros) });
   // Only where the card offers to check.
   const advice = record.state === 'unknown' && canAskAgain(record) ? element('p', { class: 'hint', text: TEXT.doNotReorder }) : null;
   show(record, element('div', {}, problem, advice), !old);
@@ -95,7 +95,7 @@ function show(record, content, inView = false) {
   const item = element('li', { id: `order-${record.key}`, class: 'order' }, element('article', { class: 'card', 'aria-label': TEXT.orderBy(record.payload.model) },
     element('p', { class: 'state' }, element('span', { class: `chip ${record.state}`, text: TEXT.orderStates[record.state] ?? TEXT.onItsWay })),
     element('p', { class: 'plain clamp', text: record.payload.prompt }),
-    element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.tollMicros)}` }),
+    element('p', { class: 'hint', text: `${record.payload.model} · ${record.payload.duration} s · ${price(record.costMicros)}` }),
     content));
   place(item.id, { item, at: record.at, rank: 0 });
   if (inView) item.scrollIntoView({ block: 'nearest' });

@@ -20,10 +20,10 @@ export const TEXT = {
   noFiles: 'Enter a public web address: files cannot be uploaded here.',
 
   // The confirmation
-  question: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
+  sure: (seconds, model, cost) => `${seconds} s by ${model} for ${cost}. It cannot be cancelled.`,
   spend: (cost) => `Yes, spend ${cost}`,
-  twinOpen: 'You already ordered exactly this. See below “Your videos” whether it went through.',
-  twin: (ago, isOpen) => `You ordered exactly this ${ago} ago${isOpen ? '; it is still being made' : ''}.`,
+  duplicateOpen: 'You already ordered exactly this. See below “Your videos” whether it went through.',
+  duplicate: (ago, isOpen) => `You ordered exactly this ${ago} ago${isOpen ? '; it is still being made' : ''}.`,
 
   // Orders
   orderBy: (model) => `Order from ${model}`,

@@ -8,7 +8,7 @@ import { card } from './card.js';
 import { clearPrompt, fillIn, isComplete, payload, picked, startForm } from './form.js';
 import { arrange, place, startGallery, unplace } from './gallery.js';
 import { all, standing, startJobs } from './jobs.js';
-import { lookElsewhere, openTwins, order, startOrders } from './orders.js';
+import { lookElsewhere, openDuplicates, order, startOrders } from './orders.js';
 import { TEXT } from './strings.js';
 
 /** For so long after an order, an equal one is remarked on: it may be a mistake. */
@@ -64,9 +64,9 @@ function startConfirm() {
 function ask() {
   if (!isComplete()) return;
   const wanted = payload();
-  const cost = price(picked().toll_micros);
-  byId('video-confirm-text').replaceChildren(...unbroken(TEXT.question(wanted.duration, wanted.model, cost), wanted.model));
-  byId('video-confirm-twin').textContent = twin(wanted);
+  const cost = price(picked().price_micros);
+  byId('video-confirm-text').replaceChildren(...unbroken(TEXT.sure(wanted.duration, wanted.model, cost), wanted.model));
+  byId('video-confirm-duplicate').textContent = duplicate(wanted);
   byId('video-yes').textContent = TEXT.spend(cost);
   byId('video-confirm').hidden = false;
   byId('video-actions').hidden = true;
@@ -76,12 +76,12 @@ function ask() {
 }
 
 /** That exactly this was ordered already, if it was. */
-function twin(wanted) {
-  if (openTwins(wanted).length) return TEXT.twinOpen;
+function duplicate(wanted) {
+  if (openDuplicates(wanted).length) return TEXT.duplicateOpen;
   const text = JSON.stringify(wanted);
   const before = all().filter((job) => Date.now() - job.at < RECENT && JSON.stringify(job.payload) === text).at(-1);
   if (!before) return '';
-  return TEXT.twin(clock(Date.now() - before.at), before.open);
+  return TEXT.duplicate(clock(Date.now() - before.at), before.open);
 }
 
 function askedNothing() {
@@ -92,7 +92,7 @@ function askedNothing() {
 /** Second click: buys. */
 async function buy() {
   const wanted = payload();
-  const { toll_micros: toll } = picked();
+  const { price_micros: toll } = picked();
   askedNothing();
   byId('video-generate').focus();
   const ordered = order(wanted, toll);

@@ -214,9 +214,9 @@ fn axe_finds_nothing_wrong_in_any_view_light_and_dark() {
     page.evaluate("scrollTo(0, 0)");
     page.evaluate("document.getElementById('drawer').showPopover()");
     assert_eq!(page.evaluate(VIOLATIONS), "", "with the drawer open");
-    page.evaluate("document.getElementById('drawer').hidePopover(); document.querySelector('.moods').open = true");
+    page.evaluate("document.getElementById('drawer').hidePopover(); document.querySelector('.sandbox-faults').open = true");
     assert_eq!(page.evaluate(VIOLATIONS), "", "with the sandbox faults open");
-    page.evaluate("document.querySelector('.moods').open = false");
+    page.evaluate("document.querySelector('.sandbox-faults').open = false");
     for panel in ["purse", "menu"] {
         page.evaluate(&format!("document.getElementById('{panel}').showPopover()"));
         page.wait_until("document.querySelector('#purse-rows li') !== null");

@@ -99,3 +99,26 @@ fn spending_that_is_not_shown_says_why() {
     page.find(("button", "Try again")).click();
     page.wait_for_text("No purchases in this period.");
 }
+
+#[test]
+fn days_are_local_until_the_person_asks_for_those_of_utc() {
+    let gate = Gate::start();
+    let page = open(&gate);
+    page.call("Emulation.setTimezoneOverride", json!({"timezoneId": "Pacific/Kiritimati"}));
+    page.find(("textbox", "Message")).fill("Hello");
+    page.press("Enter");
+    page.wait_until("document.querySelectorAll('#turns .prose').length === 1");
+    page.find(("link", "Usage")).click();
+    page.wait_for_text("Days are in your local time.");
+    let day = "document.querySelector('#usage-body tbody td').textContent";
+    // 14 hours ahead of UTC.
+    let today = "(offset) => new Date(Date.now() + offset * 3_600_000).toISOString().slice(0, 10)";
+    assert_eq!(page.evaluate(&format!("{day} === ({today})(14)")), true);
+    page.find(("button", "Use UTC days")).click();
+    page.wait_for_text("Days are in UTC");
+    assert_eq!(page.evaluate(&format!("{day} === ({today})(0)")), true);
+    let asked = |offset: i32| {
+        page.times_begun(&format!("GET {}/bff/usage?since=7d&utc_offset={offset}", gate.origin))
+    };
+    assert!(asked(840) > 0 && asked(0) > 0);
+}

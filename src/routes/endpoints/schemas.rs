@@ -141,8 +141,8 @@ fn jobs() -> SchemaRef {
     let job = record([
         ("request_id model ordered_at", text()),
         ("state", one_of(["open", "finished", "failed"])),
-        ("toll", dollars()),
-        ("toll_micros", integer().into()),
+        ("price", dollars()),
+        ("price_micros", integer().into()),
     ])
     .property("at", nullable_text())
     .property("status", named("Anything"));
@@ -151,7 +151,7 @@ fn jobs() -> SchemaRef {
 
 fn price_list() -> SchemaRef {
     let priced =
-        || record([("id", text()), ("toll", dollars()), ("toll_micros", integer().into())]);
+        || record([("id", text()), ("price", dollars()), ("price_micros", integer().into())]);
     let chat = priced().property("tier", text()).property("best_for", text());
     let video = priced()
         .property("durations", object(Type::Object))
@@ -210,6 +210,10 @@ pub(in crate::routes) fn request_id() -> SchemaRef {
 
 pub(in crate::routes) fn since() -> SchemaRef {
     string().pattern(Some("^[1-9][0-9]{0,2}d$")).into()
+}
+
+pub(in crate::routes) fn utc_offset() -> SchemaRef {
+    integer().minimum(Some(-1_080)).maximum(Some(1_080)).into()
 }
 
 fn dollars() -> SchemaRef {

@@ -19,6 +19,12 @@ const EVENTS: &str = "text/event-stream";
 const SCRIPT: &str = "text/javascript";
 const TEXT: &str = "text/plain";
 
+const UTC_OFFSET: QueryParam = optional(
+    "utc_offset",
+    "By the days of a time zone: its minutes ahead of UTC, such as 60 or -300.",
+    schemas::utc_offset,
+);
+
 pub(super) const PAID: Route =
     Route { method: Method::POST, class: Class::Paid, auth: Auth::Caller, ..DEFAULT_ROUTE };
 pub(super) const READ: Route = Route { class: Class::Read, auth: Auth::Caller, ..DEFAULT_ROUTE };
@@ -118,7 +124,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
             keeps an `Idempotency-Key` (`replay`).",
         handler: |cx| Box::pin(bff::catalog(cx)),
         operations: &[operation("catalog", "facts", "The price list")
-            .responses(&[ok("Models, tolls and the rules of forms.", &[(JSON, "Catalog")])])],
+            .responses(&[ok("Models, prices and the rules of forms.", &[(JSON, "Catalog")])])],
     },
     Endpoint {
         route: Route { path: "/bff/me", ..READ },
@@ -134,16 +140,19 @@ pub static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         route: Route { path: "/bff/usage", ..READ },
-        description: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`. 403 in open mode on a \
-            public address.",
+        description: "What the caller spent, by UTC day and model: `?since=7d`, up to `31d`; `&utc_offset=60` for the \
+            days of a time zone, in minutes. 403 in open mode on a public address.",
         handler: |cx| Box::pin(bff::usage(cx)),
         operations: &[operation("usage", "facts", "What the caller has spent")
-            .query(&[optional(
-                "since",
-                "How far back: 7d, or 24h; 7d when nothing is said.",
-                schemas::since,
-            )])
-            .responses(&[ok("By UTC day and model.", &[(JSON, "Usage")])])
+            .query(&[
+                optional(
+                    "since",
+                    "Days, today included: 1d to 31d; 7d when nothing is said.",
+                    schemas::since,
+                ),
+                UTC_OFFSET,
+            ])
+            .responses(&[ok("By day and model.", &[(JSON, "Usage")])])
             .problems(&[&[&FORBIDDEN, &INVALID_REQUEST, &LEDGER_UNAVAILABLE]])],
     },
     Endpoint {
@@ -176,8 +185,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .request_body(&[(JSON, "OpenAiChatRequest")])
             .responses(&[ok(
                 "A chat completion; with `stream: true` its chunks as server-sent events, the last of which has the \
-                 toll in its data, and then `data: [DONE]`. A problem after the beginning is an event with `error`, \
-                 and the end without `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Toll.",
+                 price in its data, and then `data: [DONE]`. A problem after the beginning is an event with `error`, \
+                 and the end without `[DONE]`. A stream that begins before the outcome is known has no Tollgate-Cost.",
                 &[(JSON, "OpenAiObject"), (EVENTS, "Text")],
             )])],
     },
@@ -242,18 +251,19 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         route: Route { path: "/bff/admin/usage", ..ADMIN },
         description: "For [admins](#admin-reports): spending by caller, UTC day and model: `?since=7d`, up to `366d`, \
-            `&format=csv`.",
+            `&format=csv`, `&utc_offset=60`.",
         handler: |cx| Box::pin(bff::admin_usage(cx)),
         operations: &[operation("adminUsage", "admins", "What everybody spent")
             .query(&[
                 optional(
                     "since",
-                    "UTC days, today included: 1d to 366d; 7d when nothing is said.",
+                    "Days, today included: 1d to 366d; 7d when nothing is said.",
                     schemas::since,
                 ),
+                UTC_OFFSET,
                 optional("format", "json or csv.", || schemas::one_of(["json", "csv"])),
             ])
-            .responses(&[ok("By caller, UTC day and model.", &[(JSON, "Anything")])])
+            .responses(&[ok("By caller, day and model.", &[(JSON, "Anything")])])
             .problems(&[&[&INVALID_REQUEST]])],
     },
     Endpoint {
@@ -302,17 +312,17 @@ pub static ENDPOINTS: &[Endpoint] = &[
             .responses(&[ok("The types.", &[(TEXT, "Text")])])],
     },
     Endpoint {
-        route: Route { path: "/bff/elements.js", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
-        description: "The elements `<tollgate-chat>` and `<tollgate-video>`.",
+        route: Route { path: "/bff/widgets.js", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
+        description: "The widgets `<tollgate-chat>` and `<tollgate-video>`, as custom elements.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("elements", "embedding", "The elements tollgate-chat and tollgate-video")
+        operations: &[operation("widgets", "embedding", "The widgets tollgate-chat and tollgate-video")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])],
     },
     Endpoint {
         route: Route { path: "/bff/widgets/", cross_origin: CrossOrigin::Any, ..DEFAULT_ROUTE },
-        description: "Modules that the elements load.",
+        description: "Modules that the widgets load.",
         handler: |cx| Box::pin(ready(bff::shared_file(&cx.call.head))),
-        operations: &[operation("widgets", "embedding", "A module that the elements load")
+        operations: &[operation("widgetModule", "embedding", "A module that the widgets load")
             .path_suffix("{name}")
             .responses(&[ok("The module.", &[(SCRIPT, "Text")])])
             .problems(&[&[&NOT_FOUND]])],

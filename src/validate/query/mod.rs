@@ -1,4 +1,4 @@
-//! The gate that every query passes, the twin of [`super::json`]: names and values are decoded once, a
+//! The gate that every query passes, the counterpart of [`super::json`]: names and values are decoded once, a
 //! name that is not asked for is a fault, and so is one that is there twice. Every query is given without
 //! its `?`; its refusals are 422 `invalid_request` with every fault, and their pointers name the parameters.
 
@@ -161,11 +161,22 @@ const DEFAULT_DAYS: u64 = 7;
 /// A caller sees no more days than a month has, an admin no more than a year has.
 const MAX_DAYS: u64 = 31;
 const MAX_ADMIN_DAYS: u64 = 366;
+/// 18 hours; no time zone is farther from UTC.
+const MAX_UTC_OFFSET: i64 = 18 * 60;
+
+/// The days of a usage report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsageDays {
+    /// How many days, today included.
+    pub count: u64,
+    /// How many minutes a day begins before a UTC day does: 60 for UTC+1.
+    pub utc_offset: i64,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminUsageQuery {
-    /// UTC days, today included: 1 to 366.
-    pub days: u64,
+    /// 1 to 366 days.
+    pub days: UsageDays,
     pub format: UsageFormat,
 }
 
@@ -176,23 +187,28 @@ pub enum UsageFormat {
     Csv,
 }
 
-pub fn usage_days(query: Option<&str>) -> Result<u64, Problem> {
+pub fn usage_days(query: Option<&str>) -> Result<UsageDays, Problem> {
     let mut params = Params::read(query);
-    let days = params.single("since", |value| parse_days(value, MAX_DAYS));
-    params.finish().map(|()| days.unwrap_or(DEFAULT_DAYS))
+    let days = days(&mut params, MAX_DAYS);
+    params.finish().map(|()| days)
+}
+
+fn days(params: &mut Params<'_>, most: u64) -> UsageDays {
+    let count = params.single("since", |value| parse_days(value, most));
+    let utc_offset = params.single("utc_offset", parse_utc_offset);
+    UsageDays { count: count.unwrap_or(DEFAULT_DAYS), utc_offset: utc_offset.unwrap_or(0) }
 }
 
 pub fn admin_usage(query: Option<&str>) -> Result<AdminUsageQuery, Problem> {
     let mut params = Params::read(query);
-    let days = params.single("since", |value| parse_days(value, MAX_ADMIN_DAYS));
+    let days = days(&mut params, MAX_ADMIN_DAYS);
     let shape = params.single("format", |value| match value {
         "json" => Ok(UsageFormat::Json),
         "csv" => Ok(UsageFormat::Csv),
         _ => Err(InvalidValue { code: "bad_format", detail: "expected json or csv".to_owned() }),
     });
     params.finish()?;
-    let (days, shape) = (days.unwrap_or(DEFAULT_DAYS), shape.unwrap_or_default());
-    Ok(AdminUsageQuery { days, format: shape })
+    Ok(AdminUsageQuery { days, format: shape.unwrap_or_default() })
 }
 
 fn parse_days(value: &str, most: u64) -> Result<u64, InvalidValue> {
@@ -201,6 +217,16 @@ fn parse_days(value: &str, most: u64) -> Result<u64, InvalidValue> {
     let days = digits.parse().ok().filter(|days| plain && (1..=most).contains(days));
     let detail = || format!("expected 1d to {most}d, such as since={DEFAULT_DAYS}d");
     days.ok_or_else(|| InvalidValue { code: "bad_period", detail: detail() })
+}
+
+fn parse_utc_offset(value: &str) -> Result<i64, InvalidValue> {
+    let digits = value.strip_prefix('-').unwrap_or(value);
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_offset = |minutes: &i64| plain && minutes.abs() <= MAX_UTC_OFFSET;
+    value.parse().ok().filter(is_offset).ok_or_else(|| InvalidValue {
+        code: "bad_utc_offset",
+        detail: format!("expected minutes from -{MAX_UTC_OFFSET} to {MAX_UTC_OFFSET}"),
+    })
 }
 
 pub fn too_many_rows(most: usize) -> Problem {

@@ -140,7 +140,8 @@ fn every_fault_is_named() {
 fn a_month_of_days_can_be_asked_for_and_nothing_else() {
     for (query, days) in [(None, 7), (Some(""), 7), (Some("since=1d"), 1), (Some("since=31d"), 31)]
     {
-        assert_eq!(usage_days(query).expect("right"), days, "{query:?}");
+        let expected = UsageDays { count: days, utc_offset: 0 };
+        assert_eq!(usage_days(query).expect("right"), expected, "{query:?}");
     }
     for (query, code) in [
         ("since=0d", "bad_period"),
@@ -160,6 +161,23 @@ fn a_month_of_days_can_be_asked_for_and_nothing_else() {
 }
 
 #[test]
+fn days_of_a_time_zone_can_be_asked_for() {
+    for (query, utc_offset) in
+        [("utc_offset=60", 60), ("utc_offset=-720", -720), ("since=7d&utc_offset=0", 0)]
+    {
+        let days = UsageDays { count: 7, utc_offset };
+        assert_eq!(usage_days(Some(query)).expect("right"), days, "{query}");
+        assert_eq!(admin_usage(Some(query)).expect("right").days, days, "{query}");
+    }
+    for offset in ["1081", "-1081", "+60", "%2B60", "", "1h", "--1", "99999999999999999999"] {
+        let query = format!("utc_offset={offset}");
+        let problem = usage_days(Some(&query)).expect_err(&query);
+        let codes: Vec<_> = problem.errors().iter().map(|fault| fault.code).collect();
+        assert_eq!(codes, ["bad_utc_offset"], "{query}");
+    }
+}
+
+#[test]
 fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
     for (query, days, shape) in [
         (None, 7, UsageFormat::Json),
@@ -168,6 +186,7 @@ fn a_year_of_days_can_be_asked_for_as_json_or_csv() {
         (Some("format=json&since=1d"), 1, UsageFormat::Json),
     ] {
         let found = admin_usage(query).expect("right");
+        let days = UsageDays { count: days, utc_offset: 0 };
         assert_eq!(found, AdminUsageQuery { days, format: shape }, "{query:?}");
     }
     for (query, codes) in [
