@@ -1,7 +1,7 @@
-//! `POST /api/v1/chat` (2.4): a made-up reply, charged like a real one. It is Markdown that gives a chat
-//! window something to show.
+//! `POST /api/v1/chat` (2.4): a made-up reply in Markdown, charged like a real one.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::Gateway;
 use super::account::{Sale, Seed};
@@ -21,12 +21,13 @@ pub(super) async fn answer(gateway: &Gateway, body: &[u8]) -> Reply {
     let receipt = gateway.account.charge(Sale::Chat, model.toll())?;
     mood.dawdle(&gateway.settings).await?;
     let content = compose(&gateway.seed, &gateway.catalog, &model.id, prompt);
-    Ok(mood.spoil(&Chat {
-        id: format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
-        model: &model.id,
-        created: clock::wall().as_secs(),
-        message: Said { role: "assistant", content: &content },
-    }))
+    // The contract shows `message.content` only; the other fields are guesses.
+    Ok(mood.spoil(&json!({
+        "id": format!("chat_{}", gateway.seed.hex("chat id", &receipt.nth.to_string(), 24)),
+        "model": model.id,
+        "created": clock::wall().as_secs(),
+        "message": { "role": "assistant", "content": content },
+    })))
 }
 
 #[derive(Deserialize)]
@@ -39,21 +40,6 @@ struct Order {
 struct Message {
     role: String,
     content: String,
-}
-
-/// The contract shows `message.content` alone; the other fields are guesses.
-#[derive(Serialize)]
-struct Chat<'a> {
-    id: String,
-    model: &'a str,
-    created: u64,
-    message: Said<'a>,
-}
-
-#[derive(Serialize)]
-struct Said<'a> {
-    role: &'a str,
-    content: &'a str,
 }
 
 impl Order {
@@ -80,9 +66,8 @@ fn compose(seed: &Seed, catalog: &Catalog, model: &str, prompt: &str) -> String 
         sections.push(HINTS.to_owned());
     }
     format!(
-        "## {}\n\nYou said:\n\n> {}\n\n{}\n\n{}\n*Made up by the sandbox as `{model}`; no model was \
-         asked.*\n",
-        seed.pick("heading", prompt, HEADINGS),
+        "## Hello from the sandbox\n\nYou said:\n\n> {}\n\n{}\n\n{}\n*Made up by the sandbox as \
+         `{model}`; no model was asked.*\n",
         quote(prompt),
         seed.pick("opening", prompt, OPENINGS),
         sections.join("\n"),
@@ -96,39 +81,22 @@ const SECTIONS: &[(&[&str], Section)] = &[
     (&["code", "function", "script"], |_| CODE.to_owned()),
     (&["list", "steps", "plan"], |_| STEPS.to_owned()),
     (&["mood", "error", "sandbox:"], |_| moods()),
-    (&["long", "story", "essay"], |_| story()),
-];
-
-const HEADINGS: &[&str] = &[
-    "Hello from the sandbox",
-    "Good question",
-    "Here is a thought",
-    "Let us see",
-    "At your service",
+    (&["long", "story", "essay"], |_| STORY.to_owned()),
 ];
 
 const OPENINGS: &[&str] = &[
-    "A real model would think about this now. The sandbox only makes believe, **free of charge**: it \
-     is paid in play money.",
-    "The road to a good answer is *short* here, because nobody travels it: this text was put \
-     together from your words and a seed.",
-    "Ask the same again and you will get the same reply: the sandbox is **deterministic**, which is \
-     what tests like.",
+    "A real model would think about this now. The sandbox is paid in play money, **free of charge**.",
+    "Ask the same question again and you get the same reply: the sandbox is **deterministic**.",
 ];
 
-const TALE: &[&str] = &[
-    "At the edge of the map stood a toll house, and in it lived a keeper who had never once been \
-     asked for change. Travellers came with chats in their pockets and videos under their arms; the \
-     keeper looked at each, named the price, and wrote a line into a large green book.",
-    "One evening a storm took the bridge just as a letter was crossing it. The sender stood in the \
-     rain and wondered whether to send it again. \"Wait,\" said the keeper, and turned the pages. \
-     \"It is paid for, and I do not know yet whether it arrived. Paying twice will not make it \
-     arrive more.\"",
-    "In the morning the answer came back over a plank, a little wet, and was handed to the one who \
-     had asked. The book had one line for it, and one was right.",
-    "Since then they say in those parts: *count first, send once, and keep what comes back.* The \
-     keeper had it painted above the door, next to the opening hours, which are always.",
-];
+const STORY: &str = "### The letter\n\n\
+    A storm took the bridge just as a letter was crossing it. The sender stood in the rain and \
+    wondered whether to send it again. \"Wait,\" said the keeper of the bridge, and turned the \
+    pages of a large green book. \"It is paid for, and I do not know yet whether it arrived. \
+    Paying twice will not make it arrive twice.\"\n\n\
+    In the morning the answer came back over a plank, a little wet, and was handed to the one who \
+    had asked. The book had one line for it, and one was right.\n\n---\n\n\
+    That was the whole story.\n";
 
 const HINTS: &str = "Some words in a prompt bring more:\n\n\
     - **table**: the price list\n\
@@ -170,11 +138,6 @@ fn table(catalog: &Catalog) -> String {
 fn moods() -> String {
     let rows: String = MOODS.iter().map(|(word, does)| format!("- `{word}` {does}\n")).collect();
     format!("### Moods\n\nPut one of these words into a prompt:\n\n{rows}")
-}
-
-fn story() -> String {
-    let tale = TALE.join("\n\n");
-    format!("### The keeper of the toll house\n\n{tale}\n\n---\n\nThat was the whole story.\n")
 }
 
 fn quote(prompt: &str) -> String {

@@ -1,9 +1,7 @@
-//! A make-believe gateway on a real socket: the contract's endpoints, play money, and moods to try
-//! an app's error handling with. A request is judged by its path, then its method, then its key and the rate
-//! limit, then its order.
+//! A fake gateway on a real socket, with play money, and with faults to test error handling.
 //!
-//! Invariant: it checks payloads with code of its own. A stand-in that shared the proxy's validator
-//! would prove nothing about it.
+//! Invariant: it validates payloads with its own code. If it shared the proxy's validator, tests
+//! against it would prove nothing.
 
 mod account;
 mod chat;
@@ -44,27 +42,24 @@ pub use reply::MOODS;
 use account::{Account, Seed};
 use reply::{Answer, NO_KEY, NOT_FOUND, NOT_JSON, Reply, Stop, TOO_LARGE, refuse, refuse_method};
 
-/// How a sandbox behaves. The default is what `tollgate` without an account runs.
 #[derive(Clone)]
 pub struct Settings {
-    /// What ids, replies and the default key are derived from: the same seed, the same sandbox.
+    /// Determines ids, replies and the default key.
     pub seed: u64,
-    /// $50.00.
     pub balance: Usd,
-    /// How long a video job takes; some models take a little less, others more. 30 s.
+    /// How long a video job takes; some models take a little more or less.
     pub job_time: Duration,
-    /// The account's rate limit: this many requests in any stretch this long. 60 per 60 s (2.3).
+    /// The account's rate limit: this many requests per period.
     pub window: (u32, Duration),
-    /// The account's keys, each starting with `svc_sk_`; beyond the first five (3.1) they are not
-    /// known. Empty: one key, derived from the seed.
+    /// At most five keys (3.1), each starting with `svc_sk_`. If empty, one is derived from the
+    /// seed.
     pub keys: Vec<String>,
-    /// How long a reply takes that no mood delays. 400 ms.
     pub reply_delay: Duration,
-    /// `sandbox:slow`: 10 s.
+    /// The delay of `sandbox:slow`.
     pub slow: Duration,
-    /// `sandbox:hang`: 10 min.
+    /// The delay of `sandbox:hang`.
     pub hang: Duration,
-    /// How long a connection may be silent between requests, or a request be on its way. 75 s.
+    /// How long a connection may be idle, or a request body take to arrive.
     pub idle: Duration,
 }
 
@@ -85,7 +80,7 @@ impl Default for Settings {
     }
 }
 
-/// Says nothing of the keys: one of them may be a canary, or a real key given by mistake.
+/// Omits the keys, because one of them may be real.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
@@ -128,7 +123,7 @@ impl Sandbox {
         serve(self.0, listener, shutdown).await;
     }
 
-    /// Requests that arrived whole, refused ones included; clips do not count.
+    /// Returns the number of complete requests, including refused ones and without clips.
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Ordering::Relaxed)
     }
@@ -161,15 +156,14 @@ async fn serve(gateway: Arc<Gateway>, listener: TcpListener, shutdown: impl Futu
 
 async fn converse(gateway: Arc<Gateway>, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
-    // Replies are small and awaited; a refused option costs some milliseconds, no more.
+    // If it fails, replies are some milliseconds slower.
     let _ = stream.set_nodelay(true);
     let idle = gateway.settings.idle;
     let service = service_fn(move |request| {
         let gateway = gateway.clone();
         async move { serve_one(&gateway, local, request).await }
     });
-    // hyper's header timeout also runs while a connection waits for its next request. A connection
-    // that ends in an error has told its client all that there is to tell.
+    // The header timeout also limits how long a connection may be idle.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(idle)
@@ -177,9 +171,9 @@ async fn converse(gateway: Arc<Gateway>, stream: TcpStream) {
         .await;
 }
 
-/// Paths under which any web origin may call (4, note 6).
+/// Any web origin may call paths below this one (4, note 6).
 const CROSS_ORIGIN: &str = "/api/v1/";
-/// The largest body that is read. The contract shows none; a guess.
+/// Guess: the contract shows no limit.
 const LARGEST_BODY: usize = 4 * 1024 * 1024;
 
 async fn serve_one(
@@ -202,7 +196,7 @@ async fn serve_one(
 }
 
 async fn route(gateway: &Gateway, local: SocketAddr, head: &Parts, body: Incoming) -> Reply {
-    // Read before any refusal: an early close with an unread body would lose the refusal.
+    // Read before any refusal, because closing with an unread body could lose the refusal.
     let body = read(gateway, body).await?;
     let path = head.uri.path();
     if path.starts_with(video::CLIP_FOLDER) {
@@ -268,7 +262,7 @@ fn is_json(headers: &HeaderMap) -> bool {
         .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// Where the caller reached us: by the name it used, else by the socket's own address.
+/// Returns the origin that the caller used, for links to clips.
 fn origin(headers: &HeaderMap, local: SocketAddr) -> String {
     let host = headers.get(HOST).and_then(|value| Authority::try_from(value.as_bytes()).ok());
     host.map_or_else(|| format!("http://{local}"), |host| format!("http://{host}"))

@@ -1,5 +1,4 @@
-//! How the sandbox's answers and refusals look, and the words in a prompt that make it misbehave, so that an
-//! app's error handling can be tried.
+//! The sandbox's responses and refusals, and the faults that a word in a prompt causes.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -26,8 +25,7 @@ pub(super) enum Stop {
     Dropped,
 }
 
-/// A kind of refusal. Only the two of 401 are the contract's (7); it shows no other error, so the
-/// rest are guesses.
+/// The contract shows the two 401s only (7); the others are guesses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal(StatusCode, &'static str);
 
@@ -44,7 +42,7 @@ pub(super) const NOT_JSON: Refusal =
 const LIMITED: Refusal = Refusal(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
 
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Answer {
-    // Plain structs of strings and numbers, for which this cannot fail.
+    // Cannot fail: plain structs of strings and numbers.
     answer(status, "application/json", serde_json::to_vec(body).unwrap_or_default().into())
 }
 
@@ -55,13 +53,13 @@ pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) 
     answer
 }
 
-/// "Shape of the error body: not shown" (7). Guess: these two fields.
+/// Guess: the contract does not show the fields of an error (7).
 pub(super) fn refuse(Refusal(status, error): Refusal, message: &str) -> Stop {
     let body = json!({ "error": error, "message": message });
     Stop::Refused(Box::new(json(status, &body)))
 }
 
-/// The refusal of a full window. Guess: a 429 that says when to return, in whole seconds.
+/// Guess: a 429 has a `Retry-After` in whole seconds.
 pub(super) fn limited(wait: Duration) -> Stop {
     let whole = clock::whole_seconds(wait).max(1);
     let message = format!("Too many requests: try again in {whole} s");
@@ -151,12 +149,12 @@ impl Mood {
     }
 }
 
-/// The prompts that `sandbox:429` refused and that have not come again yet.
+/// The prompts that `sandbox:429` refused and that were not retried yet.
 #[derive(Default)]
 pub(super) struct RefusedOnce(Mutex<HashSet<[u8; 32]>>);
 
 impl RefusedOnce {
-    /// Every other try is a first one, so that a person can watch it more than once.
+    /// Every other try counts as a first one, so that it can be tried again.
     fn is_first_try(&self, prompt: &str) -> bool {
         let prompt = *blake3::hash(prompt.as_bytes()).as_bytes();
         let mut waiting = lock(&self.0);
