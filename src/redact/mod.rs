@@ -22,26 +22,26 @@ use crate::metrics::Metrics;
 
 #[derive(Clone)]
 pub struct Redactor {
-    forms: Arc<ArcSwap<Forms>>,
+    patterns: Arc<ArcSwap<KeyPatterns>>,
     metrics: Arc<Metrics>,
 }
 
 impl Redactor {
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { forms: Arc::default(), metrics }
+        Self { patterns: Arc::default(), metrics }
     }
 
     /// Adds keys to look for. Old keys stay: the gateway may echo a replaced key, for example in
     /// the status of an old job.
-    pub fn learn(&self, keys: &[Key]) {
-        self.forms.rcu(|known| known.with(keys));
+    pub fn add_keys(&self, keys: &[Key]) {
+        self.patterns.rcu(|known| known.with(keys));
     }
 
-    pub fn bytes(&self, text: Bytes) -> Bytes {
+    pub fn redact_bytes(&self, text: Bytes) -> Bytes {
         self.redacted(&text).map_or(text, Bytes::from)
     }
 
-    pub fn text(&self, text: String) -> String {
+    pub fn redact_text(&self, text: String) -> String {
         match self.redacted(text.as_bytes()) {
             None => text,
             Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -49,8 +49,8 @@ impl Redactor {
     }
 
     fn redacted(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let redacted = self.forms.load().redacted(text)?;
-        self.metrics.blotted.inc();
+        let redacted = self.patterns.load().redacted(text)?;
+        self.metrics.redacted.inc();
         error!("gateway key redacted from a gateway reply");
         Some(redacted)
     }
@@ -60,17 +60,17 @@ impl Redactor {
 const MIN_SECRET: usize = 12;
 /// The deepest nesting of escapes: `_` as `&#95;`, its `&` as `\u0026`, and all of it quoted in
 /// JSON.
-const DEPTH: usize = 3;
+const MAX_DEPTH: usize = 3;
 /// The number of bytes of `\uXXXX` that can precede its last one.
 const WITHIN_ESCAPE: usize = 5;
 
 #[derive(Default)]
-struct Forms {
+struct KeyPatterns {
     keys: Vec<Key>,
     search: Option<AhoCorasick>,
 }
 
-impl Forms {
+impl KeyPatterns {
     fn with(&self, keys: &[Key]) -> Self {
         let mut all = self.keys.clone();
         for key in keys {
@@ -81,7 +81,7 @@ impl Forms {
         let search = AhoCorasick::builder()
             .ascii_case_insensitive(true)
             .match_kind(MatchKind::LeftmostLongest)
-            .build(all.iter().flat_map(|key| forms(key.expose())));
+            .build(all.iter().flat_map(|key| key_patterns(key.expose())));
         // Building fails only beyond 2^31 states, far more than a handful of keys needs.
         Self { keys: all, search: search.ok() }
     }
@@ -94,12 +94,12 @@ impl Forms {
             redacted[unit_start(text, span.start)..span.end].fill(b'*');
         };
         search.find_iter(text).for_each(|found| cover(found.range()));
-        let mut decoded = Decoded::of(text);
-        for _ in 0..DEPTH {
+        let mut decoded = Decoded::decode(text);
+        for _ in 0..MAX_DEPTH {
             let Some(level) = decoded else { break };
             let source = |found: Range<usize>| level.starts[found.start]..level.starts[found.end];
             search.find_iter(&level.text).for_each(|found| cover(source(found.range())));
-            decoded = level.again();
+            decoded = level.decode_again();
         }
         redacted
     }
@@ -117,7 +117,7 @@ fn unit_start(text: &[u8], start: usize) -> usize {
     escape.unwrap_or(start)
 }
 
-fn forms(key: &str) -> Vec<Vec<u8>> {
+fn key_patterns(key: &str) -> Vec<Vec<u8>> {
     let mut forms = vec![key.as_bytes().to_vec()];
     // The part after the prefix is the secret, however the prefix was written.
     let rest = key.trim_start_matches(KEY_PREFIX);
@@ -159,7 +159,7 @@ struct Decoded {
 
 impl Decoded {
     /// Returns `None` if no escape could be part of a key, as in most texts.
-    fn of(source: &[u8]) -> Option<Self> {
+    fn decode(source: &[u8]) -> Option<Self> {
         let mut found = next(source, 0)?;
         let mut decoded = Self {
             text: Vec::with_capacity(source.len()),
@@ -182,8 +182,8 @@ impl Decoded {
         Some(decoded)
     }
 
-    fn again(&self) -> Option<Self> {
-        let mut decoded = Self::of(&self.text)?;
+    fn decode_again(&self) -> Option<Self> {
+        let mut decoded = Self::decode(&self.text)?;
         decoded.starts.iter_mut().for_each(|start| *start = self.starts[*start]);
         Some(decoded)
     }
