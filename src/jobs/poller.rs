@@ -1,4 +1,4 @@
-//! Asks for one job until it has ended, at the pace that its watchers and the job's usual time allow.
+//! Polls one job until it has ended.
 
 use std::future::ready;
 use std::panic::AssertUnwindSafe;
@@ -21,39 +21,34 @@ use crate::store::{Job, JobState, StatusUpdate, Store};
 use crate::sync::lock;
 use crate::upstream::{Abort, BeforeSend, Error, GatewayCall, GatewayRequest};
 
-/// For how long a caller that asked for a job's status counts as watching it.
+/// How long a caller that asked for a job's status counts as watching it.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// How many earlier jobs of the same model tell how long it usually takes.
+/// How many earlier jobs of the model determine its usual duration.
 const HISTORY_SIZE: usize = 9;
 
-/// The pause before a poller that has panicked starts again.
 const PANIC_BACKOFF: Duration = Duration::from_secs(5);
 
-/// What is known of a job.
 #[derive(Clone, Debug, Default)]
 pub struct JobUpdate {
-    /// The gateway's latest word.
     pub status: Option<StatusUpdate>,
-    /// Why the latest poll brought none.
+    /// Why the latest poll failed.
     pub problem: Option<Problem>,
-    /// Polls so far.
     pub polls: u64,
 }
 
 impl JobUpdate {
-    /// Whether there will be no more of it.
     pub fn is_final(&self) -> bool {
         self.status.as_ref().is_some_and(|word| word.state != JobState::Open)
     }
 }
 
-/// What the poller of a job shares with those who watch it: whoever holds a receiver of its news.
+/// Shared by a job's poller and its watchers.
 #[derive(Debug)]
 pub(super) struct PolledJob {
     pub(super) job: Job,
     pub(super) updates: watch::Sender<JobUpdate>,
-    /// Until when somebody counts as watching who asked.
+    /// Until when a caller that asked for the status counts as watching.
     lease: Mutex<Option<Instant>>,
     wake: Notify,
 }
@@ -69,14 +64,14 @@ impl PolledJob {
         }
     }
 
-    /// One more who watches, until the receiver is dropped.
+    /// Adds a watcher until the receiver is dropped.
     pub(super) fn subscribe(&self) -> watch::Receiver<JobUpdate> {
         let news = self.updates.subscribe();
         self.wake.notify_one();
         news
     }
 
-    /// Somebody asked, and will ask again.
+    /// Counts a caller that polls as a watcher for a while.
     pub(super) fn lease(&self) {
         *lock(&self.lease) = Some(clock::now() + LEASE);
         self.wake.notify_one();
@@ -86,7 +81,7 @@ impl PolledJob {
         self.updates.receiver_count() > 0 || lock(&self.lease).is_some_and(|end| clock::now() < end)
     }
 
-    /// Resolves when the job is to be asked for. The first who watches makes it sooner.
+    /// Resolves when the next poll is due. A new watcher makes that sooner.
     async fn due(&self, pace: &PollSchedule) {
         loop {
             let due = pace.next_poll(self.is_watched());
@@ -102,7 +97,7 @@ impl PolledJob {
     }
 }
 
-/// Takes the poll of an unwatched job out of the queue when somebody begins to watch the job.
+/// Cancels the queued poll of an unwatched job once the job is watched.
 struct Promotion(Arc<PolledJob>);
 
 impl BeforeSend for Promotion {
@@ -119,8 +114,8 @@ impl BeforeSend for Promotion {
     }
 }
 
-/// Polls until the job has ended; unless somebody watches, the first time so much `later`. Whatever goes
-/// wrong keeps the last word and slows down; a job is never given up, as it was paid for.
+/// Polls until the job has ended, the first time after `later` unless it is watched. A failed poll
+/// slows it down, but a job is never given up, because it was paid for.
 pub(super) async fn run(shared: Arc<Shared>, watched: Arc<PolledJob>, later: Duration) {
     loop {
         let polled = poll(Arc::clone(&shared), Arc::clone(&watched), later);
@@ -144,7 +139,7 @@ async fn poll(shared: Arc<Shared>, watched: Arc<PolledJob>, later: Duration) {
         let Some(answer) = request_status(&shared.store, &setup, &watched).await else { continue };
         match answer {
             Ok(word) => {
-                // A poll may have waited for long: what counts for the next one is the answer.
+                // The poll may have been queued for long, so the next one counts from the answer.
                 pace.answered(clock::now());
                 record_status(&shared, &watched, word).await;
                 if watched.updates.borrow().is_final() {
@@ -162,8 +157,7 @@ async fn poll(shared: Arc<Shared>, watched: Arc<PolledJob>, later: Duration) {
     }
 }
 
-/// The gateway's word. `None` if the job became a watched one while its poll waited for its turn: then
-/// it is to be asked for as one.
+/// Polls once. Returns `None` if the job became watched while its poll was queued.
 async fn request_status(
     book: &Store,
     setup: &PollerSetup,
@@ -188,8 +182,7 @@ async fn request_status(
         let state = setup.status_words.state(&reply.body);
         return Some(Ok(StatusUpdate { at: book.now(), body: reply.body, state }));
     }
-    // Guess: it accepted the job, so it may only not show it yet. What it says is not passed on: a 404
-    // would read as if there were no such job.
+    // Guess: the job was accepted and is not shown yet, so a 404 is not passed on.
     let detail = if reply.status == StatusCode::NOT_FOUND {
         "the gateway does not show the job yet".to_owned()
     } else {
@@ -198,7 +191,7 @@ async fn request_status(
     Some(Err(Problem::new(&GATEWAY_UNREACHABLE).detail(detail)))
 }
 
-/// Those who watch hear it when the store has it.
+/// Stores a new status, then notifies the watchers.
 async fn record_status(shared: &Shared, watched: &PolledJob, word: StatusUpdate) {
     let is_new = watched
         .updates
@@ -210,7 +203,7 @@ async fn record_status(shared: &Shared, watched: &PolledJob, word: StatusUpdate)
     if is_new {
         let noted = async {
             if word.state != JobState::Open {
-                // The entry of its purchase may still be waiting for the store, and the job with it.
+                // The settlement that stores the job may still be in the retry queue.
                 shared.store.insert_job(&watched.job).await?;
             }
             shared.store.update_job(Arc::clone(request_id), word.clone()).await

@@ -1,5 +1,5 @@
-//! Reads what a status body says of a job, by the words of `[jobs]`: the contract does not show the
-//! body (4.3), so where things are and what they are called is a guess that settings can mend.
+//! Reads the state of a job from a status body, by the words of `[jobs]`. The contract does not
+//! show the body (4.3), so the field names are guesses that settings can correct.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,10 @@ use url::Url;
 use crate::clock;
 use crate::store::{JobState, StatusUpdate};
 
-/// The settings under `[jobs]`.
 pub use crate::config::JobsConfig as Words;
 
 impl Words {
-    /// Returns the state that a status body tells. One that names no state, but an address, is that of a
-    /// finished job. A word that nobody knows means that the job goes on: it is never called failed for
-    /// being strange.
+    /// A body without a state but with a result URL is finished. An unknown word means open.
     pub fn state(&self, body: &[u8]) -> JobState {
         let Some(word) = state_word(body) else {
             return if self.result_url(body).is_some() {
@@ -37,7 +34,7 @@ impl Words {
         }
     }
 
-    /// Returns the first web address that one of the pointers leads to.
+    /// Returns the first web URL that a pointer of `jobs.result` finds.
     pub fn result_url(&self, body: &[u8]) -> Option<String> {
         let is_web = |text: &String| {
             Url::parse(text).is_ok_and(|address| matches!(address.scheme(), "http" | "https"))
@@ -47,10 +44,10 @@ impl Words {
     }
 }
 
-/// Guess: one of these fields of the body tells the state.
+/// Guess: the state is in one of these fields.
 const STATE_FIELDS: &[&str] = &["status", "state"];
 
-/// Returns the word that a status body has for the state; names in any case of letters.
+/// Returns the word for the state. Field names match in any case.
 pub fn state_word(body: &[u8]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
     let members = members(first_value(&body)?)?;
@@ -60,8 +57,8 @@ pub fn state_word(body: &[u8]) -> Option<String> {
     })
 }
 
-/// Returns the text at the first of `pointers` (RFC 6901) that leads to one. Only what a pointer leads through has
-/// to be sound: a reply that was paid for is not lost for an odd number elsewhere in it.
+/// Returns the string at the first of `pointers` (RFC 6901) that finds one. Only the path to it has
+/// to be valid, so that a paid reply is not lost to an odd value elsewhere.
 pub fn text_at(body: &[u8], pointers: &[String]) -> Option<String> {
     let body = String::from_utf8_lossy(body);
     pointers.iter().find_map(|pointer| {
@@ -82,7 +79,7 @@ fn members(outer: &RawValue) -> Option<BTreeMap<String, &RawValue>> {
     serde_json::from_str(outer.get()).ok()
 }
 
-/// The first value of the text, whatever comes after it.
+/// Parses the first value and ignores what follows.
 fn first_value(body: &str) -> Option<&RawValue> {
     Deserialize::deserialize(&mut serde_json::Deserializer::from_str(body)).ok()
 }
@@ -91,13 +88,13 @@ fn text(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// How far a job is, as lists and events tell it.
+/// A job's status in lists and events.
 #[derive(Serialize)]
 pub struct StatusDocument<'a> {
     request_id: &'a str,
-    /// `open`, `finished` or `failed`, by the words of `[jobs]`.
+    /// `open`, `finished` or `failed`.
     state: &'static str,
-    /// When the gateway said so; `null` before it said anything.
+    /// When the gateway reported it; `null` before the first status.
     at: Option<String>,
     /// The gateway's status body, unchanged.
     status: Option<Box<RawValue>>,
@@ -114,7 +111,6 @@ impl<'a> StatusDocument<'a> {
     }
 }
 
-/// The body as it came. It was found to be JSON when it did.
 fn raw(body: &Bytes) -> Option<Box<RawValue>> {
     serde_json::from_str(&String::from_utf8_lossy(body)).ok()
 }

@@ -1,9 +1,7 @@
-//! Makes one purchase of all that are the same: a repeat joins the call that is running, or is
-//! answered from the ledger.
+//! Answers duplicates: they join the running purchase, or get its reply from the ledger.
 //!
-//! Stock SDKs and browsers send a lost POST again on their own, most without any key. The ledger
-//! decides, in the step that sets the price aside, whether a purchase is new; here, those that are
-//! not are answered.
+//! SDKs and browsers retry a lost POST on their own, mostly without a key. The ledger recognises
+//! duplicates when it holds the price.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,16 +24,14 @@ use crate::problem::{
 use crate::store::{ExistingPurchase, KeptReply, PurchaseId, PurchaseState, Service, Unavailable};
 use crate::sync::lock;
 
-/// What a repeat is told to wait for a call that has not ended.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How much of kept replies is in memory at once because it is being sent again, in KiB.
+/// The memory for replies that are being replayed, in KiB.
 const MAX_REPLAY_KIB: u32 = 64 * 1_024;
-/// A reply of so many bytes takes none of that room: a connection buffers more than that.
+/// A smaller reply needs no permit: a connection buffers more than that.
 const SMALL_REPLY: usize = 16 * 1_024;
 
-/// The purchases that are running in this process, and the room for replies that are sent again;
-/// shared by every core.
+/// The running purchases of this process, and the memory for replays; shared by all cores.
 #[derive(Clone)]
 pub struct RunningPurchases {
     calls: Arc<Mutex<HashMap<PurchaseId, RunningPurchase>>>,
@@ -59,7 +55,7 @@ impl RunningPurchases {
         lock(&self.calls)
     }
 
-    /// Lets others join this purchase until the guard is gone.
+    /// Lets duplicates join this purchase until the guard is dropped.
     pub(super) fn register(&self, purchase: &PurchaseRequest) -> RunningGuard {
         let (sender, outcome) = watch::channel(None);
         let call = RunningPurchase { outcome, waiters: purchase.waiters.clone() };
@@ -67,8 +63,8 @@ impl RunningPurchases {
         RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
     }
 
-    /// Waits until a kept reply of so many bytes may be read into memory. The room is taken until the
-    /// last part of the reply is gone, so clients that do not read hold no more than all of it.
+    /// Waits until a kept reply of this size may be read into memory. The permit is held until the
+    /// reply is sent, so slow clients cannot exhaust memory.
     async fn reserve_memory(
         &self,
         purchase: &PurchaseRequest,
@@ -94,8 +90,7 @@ impl RunningPurchases {
     }
 }
 
-/// A purchase that others can join. It is closed also when its task panics or is stopped: those who
-/// joined then see no outcome, and ask the ledger.
+/// If the purchase panics, duplicates that joined see no outcome and ask the ledger.
 pub(super) struct RunningGuard {
     running: RunningPurchases,
     id: PurchaseId,
@@ -103,7 +98,6 @@ pub(super) struct RunningGuard {
 }
 
 impl RunningGuard {
-    /// Tells those who joined, and hands the outcome on.
     pub(super) fn publish(self, outcome: Outcome) -> Outcome {
         self.outcome.send_replace(Some(outcome.clone()));
         outcome
@@ -116,14 +110,14 @@ impl Drop for RunningGuard {
     }
 }
 
-/// What a repeat is answered with; `None` where the ledger has to be asked again.
+/// Returns the outcome of a duplicate, or `None` if it has to ask the ledger again.
 pub(super) async fn answer_duplicate(
     context: &PurchaseContext,
     purchase: &PurchaseRequest,
     earlier: ExistingPurchase,
     give_up: Instant,
 ) -> Option<Outcome> {
-    // The one that it repeats may have been sent.
+    // The earlier purchase may have been sent.
     purchase.progress.enter(Phase::AtRisk);
     match earlier.state {
         PurchaseState::Reserved | PurchaseState::Sent => {
@@ -135,8 +129,7 @@ pub(super) async fn answer_duplicate(
     }
 }
 
-/// The outcome of a running purchase; `None` when it ended without telling, or ran elsewhere: the ledger
-/// knows more.
+/// Waits for a running purchase. Returns `None` if the ledger knows more.
 async fn join(
     context: &PurchaseContext,
     purchase: &PurchaseRequest,
@@ -156,7 +149,7 @@ async fn join(
         return Some(Err(still_running()));
     };
     match ended.ok()?.clone()? {
-        // It was given up for want of anybody who waits, just before this one came.
+        // It was cancelled just before this one joined.
         Err(problem) if problem.kind() == &OVERLOADED => None,
         Ok(receipt) => Some(Ok(Receipt { is_replay: true, ..receipt })),
         Err(problem) => Some(Err(problem.replayed())),
@@ -193,7 +186,7 @@ async fn replay(
     })
 }
 
-/// A reply with the room that it takes.
+/// A reply and the memory permit that it holds.
 struct InRoom {
     body: Bytes,
     _room: OwnedSemaphorePermit,

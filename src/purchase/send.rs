@@ -1,4 +1,4 @@
-//! Asks the gateway for what was ordered, and reads what came of it: the charge, and a video's job.
+//! Sends a purchase to the gateway, and determines its charge and a video's job.
 
 use std::sync::Arc;
 
@@ -14,20 +14,16 @@ use crate::store::Job;
 use crate::upstream::{BeforeSend, Error, GatewayCall, GatewayReply, GatewayRequest};
 use crate::validate::{Order, OrderKind};
 
-/// What is known of the money.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge {
-    /// The gateway provably charged nothing.
     Free,
-    /// The gateway charged this.
     Paid(Usd),
-    /// Nobody knows: the whole price counts as spent.
+    /// The whole price counts as spent.
     Unknown,
 }
 
 impl Purchases {
-    /// The gateway's reply, and one line in the log. What was paid for and cannot be read is left with
-    /// the ledger for the operator.
+    /// Sends and logs the purchase. An unparsable reply is kept in the ledger for the operator.
     pub(super) async fn send(
         &self,
         purchase: &PurchaseRequest,
@@ -60,7 +56,6 @@ impl Purchases {
         reply
     }
 
-    /// The job that a video's order became.
     pub(super) fn job(
         &self,
         purchase: &PurchaseRequest,
@@ -81,12 +76,12 @@ impl Purchases {
     }
 }
 
-/// Ten thousand times the dearest video.
+/// More than 10,000 times the most expensive video.
 const MAX_CREDIBLE: Usd = Usd::dollars(50_000);
 
-/// What a purchase cost: the only place that decides it. A refusal costs nothing (a guess: see
-/// [`crate::upstream`]). A success costs what the gateway says that it charged, where it says so (2.5), and
-/// the price in our list otherwise.
+/// Decides what a purchase cost, and no other place does.
+///
+/// A success costs what the gateway states (2.5), else the list price. Guess: a refusal is free.
 pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Charge {
     let reply = match reply {
         Ok(reply) if reply.status.is_success() => reply,
@@ -94,17 +89,15 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
         Err(error) => {
             return match error.charged() {
                 Charged::No => Charge::Free,
-                // Only a reply that was read proves a charge.
+                // Only a parsed reply proves a charge.
                 Charged::Yes | Charged::Unknown => Charge::Unknown,
             };
         }
     };
     let said = reply.video.as_ref().and_then(|video| video.charged);
-    // What no ledger can hold is no amount that anybody was charged.
     Charge::Paid(said.filter(|said| *said <= MAX_CREDIBLE).unwrap_or(order.toll))
 }
 
-/// One line in the log for each purchase that was tried, and its place in the metrics.
 fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, millis: u128) {
     let order = purchase.order.get();
     let (service, model) = (purchase.service().name(), &*order.model);

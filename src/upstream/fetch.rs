@@ -1,5 +1,5 @@
-//! Fetches from public addresses: a login service's keys, and finished videos from where the gateway put
-//! them. Without our key, without following anything.
+//! Fetches public URLs: JSON Web Key Sets and finished videos. It sends no key and follows no
+//! redirect.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,6 @@ use super::Error;
 use super::connect::{self, Connector};
 use super::connection::{Connection, SendFailure};
 
-/// Asks for an address over a connection to its server. The body of the reply streams.
 async fn ask(
     connection: &mut Connection,
     address: &Url,
@@ -34,16 +33,14 @@ async fn ask(
     connection.send(connect::build_request(method, target, head, Bytes::new())).await
 }
 
-/// A small public document.
 #[derive(Clone, Debug)]
 pub struct FetchedDocument {
     pub body: Bytes,
-    /// How long it may be kept without asking again, where the server says so.
+    /// How long the server allows it to be cached, if it says so.
     pub max_age: Option<Duration>,
 }
 
-/// Fetches the document at `address`, at most `largest` bytes, within `patience` in all. Redirects are not
-/// followed. No error has words of the document.
+/// Fetches a document. Errors contain no text of the document.
 pub async fn fetch_document(
     address: &Url,
     largest: usize,
@@ -85,7 +82,7 @@ async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<
     Ok(FetchedDocument { body: body.to_bytes(), max_age: fresh_for(&head.headers) })
 }
 
-/// `max-age` (RFC 9111); nothing at all where it may not be kept.
+/// Reads `max-age` (RFC 9111). Zero if the document must not be cached.
 fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
     let said = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
     let words: Vec<_> = said.flat_map(|value| value.split(',')).map(str::trim).collect();
@@ -101,9 +98,8 @@ fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
 }
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-/// What of the reply's head reaches the caller.
 const PASSED: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
-/// How files of these types end; those of any other end as the first.
+/// File extensions. The first is the default.
 const ENDINGS: &[(&str, &str)] = &[
     ("video/mp4", "mp4"),
     ("video/webm", "webm"),
@@ -113,7 +109,6 @@ const ENDINGS: &[(&str, &str)] = &[
     ("video/mpeg", "mpg"),
 ];
 
-/// Fetches finished videos from these origins.
 #[derive(Clone, Debug)]
 pub struct MediaClient {
     origins: Vec<String>,
@@ -121,12 +116,10 @@ pub struct MediaClient {
 }
 
 impl MediaClient {
-    /// `origins` as browsers write them; `patience` is how long a connection may take.
     pub fn new(origins: Vec<String>, patience: Duration) -> Self {
         Self { origins, patience }
     }
 
-    /// Returns the address, if it may be fetched.
     pub fn allowed_url(&self, address: &str) -> Option<Url> {
         let address = Url::parse(address).ok()?;
         let origin = address.origin().ascii_serialization();
@@ -134,8 +127,7 @@ impl MediaClient {
         (is_plain && self.origins.contains(&origin)).then_some(address)
     }
 
-    /// Fetches a video, or the range of it that was asked for. The body streams. Whatever is not a
-    /// video, or a refusal of the range, is an error.
+    /// Fetches a video or a range of it. Any reply other than a video or a 416 is an error.
     pub async fn fetch(
         &self,
         address: &Url,
@@ -175,8 +167,7 @@ fn only_video(reply: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     Ok(Response::from_parts(head, body))
 }
 
-/// The type of a video, without its parameters. What a browser could read as another type is none: a
-/// list, two headers, XML, anything but a token.
+/// Returns the media type, or `None` if a browser could read it as anything but a video.
 fn media_type(headers: &HeaderMap) -> Option<String> {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let (value, None) = (values.next()?, values.next()) else { return None };

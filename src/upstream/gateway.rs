@@ -1,7 +1,6 @@
-//! The way of an ask to the gateway: it picks a key, waits for a slot in the rate limit, and sends.
+//! Sends a request to the gateway: picks a key, waits for a rate-limit slot, sends.
 //!
-//! The rate limit is inside the ring of keys, so that the next key's attempt takes a slot of its own:
-//! every request that leaves is counted.
+//! Each attempt takes a slot of its own, so a retry with the next key is counted as well.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use super::{Attempt, Error, GatewayReply, GatewayRequest};
 use crate::clock::{self, Instant};
 use crate::sync::lock;
 
-/// Sends one attempt: the [`Client`](super::client::Client), or what stands in for it in a test.
+/// Sends one attempt: the [`Client`](super::client::Client), or a closure in a test.
 pub trait SendAttempt: Clone + Send + Sync + 'static {
     fn send(&self, attempt: Attempt) -> impl Future<Output = Result<GatewayReply, Error>> + Send;
 }
@@ -28,21 +27,20 @@ where
     }
 }
 
-/// The gateway as one core asks it.
+/// One core's access to the gateway.
 #[derive(Clone)]
 pub struct Gateway<T> {
-    /// Shared by every core, as is the window.
+    /// Shared by all cores, like `rate_limit`.
     pub key_ring: Arc<Mutex<KeyRing>>,
     pub rate_limit: Arc<RateLimit>,
-    /// How long an ask waits for slots in all, unless it is patient.
+    /// How long a request waits for slots in total, unless it is patient.
     pub max_wait: Duration,
     pub client: T,
 }
 
 impl<T: SendAttempt> Gateway<T> {
-    /// Asks with the key that the ask prefers, else with the first that is not known to be refused. A
-    /// 401 is taken to be free (a guess that the contract's rules for keys suggest: 5.8, 5.9), so the
-    /// same ask goes on with the next key.
+    /// Sends with the preferred key, else with the first usable one. After a 401 it tries the next
+    /// key. Guess: a 401 is free, as 5.8 and 5.9 suggest.
     pub async fn send(&self, ask: GatewayRequest) -> Result<GatewayReply, Error> {
         let (mut from, since) = (0, clock::now());
         let mut prefer = ask.preferred_key;
@@ -63,8 +61,7 @@ impl<T: SendAttempt> Gateway<T> {
         }
     }
 
-    /// Sends with one key when there is a slot for it; after a 429 once more, within `max_wait` of the
-    /// ask's first moment.
+    /// Waits for a slot and sends with one key. After a 429 it retries until `max_wait` is over.
     pub(super) async fn attempt(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
         let mut give_up = (!attempt.request.is_patient).then(|| attempt.since + self.max_wait);
         let mut slot = self.rate_limit.acquire(&attempt, give_up, false).await?;
@@ -74,7 +71,7 @@ impl<T: SendAttempt> Gateway<T> {
             if !matches!(outcome, Err(Error::Throttled { .. })) {
                 return outcome;
             }
-            // Patience is for the queue: a gateway that refuses is not asked for ever.
+            // Even a patient request gives up if the gateway keeps answering 429.
             let give_up = *give_up.get_or_insert_with(|| clock::now() + self.max_wait);
             slot = match self.rate_limit.acquire(&attempt, Some(give_up), true).await {
                 Err(Error::NoSlot { retry_after }) => {
@@ -89,8 +86,7 @@ impl<T: SendAttempt> Gateway<T> {
 const FIRST_PARK: Duration = Duration::from_secs(1);
 const MAX_PARK: Duration = Duration::from_secs(60);
 
-/// Remembers which keys the gateway refuses. A refused key is parked and probed again later, ever less
-/// often, by one ask at a time. Decisions only: the time is passed in.
+/// Retries rejected keys with exponential backoff, by one request at a time.
 #[derive(Debug)]
 pub struct KeyRing(Vec<Option<Parked>>);
 
@@ -105,7 +101,7 @@ impl KeyRing {
         Self(vec![None; keys])
     }
 
-    /// Returns the next key to try: the preferred one while nobody refuses it, else the first from `from` on.
+    /// Returns the preferred key unless it is rejected, else the first one from `from`.
     fn next(&mut self, preferred: Option<usize>, from: &mut usize, now: Instant) -> Option<usize> {
         let is_good = |place: &usize| matches!(self.0.get(*place), Some(None));
         preferred.filter(is_good).or_else(|| {
@@ -115,8 +111,7 @@ impl KeyRing {
         })
     }
 
-    /// The first key from `from` on that may be tried. A parked key whose time has come is handed
-    /// out once, and parked again until its probe has an outcome.
+    /// A rejected key whose backoff is over is returned once, and waits again until its probe ends.
     fn pick(&mut self, from: usize, now: Instant) -> Option<usize> {
         let mut keys = self.0.iter_mut().enumerate().skip(from);
         let (place, parked) =
@@ -140,7 +135,6 @@ impl KeyRing {
         }
     }
 
-    /// How many keys are not known to be refused.
     pub fn usable(&self) -> usize {
         self.0.iter().filter(|parked| parked.is_none()).count()
     }

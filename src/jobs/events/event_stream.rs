@@ -1,5 +1,4 @@
-//! What one stream tells, in which order: a snapshot, then whatever changes, a sign of life in
-//! between, and its own end.
+//! One event stream: a snapshot, then each change, with heartbeats in between.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -15,9 +14,8 @@ use crate::clock::{self, Instant};
 use crate::jobs::concurrency::ConcurrencyPermit;
 use crate::jobs::{JobSubscription, JobUpdate, StatusDocument, StatusUpdate};
 
-/// Between two signs of life.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long a stream lasts; the browser goes on with another one.
+/// A stream ends after this time, and the browser reconnects.
 const MAX_AGE: Duration = Duration::from_secs(300);
 
 pub(super) struct EventStream {
@@ -26,7 +24,6 @@ pub(super) struct EventStream {
     ends_at: Instant,
     next_heartbeat: Instant,
     shutdown: CancellationToken,
-    /// The stream ends when the caller's credentials do.
     pub(super) session: Session,
     is_over: bool,
     _permit: Option<ConcurrencyPermit>,
@@ -40,8 +37,7 @@ struct StreamedJob {
 }
 
 impl EventStream {
-    /// A stream about these jobs, for a browser that was told what its last event's id says, and that is
-    /// to connect `again` after the end.
+    /// `last_event_id` names the states that the browser knows. It reconnects after `again`.
     pub(super) fn new(
         watched: Vec<JobSubscription>,
         last_event_id: &str,
@@ -78,12 +74,11 @@ impl EventStream {
         flow
     }
 
-    /// Whether the browser knows all that there is, and there will be no more.
+    /// Whether all jobs have ended and the browser knows it.
     pub(super) fn is_up_to_date(&self) -> bool {
         self.pending.len() == 1 && self.is_finished()
     }
 
-    /// Returns the next bytes, or `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(bytes) = self.pending.pop_front() {
@@ -117,7 +112,7 @@ impl EventStream {
         self.jobs.iter().all(|job| job.is_final)
     }
 
-    /// Tells what is new of a job. A snapshot also tells of a job on which there is no word yet.
+    /// Queues an event if the job has news. A snapshot includes jobs without a status.
     fn push_update(&mut self, place: usize, is_snapshot: bool) {
         let Some(job) = self.jobs.get_mut(place) else { return };
         let news = job.subscription.latest();
@@ -128,13 +123,13 @@ impl EventStream {
             Some(_) => mark != job.sent,
             None => is_snapshot,
         };
-        // Told once: that it lasts is no news.
+        // Reported once while it lasts.
         let was_troubled = std::mem::replace(&mut job.has_problem, news.problem.is_some());
         let trouble = news.problem.filter(|_| !was_troubled);
         if is_new {
             job.sent = mark;
             let status = StatusDocument::new(&request_id, news.status.as_ref());
-            // Strings and JSON that was read before: this cannot fail.
+            // Cannot fail: strings and parsed JSON.
             let data = serde_json::to_vec(&status).unwrap_or_default();
             let id = event_id(self.jobs.iter().filter_map(|job| job.sent.as_ref()));
             let id = Some(&*id).filter(|id| !id.is_empty());
@@ -147,14 +142,12 @@ impl EventStream {
     }
 }
 
-/// What was told of one state of one job: the start of a hash of both.
+/// Identifies one state of one job: the start of a hash of both.
 type StateMark = String;
 
-/// The longest `Last-Event-ID` that is read, in bytes.
 const MAX_ID: usize = 4_096;
 const SEPARATOR: char = '.';
 
-/// The mark of what is known of a job; `None` before the first word.
 fn state_mark(request_id: &str, news: &JobUpdate) -> Option<StateMark> {
     let StatusUpdate { body, state, .. } = news.status.as_ref()?;
     let mut hasher = blake3::Hasher::new();
@@ -165,12 +158,11 @@ fn state_mark(request_id: &str, news: &JobUpdate) -> Option<StateMark> {
     Some(hasher.finalize().to_hex()[..12].to_owned())
 }
 
-/// The id of an event after which all of these were told.
+/// Returns an event id that names all states sent so far.
 fn event_id<'a>(marks: impl Iterator<Item = &'a StateMark>) -> String {
     marks.map(String::as_str).collect::<Vec<_>>().join(&SEPARATOR.to_string())
 }
 
-/// What the browser that sends this `Last-Event-ID` was told.
 fn read_event_id(last_event_id: &str) -> HashSet<StateMark> {
     let readable = if last_event_id.len() <= MAX_ID { last_event_id } else { "" };
     readable.split(SEPARATOR).filter(|mark| !mark.is_empty()).map(str::to_owned).collect()

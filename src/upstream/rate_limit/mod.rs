@@ -1,11 +1,12 @@
-//! Holds the account's window: nothing leaves without a place in it, and those who wait for one take
-//! turns.
+//! The account's rate limit: every request takes a slot, and callers take turns.
 //!
-//! Invariant: in no window, wherever one begins, does the gateway see more requests than its limit,
-//! whatever they were and whatever came of them; also after a restart.
+//! Invariant: in no interval of one period does the gateway see more requests than its limit, also
+//! across restarts.
 //!
-//! Guesses: every request counts, also a poll and one that is answered with 401 or 429; the window is
-//! the account's; a 429 is free, because nothing was done, so the same attempt may be sent again.
+//! Guesses:
+//! - Every request counts, including polls and requests answered with 401 or 429.
+//! - The limit is the account's, not the key's.
+//! - A 429 is free, so the attempt may be sent again.
 
 mod fair_queue;
 mod scheduler;
@@ -28,21 +29,19 @@ use crate::sync::lock;
 use fair_queue::RequestLimit;
 use scheduler::{Priority, Scheduler, Ticket};
 
-/// What holds where the gateway does not say: the contract's reference payload (2.3).
+/// Used until the gateway reports its limit: the contract's reference payload (2.3).
 const DEFAULT_LIMIT: RequestLimit = RequestLimit { requests: 60, period: Duration::from_secs(60) };
-/// How long purchases wait for the gateway's first word on its limit.
 const PURCHASE_WAIT_FOR_LIMIT: Duration = Duration::from_secs(5);
-/// How long polls do: the first one of a job is due within two seconds.
+/// Shorter, because the first poll of a job is due within two seconds.
 const POLL_WAIT_FOR_LIMIT: Duration = Duration::from_secs(1);
-/// No window is longer; so far back the log is read.
+/// The longest period, and how far back the log is read.
 const MAX_PERIOD: Duration = Duration::from_secs(86_400);
 
-/// The account's window; one for all cores.
 pub struct RateLimit {
     state: Mutex<State>,
-    /// A place may be free sooner than those who wait have reckoned.
+    /// A slot may come free sooner than the waiters expect.
     changed: Notify,
-    /// The patient waiter that looked at the clock for all of them has gone.
+    /// Another patient waiter has to watch the clock.
     clock_watcher_left: Notify,
     log: Store,
     shutdown: CancellationToken,
@@ -52,22 +51,20 @@ struct State {
     scheduler: Scheduler,
     waiters: HashMap<u64, oneshot::Sender<()>>,
     next_ticket: u64,
-    /// The patient waiter that looks at the clock for all of them.
+    /// The only patient waiter that sets a timer, so that one wakes instead of all.
     clock_watcher: Option<u64>,
-    /// The limit of the settings: what the gateway tells changes nothing.
+    /// The limit of the settings, which overrides `reported`.
     fixed: Option<RequestLimit>,
-    /// What the gateway told last, in this process or an earlier one.
+    /// The limit that the gateway reported last, also in an earlier process.
     reported: Option<RequestLimit>,
-    /// The account is another one than that of an earlier process: the limit in the log says nothing.
+    /// The account has changed, so the limit in the log does not apply.
     is_other_account: bool,
 }
 
-/// Where the limit comes from: the settings; else what the gateway told last, which the log keeps for the
-/// next process; and only where it has never told any, an assumed one.
+/// The limit is, in this order: the one of the settings, the one reported last, an assumed one.
 impl RateLimit {
-    /// An empty window. With `auto` and no limit that [`restore`](Self::restore) finds, purchases wait at
-    /// most five seconds for [`set_limit`](Self::set_limit); then 60 requests in 60 s hold. After
-    /// `shutdown`, nothing queues any more.
+    /// With `auto` and no stored limit, purchases wait up to five seconds for
+    /// [`set_limit`](Self::set_limit), then 60 requests per 60 s apply.
     pub fn new(
         log: Store,
         setting: config::RateLimitConfig,
@@ -98,8 +95,7 @@ impl RateLimit {
         })
     }
 
-    /// Goes on with the log of earlier processes and with the limit that they were told, before the
-    /// first request.
+    /// Restores the limit and the recent requests of earlier processes.
     pub async fn restore(&self) {
         let noted = self.log.recorded_rate_limit().await.unwrap_or_else(|error| {
             warn!(%error, "stored rate limit unreadable");
@@ -113,13 +109,13 @@ impl RateLimit {
                 state.reported = state.reported.or(noted);
             }
             if state.reported.is_none() && state.fixed.is_none() {
-                // The ledger may have taken longer to open than the first hold.
+                // The ledger may have taken longer to open than the first wait.
                 wait_for_limit(&mut state.scheduler, now);
             }
         });
         match self.log.recent_replies(MAX_PERIOD).await {
             Ok(ages) => {
-                // Read after the ages: a slow ledger frees slots late, never early.
+                // The time is read after the ages, so a slow ledger frees slots late, never early.
                 let now = clock::now();
                 let replied = ages.into_iter().map(|ago| now.checked_sub(ago).unwrap_or(now));
                 self.update(|state, _| state.scheduler.restore(replied));
@@ -128,28 +124,26 @@ impl RateLimit {
         }
     }
 
-    /// Takes the limit that the gateway told, which holds unless the settings say one. What is no limit is
-    /// passed over.
+    /// Applies the limit that the gateway reported, unless the settings have one.
     pub fn set_limit(&self, told: AccountLimit) {
         let Some(limit) = valid_limit(told) else {
             warn!(?told, "the gateway tells a rate limit that cannot be one");
             return self.assume_default();
         };
         if lock(&self.state).reported != Some(limit) {
-            // Before anything is sent by it: the log keeps the order.
+            // Stored before any request is sent under it, because the log keeps the order.
             self.log.record_rate_limit(told);
         }
         self.update_limit(|state, _| state.reported = Some(limit));
     }
 
-    /// Applies a change of the setting. With `auto`, what the gateway told last holds at once; if it never
-    /// told any, what held before stays until it does.
+    /// With `auto`, the limit reported last applies; if there is none, the current one stays.
     pub fn reconfigure(&self, setting: config::RateLimitConfig) {
         self.update_limit(|state, _| state.fixed = fixed_limit(setting));
     }
 
-    /// Forgets the limit, as another account may answer from now on. Until it tells one, the smaller of
-    /// what holds and 60 requests in 60 s is assumed; a limit of the settings stays.
+    /// Forgets the reported limit, because the account may have changed. Until the next report, the
+    /// stricter of the current limit and 60 requests per 60 s applies.
     pub fn forget_limit(&self) {
         self.update_limit(|state, now| {
             (state.reported, state.is_other_account) = (None, true);
@@ -162,12 +156,11 @@ impl RateLimit {
         info!("rate limit forgotten: the gateway's account may be another one");
     }
 
-    /// The gateway does not tell its limit: 60 requests in 60 s hold, or what it told before.
+    /// Stops waiting for the gateway to report a limit.
     pub fn assume_default(&self) {
         self.update_limit(|state, _| state.scheduler.stop_waiting_for_limit());
     }
 
-    /// Changes what is known of the limit, then applies the one that holds.
     fn update_limit(&self, learn: impl FnOnce(&mut State, Instant)) {
         let replaced = self.update(|state, now| {
             let was = state.scheduler.limit();
@@ -184,9 +177,8 @@ impl RateLimit {
     }
 }
 
-/// Who goes when.
 impl RateLimit {
-    /// How long a purchase of a caller that has none waiting would wait for its turn.
+    /// Returns how long a purchase of a new caller would wait for a slot.
     pub fn expected_wait(&self) -> Duration {
         self.update(|state, now| state.scheduler.expected_turn(Priority::Purchase, "", now) - now)
     }
@@ -199,8 +191,7 @@ impl RateLimit {
         self.update(|state, _| state.scheduler.waiting_count())
     }
 
-    /// A slot for this attempt, recorded, or why there is none by `give_up`; without that it waits for as
-    /// long as it takes. `again` is for one whose slot was of no use.
+    /// Waits for a slot until `give_up`. `again` puts an attempt that got a 429 first in the queue.
     pub(super) async fn acquire(
         self: &Arc<Self>,
         attempt: &Attempt,
@@ -240,14 +231,13 @@ impl RateLimit {
             }
         }
         waiting.has_left = true;
-        // What woke it may have been the call to look at the clock.
+        // It may have been woken to watch the clock.
         self.update(|state, _| self.hand_over_clock(state, waiting.ticket.number));
         let mut slot = Slot { window: Arc::clone(self), place: SlotId::new(), is_used: false };
         if let Err(why) = self.log.take_slot(slot.place).await {
             error!(%why, "nothing is sent: it could not be recorded in the window's log");
             return Err(Error::Aborted(Abort::Unrecorded));
         }
-        // From here on the request may reach the gateway.
         slot.is_used = true;
         Ok(slot)
     }
@@ -277,16 +267,16 @@ impl RateLimit {
         (Waiter { window: Arc::clone(self), ticket, has_left: false }, granted)
     }
 
-    /// Changes something, then grants all free slots.
+    /// Updates the state, then grants all free slots.
     fn update<T>(&self, change: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = lock(&self.state);
-        // Read inside the lock: moments reach the queue in their order.
+        // Read under the lock, so that times reach the scheduler in order.
         let now = clock::now();
         let changed = change(&mut state, now);
         while let Some(granted) = state.scheduler.grant(now) {
             self.hand_over_clock(&mut state, granted);
             match state.waiters.remove(&granted) {
-                // A waiter that is just leaving gives the place back itself, once.
+                // A waiter that is leaving returns the slot itself.
                 Some(waiter) => _ = waiter.send(()),
                 None => state.scheduler.return_unused(),
             }
@@ -294,8 +284,7 @@ impl RateLimit {
         changed
     }
 
-    /// This waiter leaves: if it looked at the clock for the others, or was just called to, another one
-    /// has to.
+    /// Wakes another waiter to watch the clock if this one did.
     fn hand_over_clock(&self, state: &mut State, number: u64) {
         state.clock_watcher.take_if(|attendant| *attendant == number);
         if state.clock_watcher.is_none() {
@@ -304,7 +293,7 @@ impl RateLimit {
     }
 }
 
-/// A place in the queue, left when it is dropped.
+/// A ticket in the queue, which leaves when it is dropped.
 struct Waiter {
     window: Arc<RateLimit>,
     ticket: Ticket,
@@ -312,8 +301,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Whether this patient waiter is the one that looks at the clock: however many wait, one is woken. One
-    /// that was granted a place meanwhile leaves, and is not.
+    /// Whether this patient waiter sets the timer for all of them.
     fn watch_clock(&self) -> bool {
         let number = self.ticket.number;
         self.window.update(|state, _| {
@@ -322,7 +310,7 @@ impl Waiter {
         })
     }
 
-    /// When to look again; an error, at once, if there will be nothing in time.
+    /// Returns when to check again, or an error as soon as no slot can come free in time.
     fn next_wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
         let wake = self.window.update(|state, now| {
             let Ticket { priority: rank, caller, .. } = &self.ticket;
@@ -331,7 +319,7 @@ impl Waiter {
                 return Ok(change.min(give_up));
             }
             if !state.scheduler.remove(&self.ticket) {
-                // It was granted at the last moment.
+                // It was granted a slot at the last moment.
                 return Ok(now);
             }
             state.waiters.remove(&self.ticket.number);
@@ -363,7 +351,7 @@ impl Drop for Waiter {
     }
 }
 
-/// A slot in the window. Once it is recorded, it is taken until one window after it is dropped.
+/// A slot. Once it is recorded, it stays occupied until one period after it is dropped.
 pub(super) struct Slot {
     window: Arc<RateLimit>,
     place: SlotId,
@@ -371,7 +359,6 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// The attempt ended so.
     pub(super) fn finish(mut self, outcome: &Result<GatewayReply, Error>) {
         match outcome {
             Err(Error::Throttled { retry_after }) => {
@@ -396,12 +383,10 @@ impl Drop for Slot {
     }
 }
 
-/// Waits for the gateway's word on its limit.
 fn wait_for_limit(queue: &mut Scheduler, now: Instant) {
     queue.wait_for_limit(now + POLL_WAIT_FOR_LIMIT, now + PURCHASE_WAIT_FOR_LIMIT);
 }
 
-/// The limit, if it can be one.
 fn valid_limit(told: AccountLimit) -> Option<RequestLimit> {
     let requests = usize::try_from(told.requests).unwrap_or(usize::MAX);
     let period = Duration::from_secs(told.window_seconds);
