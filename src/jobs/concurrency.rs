@@ -41,7 +41,7 @@ pub const STREAMS: ConcurrencyBounds = ConcurrencyBounds {
 
 /// A browser opens six at a time over HTTP/1.1, and one for each visible clip over HTTP/2.
 pub const VIDEOS: ConcurrencyBounds = ConcurrencyBounds {
-    what: "videos on their way",
+    what: "video transfers",
     per_caller: 16,
     total: 64,
     retry_after: Duration::from_secs(10),
@@ -83,7 +83,7 @@ impl ConcurrencyLimit {
             |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(come_back));
         let own = taken.iter().filter(|holder| holder.caller == *caller).count();
         if own >= of_a_caller {
-            return refused(&RATE_LIMITED, format!("at most {of_a_caller} {what} of a caller"));
+            return refused(&RATE_LIMITED, format!("at most {of_a_caller} {what} per caller"));
         }
         if taken.len() >= of_all {
             match slowest_permit(&taken, caller, now).filter(|_| is_shared) {

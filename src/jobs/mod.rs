@@ -98,7 +98,7 @@ impl JobRegistry {
                         shared.start(job, (RESUME_INTERVAL * number).min(MAX_RESUME_DELAY));
                     }
                 }
-                Err(error) => error!(%error, "open jobs are not picked up again until asked for"),
+                Err(error) => error!(%error, "open jobs unreadable; resuming them on request"),
             }
         };
         self.0.tasks.spawn_on(picking_up, &self.0.runtime);
@@ -130,7 +130,7 @@ impl JobRegistry {
                 Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(1)))
             }
             () = sleep(FIRST_STATUS_TIMEOUT) => Err(no_word()
-                .detail("the gateway has not said yet how the job is")
+                .detail("the gateway has not reported the job's status yet")
                 .retry_after(FIRST_STATUS_TIMEOUT)),
         }
     }
@@ -221,7 +221,7 @@ fn may_see(caller: &Caller, job: &Job) -> bool {
 }
 
 fn unavailable(error: Unavailable) -> Problem {
-    error!(%error, "jobs cannot be looked up");
+    error!(%error, "jobs unreadable");
     Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5))
 }
 

@@ -122,7 +122,7 @@ pub(super) async fn run(shared: Arc<Shared>, watched: Arc<PolledJob>, later: Dur
         if AssertUnwindSafe(polled).catch_unwind().await.is_ok() {
             return;
         }
-        error!(request_id = &*watched.job.request_id, "the poller of a job begins anew");
+        error!(request_id = &*watched.job.request_id, "job poller panicked; restarting");
         sleep(PANIC_BACKOFF).await;
     }
 }
@@ -186,7 +186,7 @@ async fn request_status(
     let detail = if reply.status == StatusCode::NOT_FOUND {
         "the gateway does not show the job yet".to_owned()
     } else {
-        format!("the gateway does not say how the job is: {}", reply.status.as_u16())
+        format!("the gateway returned {} for the job's status", reply.status.as_u16())
     };
     Some(Err(Problem::new(&GATEWAY_UNREACHABLE).detail(detail)))
 }
@@ -209,12 +209,12 @@ async fn record_status(shared: &Shared, watched: &PolledJob, word: StatusUpdate)
             shared.store.update_job(Arc::clone(request_id), word.clone()).await
         };
         if let Err(error) = noted.await {
-            error!(%error, request_id = &**request_id, "a job's state could not be recorded");
+            error!(%error, request_id = &**request_id, "job state not recorded");
         }
         if word.state != JobState::Open {
             let took = word.at.saturating_sub(watched.job.at);
             let took = Duration::from_secs(took.as_secs());
-            info!(request_id = &**request_id, state = word.state.name(), ?took, "a job ended");
+            info!(request_id = &**request_id, state = word.state.name(), ?took, "job ended");
         }
     }
     watched.updates.send_modify(|news| {

@@ -116,7 +116,7 @@ impl Hold {
         self.progress.enter(Phase::Settled);
         if let Err(error) = settled {
             // The caller gets its reply anyway. The price stays held until the retry.
-            error!(id = %self.id, %error, "the end of a purchase could not be recorded yet");
+            error!(id = %self.id, %error, "failed to settle purchase; will retry");
             ledger.settle_later(self.id, ending);
         }
         // Guess: the reported balance includes this charge and all settled before the hold.
@@ -172,7 +172,7 @@ impl BeforeSend for Hold {
                     Ok(())
                 }
                 Err(error) => {
-                    error!(id = %self.id, %error, "a purchase is not sent: it cannot be recorded");
+                    error!(id = %self.id, %error, "purchase not recorded as sent; not sending it");
                     Err(Abort::Unrecorded)
                 }
             }
@@ -257,14 +257,14 @@ fn hold_error(refused: ReserveError, price: Usd) -> HoldError {
         // Names no balance, because callers may not see the account.
         ReserveError::InsufficientCredit => Problem::new(&INSUFFICIENT_CREDIT)
             .detail(format!(
-                "this costs {}, which the account's prepaid balance does not cover; who runs this \
-                 service has to add credit",
+                "this costs {}, more than the account's prepaid balance; ask the operator of this \
+                 service to add credit",
                 price.short(),
             ))
             .into(),
         ReserveError::Unavailable(error) => {
             // The ledger logs the cause itself, once.
-            debug!(%error, "purchase refused by the ledger");
+            debug!(%error, "purchase refused by ledger");
             Problem::new(&LEDGER_UNAVAILABLE).retry_after(Duration::from_secs(5)).into()
         }
     }

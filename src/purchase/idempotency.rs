@@ -82,7 +82,7 @@ impl RunningPurchases {
             room = timeout_at(give_up, room) => match room {
                 Ok(Ok(room)) => Ok(Some(room)),
                 Ok(Err(_)) | Err(_) => Err(still_running().detail(
-                    "its reply is kept, and too many kept replies are being read right now",
+                    "its reply is kept, but too many kept replies are being read right now",
                 )),
             },
             () = purchase.waiters.all_gone() => Err(Problem::new(&OVERLOADED)),
@@ -206,7 +206,7 @@ fn unreadable(id: PurchaseId, error: &Unavailable) -> Problem {
 fn reply_lost() -> Problem {
     Problem::new(&OUTCOME_UNKNOWN)
         .charged(Charged::Yes)
-        .detail("it was bought and charged, and its reply is lost or no longer kept")
+        .detail("it was bought and charged, but its reply was lost or is no longer kept")
         .replayed()
 }
 

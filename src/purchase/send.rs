@@ -111,10 +111,10 @@ fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, millis: u1
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);
     if matches!(charge, Charge::Paid(cost) if cost != order.toll) {
         error!(model, expected = %order.toll, charged = %toll,
-            "the gateway charged another toll than its price list says");
+            "charged price differs from price list");
     }
     if charge == Charge::Unknown {
-        warn!(service, model, %toll, %caller, outcome, millis, "purchase: it may have been charged");
+        warn!(service, model, %toll, %caller, outcome, millis, "purchase outcome unknown; it may have been charged");
     } else {
         info!(service, model, %toll, %caller, outcome, millis, "purchase");
     }

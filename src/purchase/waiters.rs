@@ -109,7 +109,7 @@ pub(super) async fn run(
         // It was cancelled because its last waiter's credentials ended.
         Err(given_up) if given_up.kind() == &OVERLOADED && waiting.session_ended() => {
             Err(Problem::new(&INVALID_CREDENTIALS)
-                .detail("the credentials ended while this waited for its turn: nothing was sent"))
+                .detail("the credentials ended while the request was queued; nothing was sent"))
         }
         outcome => outcome,
     }
@@ -137,8 +137,10 @@ async fn cut_off(task: JoinHandle<Outcome>, waiting: WaiterGuard, progress: &Pro
     }
     match progress.phase() {
         Phase::Queued => Err(Problem::new(&DRAINING).retry_after(RETRY_AFTER)),
-        Phase::AtRisk | Phase::Sent | Phase::Settled => Err(Problem::new(&OUTCOME_UNKNOWN)
-            .detail("the server stopped before the gateway's reply came")),
+        Phase::AtRisk | Phase::Sent | Phase::Settled => {
+            Err(Problem::new(&OUTCOME_UNKNOWN)
+                .detail("the server stopped before the gateway replied"))
+        }
     }
 }
 

@@ -96,7 +96,7 @@ impl SendAttempt for Client {
         let outcome = self.shared.attempt(&attempt).await;
         if let Err(error) = &outcome {
             // The error contains no text from the gateway, which could include a key.
-            warn!(%error, "the gateway did not answer as promised");
+            warn!(%error, "gateway request failed");
         }
         outcome
     }

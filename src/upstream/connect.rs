@@ -37,8 +37,9 @@ impl Connector {
             base.port_or_known_default().ok_or_else(|| invalid("gateway.base_url has no port"))?;
         let tls = match base.scheme() {
             "https" => {
-                let name = ServerName::try_from(host.clone())
-                    .map_err(|_| invalid("the host of gateway.base_url is no TLS server name"))?;
+                let name = ServerName::try_from(host.clone()).map_err(|_| {
+                    invalid("the host of gateway.base_url is not a valid TLS server name")
+                })?;
                 Some((TlsConnector::from(client_config()?), name))
             }
             _ => None,
@@ -100,8 +101,8 @@ fn client_config() -> io::Result<Arc<ClientConfig>> {
     if added == 0 {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,
-            "no trust anchors for TLS on this system: install the package ca-certificates, or name \
-             a file of them in SSL_CERT_FILE",
+            "no trust anchors for TLS on this system: install the package ca-certificates, or set \
+             SSL_CERT_FILE",
         ));
     }
     let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());

@@ -144,14 +144,16 @@ impl Progress {
             Phase::Idle | Phase::Sent | Phase::Early => Ok(()),
             Phase::Handed => {
                 self.enter(Phase::Refused);
-                Err(io::Error::other("the gateway sent bytes before it was asked"))
+                Err(io::Error::other("the gateway sent bytes before the request"))
             }
             Phase::Refused => Err(io::ErrorKind::ConnectionAborted.into()),
             Phase::Writing => {
                 self.enter(Phase::Early);
                 if self.is_used.load(Ordering::Relaxed) {
                     // This may be a second reply to an earlier request.
-                    return Err(io::Error::other("a reply came before its request was complete"));
+                    return Err(io::Error::other(
+                        "a reply started before its request was complete",
+                    ));
                 }
                 Ok(())
             }
@@ -188,7 +190,9 @@ impl TrackedIo {
             let is_silent = peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
             if !is_silent {
                 self.progress.enter(Phase::Refused);
-                return Err(io::Error::other("the gateway spoke, or hung up, before it was asked"));
+                return Err(io::Error::other(
+                    "the gateway sent bytes or hung up before the request",
+                ));
             }
         }
         self.progress.enter(Phase::Writing);

@@ -16,7 +16,7 @@ use crate::problem::{
 pub enum Error {
     #[error("no connection to the gateway: {0}")]
     Unreachable(#[source] io::Error),
-    #[error("the gateway closed the connection before it took the request")]
+    #[error("the gateway closed the connection before the request was sent")]
     ClosedBeforeSend,
     /// The connection failed after the first byte.
     #[error("the connection was lost after the request was sent: {0}")]
@@ -24,29 +24,29 @@ pub enum Error {
     #[error("no reply within {0:?}")]
     Timeout(Duration),
     /// A redirect, a 5xx, or a status outside the contract.
-    #[error("the gateway answered {0}")]
+    #[error("the gateway returned {0}")]
     Status(StatusCode),
     /// The reply has a content encoding, although the request allowed none.
-    #[error("the reply is encoded")]
+    #[error("the reply has a content encoding")]
     Encoded,
     #[error("the reply is too large")]
     TooLarge(UnparsableReply),
-    #[error("a reply with status {0} that is not what the contract promises")]
+    #[error("the body of a {0} reply does not match the contract")]
     Unparsable(StatusCode, UnparsableReply),
     /// A 401. Guess: it is free.
-    #[error("the gateway refuses key {}", key + 1)]
+    #[error("the gateway rejected key {}", key + 1)]
     KeyRejected { key: usize },
-    #[error("the gateway refuses every key")]
+    #[error("the gateway rejected all keys")]
     AllKeysRejected,
     /// A 429. Guess: it is free.
-    #[error("the gateway asks to wait")]
+    #[error("the gateway returned 429")]
     Throttled { retry_after: Option<Duration> },
     /// No rate-limit slot came free in time. Nothing was sent.
-    #[error("no place in the window within max_wait")]
+    #[error("no rate-limit slot within gateway.max_wait")]
     NoSlot { retry_after: Duration },
-    #[error("it was not sent: shutting down")]
+    #[error("not sent: shutting down")]
     Draining,
-    #[error("it was not sent: {0:?}")]
+    #[error("not sent: {0:?}")]
     Aborted(Abort),
 }
 
@@ -111,9 +111,8 @@ impl Error {
         let (_, _, kind, wait) = self.meaning();
         let mut problem = Problem::new(kind);
         if let Self::Aborted(Abort::OtherAccount) = self {
-            problem = problem.detail(
-                "the gateway's key belongs to another account than the ledger of this server",
-            );
+            problem = problem
+                .detail("the gateway's key and this server's ledger belong to different accounts");
         }
         match wait {
             Some(wait) => problem.retry_after(wait),

@@ -47,7 +47,7 @@ pub async fn fetch_document(
     patience: Duration,
 ) -> io::Result<FetchedDocument> {
     let late = |_elapsed| {
-        let text = format!("no whole reply within {patience:?}");
+        let text = format!("no complete reply within {patience:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     };
     timeout(patience, whole(address, largest, patience)).await.unwrap_or_else(late)
@@ -68,10 +68,10 @@ async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<
         })?
         .into_parts();
     if head.status != StatusCode::OK {
-        return Err(io::Error::other(format!("the answer was {}", head.status)));
+        return Err(io::Error::other(format!("the server returned {}", head.status)));
     }
     if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
-        return Err(io::Error::other("the reply is encoded"));
+        return Err(io::Error::other("the reply has a content encoding"));
     }
     let body = Limited::new(body, largest).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {

@@ -50,7 +50,7 @@ impl<T: SendAttempt> Gateway<T> {
             match self.attempt(Attempt { request: ask.clone(), key, since }).await {
                 Err(Error::KeyRejected { .. }) => {
                     lock(&self.key_ring).mark_rejected(key, clock::now());
-                    warn!(key = key + 1, "the gateway refuses this key of the ring");
+                    warn!(key = key + 1, "gateway key rejected");
                 }
                 Ok(reply) => {
                     lock(&self.key_ring).mark_accepted(key);

@@ -217,5 +217,5 @@ async fn a_refusal_says_who_can_help_and_nothing_of_the_account() {
     let text = String::from_utf8_lossy(&body);
     assert!(text.contains("costs $3.00, which the account"), "{text}");
     assert!(!text.contains("2.1") && !text.contains("1.00"), "{text}");
-    assert!(text.contains("who runs this service has to add credit"), "{text}");
+    assert!(text.contains("ask the operator of this service to add credit"), "{text}");
 }

@@ -55,11 +55,11 @@ async fn what_is_no_whole_plain_document_is_none() {
     let why = async |answer: &str| answered(answer).await.expect_err(answer).to_string();
     let redirect =
         "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
-    assert_eq!(why(redirect).await, "the answer was 302 Found");
+    assert_eq!(why(redirect).await, "the server returned 302 Found");
     let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}";
-    assert_eq!(why(broken).await, "the answer was 500 Internal Server Error");
+    assert_eq!(why(broken).await, "the server returned 500 Internal Server Error");
     let encoded = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx";
-    assert_eq!(why(encoded).await, "the reply is encoded");
+    assert_eq!(why(encoded).await, "the reply has a content encoding");
     let cut = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n0123";
     assert!(why(cut).await.starts_with("the connection was lost: "));
     let large = "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n01234567890";
@@ -77,7 +77,7 @@ async fn a_server_that_stalls_is_given_up_and_one_that_is_gone_is_unreachable() 
         let (address, _seen) = server(answer.as_bytes().to_vec(), false).await;
         let fetched = fetch_document(&address, 10, soon).await;
         let error = fetched.expect_err(answer);
-        assert_eq!(error.to_string(), "no whole reply within 50ms");
+        assert_eq!(error.to_string(), "no complete reply within 50ms");
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let gone = format!("http://{}/", listener.local_addr().expect("bound"));

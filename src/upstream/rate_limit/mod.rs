@@ -120,14 +120,14 @@ impl RateLimit {
                 let replied = ages.into_iter().map(|ago| now.checked_sub(ago).unwrap_or(now));
                 self.update(|state, _| state.scheduler.restore(replied));
             }
-            Err(error) => warn!(%error, "the window begins empty: its log cannot be read"),
+            Err(error) => warn!(%error, "rate limit log unreadable; starting empty"),
         }
     }
 
     /// Applies the limit that the gateway reported, unless the settings have one.
     pub fn set_limit(&self, told: AccountLimit) {
         let Some(limit) = valid_limit(told) else {
-            warn!(?told, "the gateway tells a rate limit that cannot be one");
+            warn!(?told, "gateway reported an invalid rate limit");
             return self.assume_default();
         };
         if lock(&self.state).reported != Some(limit) {
@@ -153,7 +153,7 @@ impl RateLimit {
                 wait_for_limit(&mut state.scheduler, now);
             }
         });
-        info!("rate limit forgotten: the gateway's account may be another one");
+        info!("rate limit forgotten: gateway account may have changed");
     }
 
     /// Stops waiting for the gateway to report a limit.
@@ -172,7 +172,7 @@ impl RateLimit {
         });
         self.changed.notify_waiters();
         if let Some(RequestLimit { requests, period }) = replaced {
-            info!(requests, ?period, "the account's window");
+            info!(requests, ?period, "rate limit changed");
         }
     }
 }
@@ -235,7 +235,7 @@ impl RateLimit {
         self.update(|state, _| self.hand_over_clock(state, waiting.ticket.number));
         let mut slot = Slot { window: Arc::clone(self), place: SlotId::new(), is_used: false };
         if let Err(why) = self.log.take_slot(slot.place).await {
-            error!(%why, "nothing is sent: it could not be recorded in the window's log");
+            error!(%why, "rate-limit slot not recorded; request not sent");
             return Err(Error::Aborted(Abort::Unrecorded));
         }
         slot.is_used = true;
