@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_books_are_read_as_the_contract_shows_them() {
+    async fn billing_is_parsed_as_in_contract() {
         let ApiKeysResponse { keys, billing } = asked(StatusCode::OK, REFERENCE).await.unwrap();
         let shown: Vec<_> =
             keys.iter().map(|key| (&*key.name, &*key.key_prefix, key.usage_count)).collect();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_missing_or_of_another_type_is_not_guessed() {
+    async fn missing_or_mistyped_field_is_an_error() {
         for (from, to) in [
             ("\"balanceCents\": 4210", "\"balanceCents\": \"4210\""),
             ("\"balanceCents\": 4210", "\"balanceCents\": 42.1"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_no_listing() {
+    async fn refused_billing_request_is_an_error() {
         let outcome = asked(StatusCode::FORBIDDEN, REFERENCE).await;
         assert!(matches!(outcome, Err(Error::Status(StatusCode::FORBIDDEN))), "{outcome:?}");
     }

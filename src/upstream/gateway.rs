@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_preferred_key_is_tried_first_while_it_is_good_and_then_any_other() {
+    async fn preferred_key_is_tried_first_unless_rejected() {
         let ring = Arc::new(Mutex::new(KeyRing::new(3)));
         assert_eq!(tried(&ring, 2, &[]).await, [2]);
         assert_eq!(tried(&ring, 7, &[]).await, [0]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_key_is_parked_probed_once_and_taken_back() {
+    async fn rejected_key_is_probed_once_and_restored() {
         let start = clock::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut ring = KeyRing::new(2);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_that_stays_refused_is_probed_once_a_minute() {
+    async fn rejected_key_is_probed_once_a_minute() {
         let mut now = clock::now();
         let mut ring = KeyRing::new(1);
         let mut probes = 0;

@@ -11,7 +11,7 @@ fn auto() -> Arc<RateLimit> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn purchases_wait_for_the_gateways_word_five_seconds_at_most_and_its_own_question_does_not() {
+async fn purchases_wait_five_seconds_for_limit_and_internal_request_does_not() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let waited = async |window: &Arc<RateLimit>, attempt: Attempt| {
         let start = clock::now();
@@ -34,7 +34,7 @@ async fn purchases_wait_for_the_gateways_word_five_seconds_at_most_and_its_own_q
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_lets_those_go_who_wait_for_it() {
+async fn reported_limit_releases_waiting_requests() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
     let start = clock::now();
@@ -48,7 +48,7 @@ async fn an_answer_lets_those_go_who_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_does_not_tell_lets_those_go_who_wait_for_its_word() {
+async fn missing_limit_releases_waiting_requests() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
     let start = clock::now();
@@ -63,7 +63,7 @@ async fn a_gateway_that_does_not_tell_lets_those_go_who_wait_for_its_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_limit_is_passed_over_and_a_setting_wins() {
+async fn invalid_limit_is_ignored_and_setting_wins() {
     let window = auto();
     let longest = MAX_PERIOD.as_secs();
     for limit in [billing(0, 60), billing(7, 0), billing(7, longest + 1)] {
@@ -83,7 +83,7 @@ async fn what_is_no_limit_is_passed_over_and_a_setting_wins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn restart_begins_with_limit_that_was_told_last() {
+async fn restart_restores_last_reported_limit() {
     let log = memory();
     let begin = async |setting: config::RateLimitConfig| {
         let window = RateLimit::new(log.clone(), setting, CancellationToken::new());
@@ -116,7 +116,7 @@ async fn restart_begins_with_limit_that_was_told_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hold_begins_anew_when_ledger_has_opened() {
+async fn wait_for_limit_restarts_when_ledger_opens() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
     sleep(60 * SECOND).await;
@@ -170,7 +170,7 @@ async fn limit_of_former_account_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limit_question_leaves_at_once_when_keys_change_under_load() {
+async fn billing_request_is_sent_at_once_when_keys_change_under_load() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let question =
         || Attempt { request: GatewayRequest::free(GatewayCall::Billing).patient(), ..chat("") };
@@ -191,7 +191,7 @@ async fn limit_question_leaves_at_once_when_keys_change_under_load() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limit_question_leaves_at_once_when_a_start_under_load_is_for_a_new_account() {
+async fn billing_request_is_sent_at_once_after_start_with_new_account_under_load() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let log = memory();
     let begin =
@@ -213,7 +213,7 @@ async fn limit_question_leaves_at_once_when_a_start_under_load_is_for_a_new_acco
 }
 
 #[tokio::test(start_paused = true)]
-async fn start_for_new_account_passes_over_stored_limit() {
+async fn start_with_new_account_ignores_stored_limit() {
     let log = memory();
     let begin =
         || RateLimit::new(log.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
@@ -233,7 +233,7 @@ async fn start_for_new_account_passes_over_stored_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
+async fn request_waits_up_to_max_wait_for_unknown_limit() {
     let transport = |_: Attempt| ready(Ok::<_, Error>(reply()));
     for (told_after, served_after) in [(1, Some(1)), (3, None)] {
         let log = memory();
@@ -267,7 +267,7 @@ async fn request_waits_up_to_max_wait_for_limit_that_is_not_known_yet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limit_question_finds_its_slot_although_purchases_fill_assumed_limit() {
+async fn billing_request_gets_slot_although_purchases_fill_assumed_limit() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let window = auto();
     window.assume_default();
