@@ -26,6 +26,7 @@ use tracing::error;
 pub use poller::JobUpdate;
 pub use status::StatusDocument;
 
+use crate::config::JobsConfig;
 use crate::problem::{
     DRAINING, FieldError, GATEWAY_UNREACHABLE, JOB_NOT_FOUND, LEDGER_UNAVAILABLE, Problem,
 };
@@ -34,7 +35,6 @@ use crate::sync::lock;
 use crate::upstream::{Error, GatewayReply, GatewayRequest};
 use concurrency::{ConcurrencyLimit, ConcurrencyPermit};
 use poller::PolledJob;
-use status::Words;
 
 pub use crate::store::{Job, JobState, StatusUpdate};
 
@@ -50,7 +50,7 @@ const MAX_RESUME_DELAY: Duration = Duration::from_secs(300);
 pub struct PollerSetup {
     pub gateway: BoxCloneSyncService<GatewayRequest, GatewayReply, Error>,
     pub keys: Arc<[KeyId]>,
-    pub status_words: Words,
+    pub status_words: JobsConfig,
     /// Whether other machines can connect, so that an address does not identify a caller.
     pub is_public: bool,
 }
@@ -72,11 +72,11 @@ struct Shared {
 
 impl JobRegistry {
     /// Polling starts with the first [`reconfigure`](Self::reconfigure).
-    pub fn new(book: Store, runtime: Handle, stop: CancellationToken) -> Self {
+    pub fn new(store: Store, runtime: Handle, shutdown: CancellationToken) -> Self {
         Self(Arc::new(Shared {
-            store: book,
+            store,
             runtime,
-            shutdown: stop,
+            shutdown,
             tasks: TaskTracker::new(),
             setup: ArcSwapOption::empty(),
             polled: Mutex::default(),
@@ -91,7 +91,7 @@ impl JobRegistry {
             return;
         }
         let shared = Arc::clone(&self.0);
-        let picking_up = async move {
+        let resume = async move {
             match shared.store.open_jobs().await {
                 Ok(jobs) => {
                     for (number, job) in (0..).zip(jobs) {
@@ -101,7 +101,7 @@ impl JobRegistry {
                 Err(error) => error!(%error, "open jobs unreadable; resuming them on request"),
             }
         };
-        self.0.tasks.spawn_on(picking_up, &self.0.runtime);
+        self.0.tasks.spawn_on(resume, &self.0.runtime);
     }
 
     /// Starts to poll an accepted job, or leaves it to the first
@@ -114,22 +114,22 @@ impl JobRegistry {
 
     /// Returns the latest status of a job, and waits for the first one.
     pub async fn status(&self, request_id: &str, caller: &Caller) -> Result<StatusUpdate, Problem> {
-        let JobSubscription { polled: watched, updates: mut news, shutdown: stop } =
+        let JobSubscription { polled, mut updates, shutdown } =
             self.subscribe(request_id, caller).await?;
-        watched.lease();
-        let before = news.borrow().polls;
-        let is_answer = |news: &JobUpdate| news.status.is_some() || news.polls > before;
-        let answer = async { news.wait_for(is_answer).await.map(|news| news.clone()) };
-        let no_word = || Problem::new(&GATEWAY_UNREACHABLE);
+        polled.lease();
+        let before = updates.borrow().polls;
+        let is_answer = |update: &JobUpdate| update.status.is_some() || update.polls > before;
+        let answer = async { updates.wait_for(is_answer).await.map(|update| update.clone()) };
+        let no_status = || Problem::new(&GATEWAY_UNREACHABLE);
         tokio::select! {
             biased;
             Ok(JobUpdate { status, problem, .. }) = answer => {
-                status.ok_or_else(|| problem.unwrap_or_else(no_word))
+                status.ok_or_else(|| problem.unwrap_or_else(no_status))
             }
-            () = stop.cancelled() => {
+            () = shutdown.cancelled() => {
                 Err(Problem::new(&DRAINING).retry_after(Duration::from_secs(1)))
             }
-            () = sleep(FIRST_STATUS_TIMEOUT) => Err(no_word()
+            () = sleep(FIRST_STATUS_TIMEOUT) => Err(no_status()
                 .detail("the gateway has not reported the job's status yet")
                 .retry_after(FIRST_STATUS_TIMEOUT)),
         }
@@ -141,10 +141,10 @@ impl JobRegistry {
         caller: &Caller,
     ) -> Result<JobSubscription, Problem> {
         let not_found = || Problem::new(&JOB_NOT_FOUND);
-        let polled = self.0.polled().get(request_id).cloned();
-        let watched = match polled {
+        let known = self.0.polled().get(request_id).cloned();
+        let polled = match known {
             // A caller that may not see a job must not wake its poller.
-            Some(watched) if may_see(caller, &watched.job) => watched,
+            Some(polled) if may_see(caller, &polled.job) => polled,
             Some(_) => return Err(not_found()),
             None => {
                 let found = self.0.store.find_job(request_id.into()).await.map_err(unavailable)?;
@@ -156,17 +156,14 @@ impl JobRegistry {
                 }
             }
         };
-        Ok(JobSubscription {
-            updates: watched.subscribe(),
-            polled: watched,
-            shutdown: self.0.shutdown.clone(),
-        })
+        let (updates, shutdown) = (polled.subscribe(), self.0.shutdown.clone());
+        Ok(JobSubscription { polled, updates, shutdown })
     }
 
     /// Returns a job with its latest status, without waiting for one.
     pub async fn get(&self, request_id: &str, caller: &Caller) -> Result<Job, Problem> {
-        let mut watching = self.subscribe(request_id, caller).await?;
-        Ok(Job { latest_update: watching.latest().status, ..watching.job().clone() })
+        let mut job = self.subscribe(request_id, caller).await?;
+        Ok(Job { latest_update: job.latest().status, ..job.job().clone() })
     }
 
     /// Returns the caller's jobs with their latest status, newest first.
@@ -176,8 +173,8 @@ impl JobRegistry {
         let mut jobs = self.0.store.jobs_of(owner, MAX_LISTED).await.map_err(unavailable)?;
         let polled = self.0.polled();
         for job in &mut jobs {
-            if let Some(watched) = polled.get(&job.request_id) {
-                job.latest_update.clone_from(&watched.updates.borrow().status);
+            if let Some(polled) = polled.get(&job.request_id) {
+                job.latest_update.clone_from(&polled.updates.borrow().status);
             }
         }
         Ok(jobs)
@@ -201,8 +198,8 @@ impl JobRegistry {
             Caller::Address(_) if is_public => Err(Problem::invalid(vec![FieldError {
                 pointer: "/request_id".to_owned(),
                 code: "required",
-                detail: "required: others than this machine reach this server, and an address is \
-                         no identity; name the jobs that you know"
+                detail: "required: name the jobs, because this server is public and an IP \
+                         address does not identify a caller"
                     .to_owned(),
             }])),
             Caller::Address(_) | Caller::Member(_) | Caller::Subject(_) => Ok(()),
@@ -233,19 +230,19 @@ impl Shared {
     /// Starts the job's poller unless it is running. An unwatched job is polled after `later`.
     fn start(self: &Arc<Self>, job: Job, later: Duration) -> Arc<PolledJob> {
         let mut polled = self.polled();
-        if let Some(watched) = polled.get(&job.request_id) {
-            return Arc::clone(watched);
+        if let Some(running) = polled.get(&job.request_id) {
+            return Arc::clone(running);
         }
-        let watched = Arc::new(PolledJob::new(job));
-        polled.insert(Arc::clone(&watched.job.request_id), Arc::clone(&watched));
-        let (shared, polled) = (Arc::clone(self), Arc::clone(&watched));
+        let started = Arc::new(PolledJob::new(job));
+        polled.insert(Arc::clone(&started.job.request_id), Arc::clone(&started));
+        let (shared, job) = (Arc::clone(self), Arc::clone(&started));
         let polling = async move {
-            let run = poller::run(Arc::clone(&shared), Arc::clone(&polled), later);
+            let run = poller::run(Arc::clone(&shared), Arc::clone(&job), later);
             shared.shutdown.run_until_cancelled(run).await;
-            shared.polled().remove(&polled.job.request_id);
+            shared.polled().remove(&job.job.request_id);
         };
         self.tasks.spawn_on(polling, &self.runtime);
-        watched
+        started
     }
 }
 

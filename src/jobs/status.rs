@@ -9,19 +9,15 @@ use serde_json::value::RawValue;
 use url::Url;
 
 use crate::clock;
+use crate::config::JobsConfig;
 use crate::store::{JobState, StatusUpdate};
 
-pub use crate::config::JobsConfig as Words;
-
-impl Words {
+impl JobsConfig {
     /// A body without a state but with a result URL is finished. An unknown word means open.
     pub fn state(&self, body: &[u8]) -> JobState {
         let Some(word) = state_word(body) else {
-            return if self.result_url(body).is_some() {
-                JobState::Finished
-            } else {
-                JobState::Open
-            };
+            let has_result = self.result_url(body).is_some();
+            return if has_result { JobState::Finished } else { JobState::Open };
         };
         let word = word.to_lowercase();
         let is = |words: &[String]| words.iter().any(|known| known.to_lowercase() == word);
@@ -101,12 +97,12 @@ pub struct StatusDocument<'a> {
 }
 
 impl<'a> StatusDocument<'a> {
-    pub fn new(request_id: &'a str, word: Option<&StatusUpdate>) -> Self {
+    pub fn new(request_id: &'a str, update: Option<&StatusUpdate>) -> Self {
         Self {
             request_id,
-            state: word.map_or("open", |word| word.state.name()),
-            at: word.map(|word| clock::iso8601(word.at)),
-            status: word.and_then(|word| raw(&word.body)),
+            state: update.map_or("open", |update| update.state.name()),
+            at: update.map(|update| clock::iso8601(update.at)),
+            status: update.and_then(|update| raw(&update.body)),
         }
     }
 }
@@ -135,9 +131,9 @@ mod tests {
         assert_eq!(text_at(b"not json", &["/s".to_owned()]), None);
     }
 
-    fn words() -> Words {
+    fn words() -> JobsConfig {
         let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        Words {
+        JobsConfig {
             finished: list(&["completed", "Done"]),
             failed: list(&["failed"]),
             result: list(&["/url", "/output/0"]),

@@ -63,7 +63,7 @@ impl Fake {
         jobs.reconfigure(PollerSetup {
             gateway: BoxCloneSyncService::new(gateway),
             keys: Arc::from([KeyId([1; 8]), KeyId([2; 8])]),
-            status_words: Words {
+            status_words: JobsConfig {
                 finished: vec!["completed".to_owned()],
                 failed: vec!["failed".to_owned()],
                 result: vec![],

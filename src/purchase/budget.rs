@@ -53,19 +53,19 @@ impl Hold {
         let PurchaseContext { ledger, refusals, binding, terms, .. } = &**context;
         let reservation = reservation(purchase, terms, refusals);
         let fingerprint = match &reservation.dedupe_key {
-            store::DedupeKey::Fingerprint(twin) => Some(twin.fingerprint),
+            store::DedupeKey::Fingerprint(check) => Some(check.fingerprint),
             store::DedupeKey::IdempotencyKey { .. } => None,
         };
-        let mark = ledger.reserve(&reservation).await.map_err(|refused| {
-            let stop = match (refused, binding.ensure_same_account()) {
+        let watermark = ledger.reserve(&reservation).await.map_err(|refused| {
+            let error = match (refused, binding.ensure_same_account()) {
                 // The balance belongs to another account than the ledger's.
                 (ReserveError::InsufficientCredit, Err(other_account)) => other_account.into(),
                 (refused, _) => hold_error(refused, reservation.toll),
             };
-            if matches!(stop, HoldError::Problem(_)) {
-                note_refusal(refusals, fingerprint);
+            if matches!(error, HoldError::Problem(_)) {
+                record_refusal(refusals, fingerprint);
             }
-            stop
+            error
         })?;
         // It may have waited for a purchase that was not sent after all.
         purchase.progress.enter(Phase::Queued);
@@ -73,7 +73,7 @@ impl Hold {
             context: Arc::clone(context),
             id: purchase.id,
             keep: terms.keep(purchase.service()),
-            watermark: mark,
+            watermark,
             fingerprint,
             waiters: purchase.waiters.clone(),
             progress: purchase.progress.clone(),
@@ -93,7 +93,7 @@ impl Hold {
         reply: Option<&GatewayReply>,
         job: Option<&Job>,
     ) {
-        let ending = match charge {
+        let settlement = match charge {
             Charge::Paid(cost) => Settlement::Posted {
                 cost,
                 reply: reply.map(|reply| KeptReply {
@@ -109,15 +109,15 @@ impl Hold {
             Charge::Unknown => Settlement::Unknown,
         };
         if charge == Charge::Free {
-            note_refusal(&self.context.refusals, self.fingerprint);
+            record_refusal(&self.context.refusals, self.fingerprint);
         }
         let ledger = &self.context.ledger;
-        let settled = ledger.settle(self.id, ending.clone()).await;
+        let settled = ledger.settle(self.id, settlement.clone()).await;
         self.progress.enter(Phase::Settled);
         if let Err(error) = settled {
             // The caller gets its reply anyway. The price stays held until the retry.
             error!(id = %self.id, %error, "failed to settle purchase; will retry");
-            ledger.settle_later(self.id, ending);
+            ledger.settle_later(self.id, settlement);
         }
         // Guess: the reported balance includes this charge and all settled before the hold.
         if let (Charge::Paid(cost), Some(balance)) = (charge, reply.and_then(GatewayReply::balance))
@@ -129,17 +129,17 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let ending = match self.progress.phase() {
+        let settlement = match self.progress.phase() {
             Phase::Settled => return,
             Phase::Queued => Settlement::Voided,
             Phase::AtRisk | Phase::Sent => Settlement::Unknown,
         };
-        self.context.ledger.settle_later(self.id, ending);
+        self.context.ledger.settle_later(self.id, settlement);
     }
 }
 
 /// Remembers a free refusal, so that its retry does not join an earlier purchase.
-fn note_refusal(refusals: &RecentRefusals, fingerprint: Option<Digest>) {
+fn record_refusal(refusals: &RecentRefusals, fingerprint: Option<Digest>) {
     if let Some(fingerprint) = fingerprint {
         refusals.record(RefusalKey::Fingerprint(fingerprint));
     }
@@ -193,7 +193,7 @@ pub(super) fn reservation(
         // The path: a key is unique per endpoint.
         OrderKind::Other => &order.model,
     };
-    let claim = match &purchase.dedupe_by {
+    let dedupe_key = match &purchase.dedupe_by {
         // An anonymous caller's address may change, so its key alone identifies the purchase.
         DedupeBy::IdempotencyKey(key) => store::DedupeKey::IdempotencyKey {
             key: digest(&[
@@ -204,12 +204,12 @@ pub(super) fn reservation(
             payload: digest(&[&order.body]),
         },
         DedupeBy::Fingerprint { is_retry } => {
-            let likeness = digest(&[caller.as_bytes(), route.as_bytes(), &order.body]);
+            let fingerprint = digest(&[caller.as_bytes(), route.as_bytes(), &order.body]);
             store::DedupeKey::Fingerprint(DuplicateCheck {
-                fingerprint: likeness,
+                fingerprint,
                 within: look_back(*is_retry, terms, service),
                 clock_skew: terms.dedupe_window,
-                delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &likeness)),
+                delivered_since: is_retry.then(|| refusals.last(&purchase.caller, &fingerprint)),
             })
         }
     };
@@ -219,7 +219,7 @@ pub(super) fn reservation(
         service,
         model: order.model.clone(),
         toll: order.toll,
-        dedupe_key: claim,
+        dedupe_key,
         budgets: terms.limits.intersect(purchase.session.own_budget),
         replay_only: purchase.replay_only,
     }

@@ -71,8 +71,8 @@ impl Purchases {
 
     /// Buys, or replays the reply of a duplicate. The purchase goes on if this future is dropped.
     pub async fn buy(&self, purchase: PurchaseRequest) -> Outcome {
-        let (own, bought) = (self.clone(), purchase.clone());
-        let call = async move { own.complete(&bought).await };
+        let (purchases, bought) = (self.clone(), purchase.clone());
+        let call = async move { purchases.complete(&bought).await };
         waiters::run(&self.tasks, &self.context.drain_expired, &purchase, call).await
     }
 
@@ -151,21 +151,21 @@ pub enum DedupeBy {
 }
 
 impl PurchaseRequest {
-    pub fn new(caller: Caller, order: Checked<Order>, claim: DedupeBy) -> Self {
+    pub fn new(caller: Caller, order: Checked<Order>, dedupe_by: DedupeBy) -> Self {
         Self {
             id: PurchaseId::new(),
             caller,
             session: Session::default(),
             order,
-            dedupe_by: claim,
+            dedupe_by,
             replay_only: false,
             waiters: Waiters::default(),
             progress: Progress::default(),
         }
     }
 
-    pub fn with_session(self, standing: Session) -> Self {
-        Self { session: standing, ..self }
+    pub fn with_session(self, session: Session) -> Self {
+        Self { session, ..self }
     }
 
     fn service(&self) -> Service {

@@ -45,7 +45,7 @@ struct Shared {
     connector: Connector,
     pool: Pool,
     redactor: Redactor,
-    heads: Vec<HeaderMap>,
+    headers: Vec<HeaderMap>,
     chat: Uri,
     video: Uri,
     billing: Uri,
@@ -68,7 +68,7 @@ impl Client {
             connector: Connector::new(base, settings.connect_timeout)?,
             pool: Pool::default(),
             redactor,
-            heads: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
+            headers: keys.iter().map(|key| head(base, key)).collect::<io::Result<_>>()?,
             chat: target(wire::CHAT)?,
             video: target(wire::VIDEO)?,
             billing: target(wire::API_KEYS)?,
@@ -114,10 +114,10 @@ impl Shared {
             GatewayCall::Video(_) | GatewayCall::Passthrough { .. } => None,
         };
         if let Some(connection) = pooled {
-            let chosen = clock::now();
+            let taken_at = clock::now();
             authorize(attempt).await?;
             // The gateway may have closed the connection during a slow ledger write.
-            let is_fresh = clock::now().duration_since(chosen) < MAX_AUTHORIZE;
+            let is_fresh = clock::now().duration_since(taken_at) < MAX_AUTHORIZE;
             if is_fresh && connection.is_ready() {
                 match self.exchange(connection, request, attempt).await {
                     Err(SendFailure::Unsent(Some(untouched))) => request = *untouched,
@@ -154,7 +154,7 @@ impl Shared {
                 (Method::GET, target(&path)?, Bytes::new())
             }
         };
-        let head = self.heads.get(attempt.key).ok_or(Error::AllKeysRejected)?;
+        let head = self.headers.get(attempt.key).ok_or(Error::AllKeysRejected)?;
         Ok(connect::build_request(method, target, head.clone(), body))
     }
 
@@ -164,17 +164,15 @@ impl Shared {
         request: Request<Full<Bytes>>,
         attempt: &Attempt,
     ) -> Result<GatewayReply, SendFailure> {
-        let patience = match attempt.request.call {
-            GatewayCall::Chat(_) => self.chat_timeout,
-            GatewayCall::Video(_) => self.video_timeout,
-            GatewayCall::Passthrough { .. } if attempt.request.call.is_purchase() => {
-                self.chat_timeout
-            }
-            GatewayCall::Passthrough { .. }
-            | GatewayCall::VideoStatus { .. }
-            | GatewayCall::Billing => READ_TIMEOUT,
+        let call = &attempt.request.call;
+        let limit = if matches!(call, GatewayCall::Video(_)) {
+            self.video_timeout
+        } else if call.is_purchase() {
+            self.chat_timeout
+        } else {
+            READ_TIMEOUT
         };
-        let whole = async {
+        let exchanged = async {
             let response = connection.send(request).await?;
             let reply = self.read(response, attempt).await?;
             // A refusal may arrive before the request is complete; a success cannot.
@@ -184,7 +182,7 @@ impl Shared {
             self.pool.put(&attempt.request.caller, connection);
             Ok(reply)
         };
-        timeout(patience, whole).await.unwrap_or(Err(Error::Timeout(patience).into()))
+        timeout(limit, exchanged).await.unwrap_or(Err(Error::Timeout(limit).into()))
     }
 
     async fn read(
@@ -198,12 +196,8 @@ impl Shared {
         let body = self.redactor.redact_bytes(body);
         if body.len() > MAX_REPLY {
             let is_paid = attempt.request.call.is_purchase() && head.status.is_success();
-            let unread = if is_paid {
-                UnparsableReply::truncated(&body)
-            } else {
-                UnparsableReply::default()
-            };
-            return Err(Error::TooLarge(unread));
+            let kept = is_paid.then(|| UnparsableReply::truncated(&body));
+            return Err(Error::TooLarge(kept.unwrap_or_default()));
         }
         GatewayReply::parse(&attempt.request.call, head.status, body, attempt.key)
     }

@@ -51,8 +51,8 @@ pub enum Error {
 }
 
 /// `Retry-After` of a 429 that has none: the rate limit's period as reported (2.3).
-const UNTOLD_WAIT: Duration = Duration::from_secs(60);
-const UNSENT_WAIT: Duration = Duration::from_secs(5);
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(60);
+const UNSENT_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Error {
     /// Returns whether the request was charged, whether any byte may have been sent, and the
@@ -61,24 +61,18 @@ impl Error {
     fn meaning(&self) -> (Charged, bool, &'static Kind, Option<Duration>) {
         use Charged::{No, Unknown};
         match self {
-            Self::Unreachable(_)                => (No, false, &GATEWAY_UNREACHABLE, None),
-            Self::ClosedBeforeSend                      => (No, false, &GATEWAY_UNREACHABLE, None),
-            Self::Lost(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::Timeout(_)                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::Status(_)                     => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::Encoded                       => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::TooLarge(_)                   => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::Unreachable(_) | Self::ClosedBeforeSend => (No, false, &GATEWAY_UNREACHABLE, None),
             // A 2xx that is no valid reply may come from a middlebox: it proves no charge.
-            Self::Unparsable(..)                => (Unknown, true, &GATEWAY_UNREACHABLE, None),
-            Self::KeyRejected { .. }             => (No, true, &GATEWAY_KEY_REJECTED, None),
-            Self::AllKeysRejected                     => (No, true, &GATEWAY_KEY_REJECTED, None),
-            Self::Throttled { retry_after }     => (No, true, &WINDOW_EXHAUSTED, Some(retry_after.unwrap_or(UNTOLD_WAIT))),
-            Self::NoSlot { retry_after }    => (No, false, &WINDOW_EXHAUSTED, Some(*retry_after)),
-            Self::Draining                      => (No, false, &DRAINING, Some(UNSENT_WAIT)),
+            Self::Lost(_) | Self::Timeout(_) | Self::Status(_) | Self::Encoded | Self::TooLarge(_)
+            | Self::Unparsable(..) => (Unknown, true, &GATEWAY_UNREACHABLE, None),
+            Self::KeyRejected { .. } | Self::AllKeysRejected => (No, true, &GATEWAY_KEY_REJECTED, None),
+            Self::Throttled { retry_after } => (No, true, &WINDOW_EXHAUSTED, Some(retry_after.unwrap_or(DEFAULT_RETRY_AFTER))),
+            Self::NoSlot { retry_after } => (No, false, &WINDOW_EXHAUSTED, Some(*retry_after)),
+            Self::Draining => (No, false, &DRAINING, Some(UNSENT_RETRY_AFTER)),
             // The caller is gone, but an identical purchase that joins now may still see this.
-            Self::Aborted(Abort::Cancelled)     => (No, false, &OVERLOADED, Some(UNSENT_WAIT)),
-            Self::Aborted(Abort::Unrecorded)    => (No, false, &LEDGER_UNAVAILABLE, Some(UNSENT_WAIT)),
-            Self::Aborted(Abort::OtherAccount)  => (No, false, &LEDGER_UNAVAILABLE, Some(UNTOLD_WAIT)),
+            Self::Aborted(Abort::Cancelled) => (No, false, &OVERLOADED, Some(UNSENT_RETRY_AFTER)),
+            Self::Aborted(Abort::Unrecorded) => (No, false, &LEDGER_UNAVAILABLE, Some(UNSENT_RETRY_AFTER)),
+            Self::Aborted(Abort::OtherAccount) => (No, false, &LEDGER_UNAVAILABLE, Some(DEFAULT_RETRY_AFTER)),
         }
     }
 
@@ -92,8 +86,8 @@ impl Error {
 
     /// Returns the body of a reply that may have been paid for and cannot be parsed.
     pub fn unparsable_reply(&self) -> Option<&Bytes> {
-        let (Self::Unparsable(_, unread) | Self::TooLarge(unread)) = self else { return None };
-        unread.body()
+        let (Self::Unparsable(_, reply) | Self::TooLarge(reply)) = self else { return None };
+        reply.body()
     }
 
     /// Returns the problem for the caller of a purchase. The cause is for the log.
@@ -121,9 +115,9 @@ impl Error {
     }
 }
 
-const MAX_UNREAD: usize = 1 << 20;
+const MAX_KEPT: usize = 1 << 20;
 /// This much is dropped where a reply was cut, because it may end in half a key.
-const MAX_LOOK: usize = 4_096;
+const KEY_MARGIN: usize = 4_096;
 
 /// The start of a reply that was paid for and cannot be parsed, with keys redacted. It is never
 /// printed, because it may contain a caller's data.
@@ -132,12 +126,12 @@ pub struct UnparsableReply(Bytes);
 
 impl UnparsableReply {
     pub fn from_body(body: &Bytes) -> Self {
-        Self(body.slice(..body.len().min(MAX_UNREAD)))
+        Self(body.slice(..body.len().min(MAX_KEPT)))
     }
 
     /// Keeps the start of a body that is too large.
     pub(super) fn truncated(beginning: &Bytes) -> Self {
-        Self(beginning.slice(..beginning.len().saturating_sub(MAX_LOOK).min(MAX_UNREAD)))
+        Self(beginning.slice(..beginning.len().saturating_sub(KEY_MARGIN).min(MAX_KEPT)))
     }
 
     pub fn body(&self) -> Option<&Bytes> {
@@ -147,6 +141,6 @@ impl UnparsableReply {
 
 impl fmt::Debug for UnparsableReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Unread({} bytes)", self.0.len())
+        write!(f, "UnparsableReply({} bytes)", self.0.len())
     }
 }

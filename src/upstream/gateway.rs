@@ -17,6 +17,7 @@ pub trait SendAttempt: Clone + Send + Sync + 'static {
     fn send(&self, attempt: Attempt) -> impl Future<Output = Result<GatewayReply, Error>> + Send;
 }
 
+#[cfg(test)]
 impl<F, R> SendAttempt for F
 where
     F: Fn(Attempt) -> R + Clone + Send + Sync + 'static,
@@ -41,13 +42,13 @@ pub struct Gateway<T> {
 impl<T: SendAttempt> Gateway<T> {
     /// Sends with the preferred key, else with the first usable one. After a 401 it tries the next
     /// key. Guess: a 401 is free, as 5.8 and 5.9 suggest.
-    pub async fn send(&self, ask: GatewayRequest) -> Result<GatewayReply, Error> {
+    pub async fn send(&self, request: GatewayRequest) -> Result<GatewayReply, Error> {
         let (mut from, since) = (0, clock::now());
-        let mut prefer = ask.preferred_key;
+        let mut preferred = request.preferred_key;
         loop {
-            let key = lock(&self.key_ring).next(prefer.take(), &mut from, clock::now());
+            let key = lock(&self.key_ring).next(preferred.take(), &mut from, clock::now());
             let key = key.ok_or(Error::AllKeysRejected)?;
-            match self.attempt(Attempt { request: ask.clone(), key, since }).await {
+            match self.attempt(Attempt { request: request.clone(), key, since }).await {
                 Err(Error::KeyRejected { .. }) => {
                     lock(&self.key_ring).mark_rejected(key, clock::now());
                     warn!(key = key + 1, "gateway key rejected");
@@ -83,17 +84,17 @@ impl<T: SendAttempt> Gateway<T> {
     }
 }
 
-const FIRST_PARK: Duration = Duration::from_secs(1);
-const MAX_PARK: Duration = Duration::from_secs(60);
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Retries rejected keys with exponential backoff, by one request at a time.
 #[derive(Debug)]
-pub struct KeyRing(Vec<Option<Parked>>);
+pub struct KeyRing(Vec<Option<Backoff>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Parked {
+struct Backoff {
     until: Instant,
-    next_park: Duration,
+    next: Duration,
 }
 
 impl KeyRing {
@@ -103,8 +104,8 @@ impl KeyRing {
 
     /// Returns the preferred key unless it is rejected, else the first one from `from`.
     fn next(&mut self, preferred: Option<usize>, from: &mut usize, now: Instant) -> Option<usize> {
-        let is_good = |place: &usize| matches!(self.0.get(*place), Some(None));
-        preferred.filter(is_good).or_else(|| {
+        let is_usable = |index: &usize| matches!(self.0.get(*index), Some(None));
+        preferred.filter(is_usable).or_else(|| {
             let picked = self.pick(*from, now)?;
             *from = picked + 1;
             Some(picked)
@@ -114,29 +115,29 @@ impl KeyRing {
     /// A rejected key whose backoff is over is returned once, and waits again until its probe ends.
     fn pick(&mut self, from: usize, now: Instant) -> Option<usize> {
         let mut keys = self.0.iter_mut().enumerate().skip(from);
-        let (place, parked) =
-            keys.find(|(_, parked)| parked.is_none_or(|parked| parked.until <= now))?;
-        if let Some(Parked { until, next_park }) = parked {
-            *until = now + *next_park;
+        let (index, backoff) =
+            keys.find(|(_, backoff)| backoff.is_none_or(|backoff| backoff.until <= now))?;
+        if let Some(Backoff { until, next }) = backoff {
+            *until = now + *next;
         }
-        Some(place)
+        Some(index)
     }
 
-    fn mark_rejected(&mut self, place: usize, now: Instant) {
-        if let Some(parked) = self.0.get_mut(place) {
-            let park = parked.map_or(FIRST_PARK, |parked| parked.next_park);
-            *parked = Some(Parked { until: now + park, next_park: (park * 2).min(MAX_PARK) });
+    fn mark_rejected(&mut self, index: usize, now: Instant) {
+        if let Some(backoff) = self.0.get_mut(index) {
+            let wait = backoff.map_or(FIRST_BACKOFF, |backoff| backoff.next);
+            *backoff = Some(Backoff { until: now + wait, next: (wait * 2).min(MAX_BACKOFF) });
         }
     }
 
-    fn mark_accepted(&mut self, place: usize) {
-        if let Some(parked) = self.0.get_mut(place) {
-            *parked = None;
+    fn mark_accepted(&mut self, index: usize) {
+        if let Some(backoff) = self.0.get_mut(index) {
+            *backoff = None;
         }
     }
 
     pub fn usable(&self) -> usize {
-        self.0.iter().filter(|parked| parked.is_none()).count()
+        self.0.iter().filter(|backoff| backoff.is_none()).count()
     }
 }
 

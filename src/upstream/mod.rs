@@ -42,14 +42,8 @@ pub struct GatewayRequest {
 
 impl GatewayRequest {
     /// A free request by tollgate itself.
-    pub fn free(what: GatewayCall) -> Self {
-        Self {
-            call: what,
-            before_send: None,
-            caller: "".into(),
-            preferred_key: None,
-            is_patient: false,
-        }
+    pub fn free(call: GatewayCall) -> Self {
+        Self { call, before_send: None, caller: "".into(), preferred_key: None, is_patient: false }
     }
 
     #[must_use]

@@ -137,7 +137,7 @@ impl Simulation {
         jobs.reconfigure(PollerSetup {
             gateway: gateway.clone(),
             keys: Arc::from([]),
-            status_words: Words {
+            status_words: JobsConfig {
                 finished: vec!["completed".to_owned()],
                 failed: vec![],
                 result: vec![],

@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::clock::Instant;
 
 /// One slot in this many is kept from polls.
-const RESERVED: usize = 10;
+const RESERVE_DIVISOR: usize = 10;
 /// Smaller limits keep none.
-const TOO_SMALL_FOR_A_RESERVE: usize = 5;
+const MIN_TO_RESERVE: usize = 5;
 /// The period is lengthened by this fraction, because the gateway's clock may run differently.
-const CLOCKS_AGREE_TO: u32 = 1_000;
+const CLOCK_DRIFT_DIVISOR: u32 = 1_000;
 
 /// At most `requests` in any interval of `period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) struct RequestLimit {
 impl RequestLimit {
     /// How long after its reply a request still occupies its slot.
     pub(super) fn slot_lifetime(self) -> Duration {
-        self.period + self.period / CLOCKS_AGREE_TO
+        self.period + self.period / CLOCK_DRIFT_DIVISOR
     }
 
     /// Returns the limit that allows fewer requests in the long run.
@@ -40,7 +40,7 @@ impl RequestLimit {
 
     /// Returns the number of slots that polls leave to purchases.
     pub(super) fn kept_from_polls(self) -> usize {
-        if self.requests < TOO_SMALL_FOR_A_RESERVE { 0 } else { self.requests.div_ceil(RESERVED) }
+        if self.requests < MIN_TO_RESERVE { 0 } else { self.requests.div_ceil(RESERVE_DIVISOR) }
     }
 }
 
@@ -133,9 +133,9 @@ impl PollQueue {
     }
 
     pub(super) fn record_purchase(&mut self, limit: RequestLimit, now: Instant) {
-        let spacing = limit.slot_lifetime();
+        let lifetime = limit.slot_lifetime();
         while self.purchases.len() >= limit.requests.max(1)
-            || self.purchases.front().is_some_and(|at| *at + spacing <= now)
+            || self.purchases.front().is_some_and(|at| *at + lifetime <= now)
         {
             self.purchases.pop_front();
         }
@@ -150,8 +150,8 @@ impl PollQueue {
         });
         let expected = whole.max(part.saturating_mul(RECENT as usize));
         let left = limit.requests.saturating_sub(expected).max(1);
-        let gap = limit.slot_lifetime() / u32::try_from(left).unwrap_or(u32::MAX);
-        self.last.map_or(now, |last| last + gap)
+        let interval = limit.slot_lifetime() / u32::try_from(left).unwrap_or(u32::MAX);
+        self.last.map_or(now, |last| last + interval)
     }
 
     /// Returns the times at which the pace may allow a poll.

@@ -23,7 +23,7 @@ use tracing::{error, info, warn};
 
 use super::{Abort, Attempt, Error, GatewayCall, GatewayReply};
 use crate::clock::{self, Instant};
-use crate::config;
+use crate::config::RateLimitConfig;
 use crate::store::{AccountLimit, SlotId, Store};
 use crate::sync::lock;
 use fair_queue::RequestLimit;
@@ -65,19 +65,15 @@ struct State {
 impl RateLimit {
     /// With `auto` and no stored limit, purchases wait up to five seconds for
     /// [`set_limit`](Self::set_limit), then 60 requests per 60 s apply.
-    pub fn new(
-        log: Store,
-        setting: config::RateLimitConfig,
-        shutdown: CancellationToken,
-    ) -> Arc<Self> {
-        let mut queue = Scheduler::with_assumed_limit(DEFAULT_LIMIT);
+    pub fn new(log: Store, setting: RateLimitConfig, shutdown: CancellationToken) -> Arc<Self> {
+        let mut scheduler = Scheduler::with_assumed_limit(DEFAULT_LIMIT);
         let fixed = fixed_limit(setting);
         match fixed {
-            Some(limit) => queue.set_limit(limit),
-            None => wait_for_limit(&mut queue, clock::now()),
+            Some(limit) => scheduler.set_limit(limit),
+            None => wait_for_limit(&mut scheduler, clock::now()),
         }
         let state = State {
-            scheduler: queue,
+            scheduler,
             waiters: HashMap::new(),
             next_ticket: 0,
             clock_watcher: None,
@@ -85,28 +81,22 @@ impl RateLimit {
             reported: None,
             is_other_account: false,
         };
-        let (changed, unattended) = (Notify::new(), Notify::new());
-        Arc::new(Self {
-            state: Mutex::new(state),
-            changed,
-            clock_watcher_left: unattended,
-            log,
-            shutdown,
-        })
+        let (changed, clock_watcher_left) = (Notify::new(), Notify::new());
+        Arc::new(Self { state: Mutex::new(state), changed, clock_watcher_left, log, shutdown })
     }
 
     /// Restores the limit and the recent requests of earlier processes.
     pub async fn restore(&self) {
-        let noted = self.log.recorded_rate_limit().await.unwrap_or_else(|error| {
+        let stored = self.log.recorded_rate_limit().await.unwrap_or_else(|error| {
             warn!(%error, "stored rate limit unreadable");
             None
         });
-        let noted = noted.and_then(valid_limit);
+        let stored = stored.and_then(valid_limit);
         self.update_limit(|state, now| {
             if state.is_other_account {
-                noted.into_iter().for_each(|former| state.scheduler.set_former_limit(former));
+                stored.into_iter().for_each(|former| state.scheduler.set_former_limit(former));
             } else {
-                state.reported = state.reported.or(noted);
+                state.reported = state.reported.or(stored);
             }
             if state.reported.is_none() && state.fixed.is_none() {
                 // The ledger may have taken longer to open than the first wait.
@@ -125,20 +115,20 @@ impl RateLimit {
     }
 
     /// Applies the limit that the gateway reported, unless the settings have one.
-    pub fn set_limit(&self, told: AccountLimit) {
-        let Some(limit) = valid_limit(told) else {
-            warn!(?told, "gateway reported an invalid rate limit");
+    pub fn set_limit(&self, reported: AccountLimit) {
+        let Some(limit) = valid_limit(reported) else {
+            warn!(?reported, "gateway reported an invalid rate limit");
             return self.assume_default();
         };
         if lock(&self.state).reported != Some(limit) {
             // Stored before any request is sent under it, because the log keeps the order.
-            self.log.record_rate_limit(told);
+            self.log.record_rate_limit(reported);
         }
         self.update_limit(|state, _| state.reported = Some(limit));
     }
 
     /// With `auto`, the limit reported last applies; if there is none, the current one stays.
-    pub fn reconfigure(&self, setting: config::RateLimitConfig) {
+    pub fn reconfigure(&self, setting: RateLimitConfig) {
         self.update_limit(|state, _| state.fixed = fixed_limit(setting));
     }
 
@@ -161,14 +151,14 @@ impl RateLimit {
         self.update_limit(|state, _| state.scheduler.stop_waiting_for_limit());
     }
 
-    fn update_limit(&self, learn: impl FnOnce(&mut State, Instant)) {
+    fn update_limit(&self, change: impl FnOnce(&mut State, Instant)) {
         let replaced = self.update(|state, now| {
-            let was = state.scheduler.limit();
-            learn(state, now);
+            let old = state.scheduler.limit();
+            change(state, now);
             if let Some(limit) = state.fixed.or(state.reported) {
                 state.scheduler.set_limit(limit);
             }
-            Some(state.scheduler.limit()).filter(|limit| *limit != was)
+            Some(state.scheduler.limit()).filter(|limit| *limit != old)
         });
         self.changed.notify_waiters();
         if let Some(RequestLimit { requests, period }) = replaced {
@@ -198,7 +188,7 @@ impl RateLimit {
         give_up: Option<Instant>,
         again: bool,
     ) -> Result<Slot, Error> {
-        let (mut waiting, mut granted) = self.enqueue(attempt, again);
+        let (mut waiter, mut granted) = self.enqueue(attempt, again);
         let mut cancelled = pin!(async {
             match &attempt.request.before_send {
                 Some(before_send) => before_send.cancelled().await,
@@ -207,14 +197,14 @@ impl RateLimit {
         });
         loop {
             let mut changed = pin!(self.changed.notified());
-            let mut unattended = pin!(self.clock_watcher_left.notified());
+            let mut clock_watcher_left = pin!(self.clock_watcher_left.notified());
             if granted.try_recv().is_ok() {
                 break;
             }
-            let attends = give_up.is_some() || waiting.watch_clock();
+            let watches_clock = give_up.is_some() || waiter.watch_clock();
             let wake = match give_up {
-                Some(give_up) => Some(waiting.next_wake(give_up)?),
-                None if attends => self.update(|state, now| state.scheduler.next_change(now)),
+                Some(give_up) => Some(waiter.next_wake(give_up)?),
+                None if watches_clock => self.update(|state, now| state.scheduler.next_change(now)),
                 None => None,
             };
             tokio::select! {
@@ -222,20 +212,20 @@ impl RateLimit {
                 _ = &mut granted => break,
                 () = &mut cancelled => return Err(Error::Aborted(Abort::Cancelled)),
                 () = self.shutdown.cancelled() => return Err(Error::Draining),
-                () = &mut changed, if attends => {}
-                () = &mut unattended, if !attends => {}
+                () = &mut changed, if watches_clock => {}
+                () = &mut clock_watcher_left, if !watches_clock => {}
                 // Any waiter that wakes grants all free slots.
                 () = sleep_until(wake.unwrap_or_else(clock::now)), if wake.is_some() => {
                     self.update(|_, _| ());
                 }
             }
         }
-        waiting.has_left = true;
+        waiter.has_left = true;
         // It may have been woken to watch the clock.
-        self.update(|state, _| self.hand_over_clock(state, waiting.ticket.number));
-        let mut slot = Slot { window: Arc::clone(self), place: SlotId::new(), is_used: false };
-        if let Err(why) = self.log.take_slot(slot.place).await {
-            error!(%why, "rate-limit slot not recorded; request not sent");
+        self.update(|state, _| self.hand_over_clock(state, waiter.ticket.number));
+        let mut slot = Slot { limit: Arc::clone(self), id: SlotId::new(), is_used: false };
+        if let Err(error) = self.log.take_slot(slot.id).await {
+            error!(%error, "rate-limit slot not recorded; request not sent");
             return Err(Error::Aborted(Abort::Unrecorded));
         }
         slot.is_used = true;
@@ -248,7 +238,7 @@ impl RateLimit {
         again: bool,
     ) -> (Waiter, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
-        let rank = match &attempt.request.call {
+        let priority = match &attempt.request.call {
             GatewayCall::Billing => Priority::Internal,
             GatewayCall::VideoStatus { is_watched: true, .. } => Priority::Watched,
             GatewayCall::VideoStatus { is_watched: false, .. } => Priority::Unwatched,
@@ -258,13 +248,13 @@ impl RateLimit {
         };
         let caller = Arc::clone(&attempt.request.caller);
         let ticket = self.update(|state, _| {
-            let ticket = Ticket { number: state.next_ticket, priority: rank, caller };
+            let ticket = Ticket { number: state.next_ticket, priority, caller };
             state.next_ticket += 1;
             state.scheduler.enqueue(&ticket, again);
             state.waiters.insert(ticket.number, grant);
             ticket
         });
-        (Waiter { window: Arc::clone(self), ticket, has_left: false }, granted)
+        (Waiter { limit: Arc::clone(self), ticket, has_left: false }, granted)
     }
 
     /// Updates the state, then grants all free slots.
@@ -277,7 +267,7 @@ impl RateLimit {
             self.hand_over_clock(&mut state, granted);
             match state.waiters.remove(&granted) {
                 // A waiter that is leaving returns the slot itself.
-                Some(waiter) => _ = waiter.send(()),
+                Some(granted) => _ = granted.send(()),
                 None => state.scheduler.return_unused(),
             }
         }
@@ -286,7 +276,7 @@ impl RateLimit {
 
     /// Wakes another waiter to watch the clock if this one did.
     fn hand_over_clock(&self, state: &mut State, number: u64) {
-        state.clock_watcher.take_if(|attendant| *attendant == number);
+        state.clock_watcher.take_if(|watcher| *watcher == number);
         if state.clock_watcher.is_none() {
             self.clock_watcher_left.notify_one();
         }
@@ -295,7 +285,7 @@ impl RateLimit {
 
 /// A ticket in the queue, which leaves when it is dropped.
 struct Waiter {
-    window: Arc<RateLimit>,
+    limit: Arc<RateLimit>,
     ticket: Ticket,
     has_left: bool,
 }
@@ -304,7 +294,7 @@ impl Waiter {
     /// Whether this patient waiter sets the timer for all of them.
     fn watch_clock(&self) -> bool {
         let number = self.ticket.number;
-        self.window.update(|state, _| {
+        self.limit.update(|state, _| {
             state.waiters.contains_key(&number)
                 && *state.clock_watcher.get_or_insert(number) == number
         })
@@ -312,9 +302,9 @@ impl Waiter {
 
     /// Returns when to check again, or an error as soon as no slot can come free in time.
     fn next_wake(&mut self, give_up: Instant) -> Result<Instant, Error> {
-        let wake = self.window.update(|state, now| {
-            let Ticket { priority: rank, caller, .. } = &self.ticket;
-            if now < give_up && state.scheduler.earliest(*rank, now) <= give_up {
+        let wake = self.limit.update(|state, now| {
+            let Ticket { priority, caller, .. } = &self.ticket;
+            if now < give_up && state.scheduler.earliest(*priority, now) <= give_up {
                 let change = state.scheduler.next_change(now).unwrap_or(give_up);
                 return Ok(change.min(give_up));
             }
@@ -323,7 +313,7 @@ impl Waiter {
                 return Ok(now);
             }
             state.waiters.remove(&self.ticket.number);
-            let expected = state.scheduler.expected_turn(*rank, caller, now);
+            let expected = state.scheduler.expected_turn(*priority, caller, now);
             Err(Error::NoSlot { retry_after: expected.duration_since(now) })
         });
         self.has_left = wake.is_err();
@@ -336,8 +326,8 @@ impl Drop for Waiter {
         if self.has_left {
             return;
         }
-        let was_granted = self.window.update(|state, _| {
-            self.window.hand_over_clock(state, self.ticket.number);
+        let was_granted = self.limit.update(|state, _| {
+            self.limit.hand_over_clock(state, self.ticket.number);
             let waited = state.scheduler.remove(&self.ticket);
             let was_granted = state.waiters.remove(&self.ticket.number).is_none() && !waited;
             if was_granted {
@@ -346,15 +336,15 @@ impl Drop for Waiter {
             was_granted
         });
         if was_granted {
-            self.window.changed.notify_waiters();
+            self.limit.changed.notify_waiters();
         }
     }
 }
 
 /// A slot. Once it is recorded, it stays occupied until one period after it is dropped.
 pub(super) struct Slot {
-    window: Arc<RateLimit>,
-    place: SlotId,
+    limit: Arc<RateLimit>,
+    id: SlotId,
     is_used: bool,
 }
 
@@ -362,10 +352,10 @@ impl Slot {
     pub(super) fn finish(mut self, outcome: &Result<GatewayReply, Error>) {
         match outcome {
             Err(Error::Throttled { retry_after }) => {
-                self.window.update(|state, now| state.scheduler.throttle(*retry_after, now));
+                self.limit.update(|state, now| state.scheduler.throttle(*retry_after, now));
             }
             Err(error) if !error.was_sent() => self.is_used = false,
-            Ok(_) | Err(_) => self.window.update(|state, _| state.scheduler.reset_throttle()),
+            Ok(_) | Err(_) => self.limit.update(|state, _| state.scheduler.reset_throttle()),
         }
     }
 }
@@ -373,31 +363,31 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if self.is_used {
-            self.window.update(|state, now| state.scheduler.release(now));
-            self.window.log.slot_replied(self.place);
+            self.limit.update(|state, now| state.scheduler.release(now));
+            self.limit.log.slot_replied(self.id);
         } else {
-            self.window.update(|state, _| state.scheduler.return_unused());
-            self.window.log.release_slot(self.place);
+            self.limit.update(|state, _| state.scheduler.return_unused());
+            self.limit.log.release_slot(self.id);
         }
-        self.window.changed.notify_waiters();
+        self.limit.changed.notify_waiters();
     }
 }
 
-fn wait_for_limit(queue: &mut Scheduler, now: Instant) {
-    queue.wait_for_limit(now + POLL_WAIT_FOR_LIMIT, now + PURCHASE_WAIT_FOR_LIMIT);
+fn wait_for_limit(scheduler: &mut Scheduler, now: Instant) {
+    scheduler.wait_for_limit(now + POLL_WAIT_FOR_LIMIT, now + PURCHASE_WAIT_FOR_LIMIT);
 }
 
-fn valid_limit(told: AccountLimit) -> Option<RequestLimit> {
-    let requests = usize::try_from(told.requests).unwrap_or(usize::MAX);
-    let period = Duration::from_secs(told.window_seconds);
+fn valid_limit(reported: AccountLimit) -> Option<RequestLimit> {
+    let requests = usize::try_from(reported.requests).unwrap_or(usize::MAX);
+    let period = Duration::from_secs(reported.window_seconds);
     let is_one = requests > 0 && !period.is_zero() && period <= MAX_PERIOD;
     is_one.then_some(RequestLimit { requests, period })
 }
 
-fn fixed_limit(setting: config::RateLimitConfig) -> Option<RequestLimit> {
+fn fixed_limit(setting: RateLimitConfig) -> Option<RequestLimit> {
     match setting {
-        config::RateLimitConfig::Auto => None,
-        config::RateLimitConfig::Fixed { requests, period } => Some(RequestLimit {
+        RateLimitConfig::Auto => None,
+        RateLimitConfig::Fixed { requests, period } => Some(RequestLimit {
             requests: usize::try_from(requests.get()).unwrap_or(usize::MAX),
             period,
         }),

@@ -80,8 +80,8 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn restore(&mut self, replied: impl Iterator<Item = Instant>) {
-        self.replies.extend(replied);
+    pub(super) fn restore(&mut self, replies: impl Iterator<Item = Instant>) {
+        self.replies.extend(replies);
         self.replies.make_contiguous().sort_unstable();
     }
 
@@ -121,9 +121,9 @@ impl Scheduler {
     }
 
     /// Grants nothing until a 429 is over. Without `Retry-After`, the wait doubles each time.
-    pub(super) fn throttle(&mut self, told: Option<Duration>, now: Instant) {
-        let wait = match told {
-            Some(told) => told.clamp(MIN_THROTTLE, MAX_THROTTLE),
+    pub(super) fn throttle(&mut self, retry_after: Option<Duration>, now: Instant) {
+        let wait = match retry_after {
+            Some(retry_after) => retry_after.clamp(MIN_THROTTLE, MAX_THROTTLE),
             // Several requests in flight count as one.
             None if self.throttled_until.is_some_and(|until| now < until) => return,
             None => {
@@ -141,16 +141,16 @@ impl Scheduler {
 
     /// `again` puts it first among its priority.
     pub(super) fn enqueue(&mut self, ticket: &Ticket, again: bool) {
-        self.line(ticket.priority).push(&ticket.caller, ticket.number, again);
+        self.queue(ticket.priority).push(&ticket.caller, ticket.number, again);
     }
 
     /// Returns `false` if it was granted already.
     pub(super) fn remove(&mut self, ticket: &Ticket) -> bool {
-        self.line(ticket.priority).remove(&ticket.caller, ticket.number)
+        self.queue(ticket.priority).remove(&ticket.caller, ticket.number)
     }
 
-    fn line(&mut self, rank: Priority) -> &mut FairQueue {
-        match rank {
+    fn queue(&mut self, priority: Priority) -> &mut FairQueue {
+        match priority {
             Priority::Internal => &mut self.internal,
             Priority::Purchase => &mut self.purchases,
             Priority::Watched => &mut self.polls.watched,
@@ -171,19 +171,19 @@ impl Scheduler {
     }
 
     fn pick(&mut self, free: usize, now: Instant) -> Option<u64> {
-        if let Some(own) = self.internal.pop() {
-            return Some(own);
+        if let Some(ticket) = self.internal.pop() {
+            return Some(ticket);
         }
         if free <= self.kept_for_internal() {
             return None;
         }
-        let is_open = |rank| self.waits_until(rank).is_none_or(|until| until <= now);
+        let is_open = |priority| self.waits_until(priority).is_none_or(|until| until <= now);
         let purchases_go = is_open(Priority::Purchase) && !self.purchases.is_empty();
         let polls_go = is_open(Priority::Watched) && !self.polls.is_empty();
         let is_due = self.purchases_since_poll >= PURCHASES_PER_POLL;
-        let has_room =
+        let has_capacity =
             free > self.limit.kept_from_polls() && self.polls.next_due(self.limit, now) <= now;
-        if polls_go && (is_due || (!purchases_go && has_room)) {
+        if polls_go && (is_due || (!purchases_go && has_capacity)) {
             self.purchases_since_poll = 0;
             return self.polls.pop(now);
         }
@@ -196,9 +196,9 @@ impl Scheduler {
     }
 
     /// Returns until when this priority waits for the limit to be reported.
-    fn waits_until(&self, rank: Priority) -> Option<Instant> {
+    fn waits_until(&self, priority: Priority) -> Option<Instant> {
         let (polls, purchases) = self.limit_awaited_until?;
-        match rank {
+        match priority {
             Priority::Internal => None,
             Priority::Purchase => Some(purchases),
             Priority::Watched | Priority::Unwatched => Some(polls),
@@ -214,8 +214,8 @@ impl Scheduler {
     pub(super) fn release(&mut self, now: Instant) {
         self.return_unused();
         self.replies.push_back(now);
-        let counting = self.replies_within(self.limit, now);
-        while self.replies.len() > counting.max(MIN_KEPT_REPLIES) {
+        let recent = self.replies_within(self.limit, now);
+        while self.replies.len() > recent.max(MIN_KEPT_REPLIES) {
             self.replies.pop_front();
         }
     }
@@ -243,24 +243,24 @@ impl Scheduler {
     /// Returns the next time at which a slot could be granted if nothing else happens.
     pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
         let first = self.replies.len() - self.replies_within(self.limit, now);
-        let freed = self.replies.get(first).map(|replied| *replied + self.limit.slot_lifetime());
-        let held = [self.waits_until(Priority::Watched), self.waits_until(Priority::Purchase)];
-        let moments = [freed, self.throttled_until].into_iter().chain(held).flatten();
-        let moments = moments.chain(self.polls.changes(self.limit, now));
-        moments.filter(|moment| *moment > now).min()
+        let freed = self.replies.get(first).map(|reply| *reply + self.limit.slot_lifetime());
+        let awaited = [self.waits_until(Priority::Watched), self.waits_until(Priority::Purchase)];
+        let times = [freed, self.throttled_until].into_iter().chain(awaited).flatten();
+        let times = times.chain(self.polls.changes(self.limit, now));
+        times.filter(|time| *time > now).min()
     }
 
     /// Returns the earliest time for a slot: now while the limit is awaited, as it may be larger.
-    pub(super) fn earliest(&self, rank: Priority, now: Instant) -> Instant {
+    pub(super) fn earliest(&self, priority: Priority, now: Instant) -> Instant {
         if self.waits_until(Priority::Purchase).is_some_and(|until| now < until) {
             return now;
         }
-        self.slot_time(0, rank, now)
+        self.slot_time(0, priority, now)
     }
 
     /// Returns when a new ticket of this caller can expect a slot.
-    pub(super) fn expected_turn(&self, rank: Priority, caller: &str, now: Instant) -> Instant {
-        let ahead = match rank {
+    pub(super) fn expected_turn(&self, priority: Priority, caller: &str, now: Instant) -> Instant {
+        let ahead = match priority {
             Priority::Internal => self.internal.position(caller),
             Priority::Purchase | Priority::Watched | Priority::Unwatched => {
                 let purchases = self.purchases.position(caller);
@@ -268,36 +268,36 @@ impl Scheduler {
                 self.internal.len() + purchases + polls
             }
         };
-        self.slot_time(ahead, rank, now)
+        self.slot_time(ahead, priority, now)
     }
 
     /// Returns when a slot is free after `ahead` other tickets.
-    fn slot_time(&self, ahead: usize, rank: Priority, now: Instant) -> Instant {
-        let kept = if rank == Priority::Internal { 0 } else { self.kept_for_internal() };
+    fn slot_time(&self, ahead: usize, priority: Priority, now: Instant) -> Instant {
+        let kept = if priority == Priority::Internal { 0 } else { self.kept_for_internal() };
         let requests = self.limit.requests.saturating_sub(kept).max(1);
-        let spacing = self.limit.slot_lifetime();
+        let lifetime = self.limit.slot_lifetime();
         // Each further full limit of tickets takes one more period.
         let (rounds, place) = (ahead / requests, ahead % requests);
-        let counting = self.replies_within(self.limit, now);
-        let first = self.replies.len() - counting;
-        let start = match (counting + self.in_flight + place + 1).checked_sub(requests) {
+        let recent = self.replies_within(self.limit, now);
+        let first = self.replies.len() - recent;
+        let start = match (recent + self.in_flight + place + 1).checked_sub(requests) {
             None | Some(0) => now,
             Some(freed) => match self.replies.get(first + freed - 1) {
-                Some(replied) => *replied + spacing,
-                None => now + spacing,
+                Some(reply) => *reply + lifetime,
+                None => now + lifetime,
             },
         };
-        let start = [self.throttled_until, self.waits_until(rank)]
+        let start = [self.throttled_until, self.waits_until(priority)]
             .into_iter()
             .flatten()
             .fold(start, Ord::max);
-        start + spacing * u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_ROUNDS)
+        start + lifetime * u32::try_from(rounds).unwrap_or(u32::MAX).min(MAX_ROUNDS)
     }
 
     /// Returns the number of replies within the last period of this limit.
     fn replies_within(&self, limit: RequestLimit, now: Instant) -> usize {
-        let spacing = limit.slot_lifetime();
-        self.replies.len() - self.replies.partition_point(|replied| *replied + spacing <= now)
+        let lifetime = limit.slot_lifetime();
+        self.replies.len() - self.replies.partition_point(|reply| *reply + lifetime <= now)
     }
 }
 

@@ -19,9 +19,9 @@ mod polls;
 const SECOND: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-fn setting(requests: u32, seconds: u64) -> config::RateLimitConfig {
+fn setting(requests: u32, seconds: u64) -> RateLimitConfig {
     let requests = NonZeroU32::new(requests).unwrap();
-    config::RateLimitConfig::Fixed { requests, period: Duration::from_secs(seconds) }
+    RateLimitConfig::Fixed { requests, period: Duration::from_secs(seconds) }
 }
 
 fn memory() -> Store {

@@ -7,7 +7,7 @@ fn billing(requests: u64, window_seconds: u64) -> AccountLimit {
 }
 
 fn auto() -> Arc<RateLimit> {
-    RateLimit::new(memory(), config::RateLimitConfig::Auto, CancellationToken::new())
+    RateLimit::new(memory(), RateLimitConfig::Auto, CancellationToken::new())
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,26 +78,26 @@ async fn invalid_limit_is_ignored_and_setting_wins() {
     window.set_limit(billing(60, 60));
     assert_eq!(window.free_slots(), 3);
     // Nothing is asked again at a reload: what was told meanwhile holds.
-    window.reconfigure(config::RateLimitConfig::Auto);
+    window.reconfigure(RateLimitConfig::Auto);
     assert_eq!(window.free_slots(), 60);
 }
 
 #[tokio::test(start_paused = true)]
 async fn restart_restores_last_reported_limit() {
     let log = memory();
-    let begin = async |setting: config::RateLimitConfig| {
+    let begin = async |setting: RateLimitConfig| {
         let window = RateLimit::new(log.clone(), setting, CancellationToken::new());
         window.restore().await;
         window
     };
     let gateway = Gateway::new(|_| Ok(reply()));
-    let first = begin(config::RateLimitConfig::Auto).await;
+    let first = begin(RateLimitConfig::Auto).await;
     first.set_limit(billing(1_000, 60));
     first.set_limit(billing(0, 60));
     for _ in 0..100 {
         gateway.ask(&first, chat("a")).await.unwrap();
     }
-    let second = begin(config::RateLimitConfig::Auto).await;
+    let second = begin(RateLimitConfig::Auto).await;
     assert_eq!(second.free_slots(), 900);
     let start = clock::now();
     gateway.ask(&second, chat("a")).await.unwrap();
@@ -110,9 +110,9 @@ async fn restart_restores_last_reported_limit() {
     let fixed = begin(setting(500, 60)).await;
     assert_eq!(fixed.free_slots(), 399, "the settings win");
     fixed.set_limit(billing(200, 60));
-    fixed.reconfigure(config::RateLimitConfig::Auto);
+    fixed.reconfigure(RateLimitConfig::Auto);
     assert_eq!(fixed.free_slots(), 99, "and what was told meanwhile is not forgotten");
-    assert_eq!(begin(config::RateLimitConfig::Auto).await.free_slots(), 99);
+    assert_eq!(begin(RateLimitConfig::Auto).await.free_slots(), 99);
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +151,7 @@ async fn limit_of_former_account_is_forgotten() {
         assert_eq!(clock::now() - start, PURCHASE_WAIT_FOR_LIMIT);
         // A gateway that does not answer brings the former limit not back, nor does a reload.
         window.assume_default();
-        window.reconfigure(config::RateLimitConfig::Auto);
+        window.reconfigure(RateLimitConfig::Auto);
         assert!(window.free_slots() < free);
         // The same limit is news.
         window.set_limit(billing(2_000, 60));
@@ -165,7 +165,7 @@ async fn limit_of_former_account_is_forgotten() {
     let start = clock::now();
     gateway.ask(&fixed, chat("a")).await.unwrap();
     assert_eq!(clock::now(), start, "nothing is waited for");
-    fixed.reconfigure(config::RateLimitConfig::Auto);
+    fixed.reconfigure(RateLimitConfig::Auto);
     assert_eq!(fixed.free_slots(), 499, "what holds stays until the new account tells its own");
 }
 
@@ -194,8 +194,7 @@ async fn billing_request_is_sent_at_once_when_keys_change_under_load() {
 async fn billing_request_is_sent_at_once_after_start_with_new_account_under_load() {
     let gateway = Gateway::new(|_| Ok(reply()));
     let log = memory();
-    let begin =
-        || RateLimit::new(log.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    let begin = || RateLimit::new(log.clone(), RateLimitConfig::Auto, CancellationToken::new());
     let earlier = begin();
     earlier.set_limit(billing(1_000, 60));
     for _ in 0..100 {
@@ -215,8 +214,7 @@ async fn billing_request_is_sent_at_once_after_start_with_new_account_under_load
 #[tokio::test(start_paused = true)]
 async fn start_with_new_account_ignores_stored_limit() {
     let log = memory();
-    let begin =
-        || RateLimit::new(log.clone(), config::RateLimitConfig::Auto, CancellationToken::new());
+    let begin = || RateLimit::new(log.clone(), RateLimitConfig::Auto, CancellationToken::new());
     begin().set_limit(billing(1_000, 60));
     let window = begin();
     window.forget_limit();
@@ -243,7 +241,7 @@ async fn request_waits_up_to_max_wait_for_unknown_limit() {
             log.take_slot(place).await.unwrap();
             log.slot_replied(place);
         }
-        let window = RateLimit::new(log, config::RateLimitConfig::Auto, CancellationToken::new());
+        let window = RateLimit::new(log, RateLimitConfig::Auto, CancellationToken::new());
         window.restore().await;
         let start = clock::now();
         let asking = send(&window, 2 * SECOND, transport, chat("a"));
