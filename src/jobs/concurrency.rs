@@ -15,8 +15,8 @@ use crate::problem::{OVERLOADED, Problem, RATE_LIMITED};
 use crate::store::Caller;
 use crate::sync::lock;
 
-/// A slower transfer may be evicted.
-const SLOW_BYTES_PER_SECOND: u64 = 64 * 1_024;
+/// In bytes per second. A slower transfer may be evicted.
+const SLOW_SPEED: u64 = 64 * 1_024;
 /// The interval over which speed is measured; younger transfers are never evicted.
 const SPEED_WINDOW: Duration = Duration::from_secs(5);
 
@@ -70,58 +70,51 @@ impl ConcurrencyLimit {
     }
 
     pub fn acquire(&self, caller: &Caller) -> Result<ConcurrencyPermit, Problem> {
-        let ConcurrencyBounds {
-            what,
-            per_caller: of_a_caller,
-            total: of_all,
-            retry_after: come_back,
-            evicts_slow: is_shared,
-        } = self.bounds;
+        let ConcurrencyBounds { what, per_caller, total, retry_after, evicts_slow } = self.bounds;
         let now = clock::now();
-        let mut taken = lock(&self.active);
+        let mut active = lock(&self.active);
         let refused =
-            |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(come_back));
-        let own = taken.iter().filter(|holder| holder.caller == *caller).count();
-        if own >= of_a_caller {
-            return refused(&RATE_LIMITED, format!("at most {of_a_caller} {what} per caller"));
+            |kind, detail: String| Err(Problem::new(kind).detail(detail).retry_after(retry_after));
+        let own = active.iter().filter(|holder| holder.caller == *caller).count();
+        if own >= per_caller {
+            return refused(&RATE_LIMITED, format!("at most {per_caller} {what} per caller"));
         }
-        if taken.len() >= of_all {
-            match slowest_permit(&taken, caller, now).filter(|_| is_shared) {
-                Some(place) => taken.remove(place).evicted.cancel(),
-                None => return refused(&OVERLOADED, format!("at most {of_all} {what} at a time")),
+        if active.len() >= total {
+            match slowest_permit(&active, caller, now).filter(|_| evicts_slow) {
+                Some(place) => active.remove(place).evicted.cancel(),
+                None => return refused(&OVERLOADED, format!("at most {total} {what} at a time")),
             }
         }
         let progress = Mutex::new(Progress { bytes: 0, before: (now, 0), lately: (now, 0) });
-        let cut = CancellationToken::new();
-        let holder = Arc::new(Holder { caller: caller.clone(), progress, evicted: cut });
-        taken.push(Arc::clone(&holder));
+        let evicted = CancellationToken::new();
+        let holder = Arc::new(Holder { caller: caller.clone(), progress, evicted });
+        active.push(Arc::clone(&holder));
         Ok(ConcurrencyPermit { active: Arc::clone(&self.active), holder })
     }
 }
 
 /// Returns the transfer to evict: the slowest of the caller with the most transfers. A caller with
 /// no more transfers than the newcomer keeps its own.
-fn slowest_permit(taken: &[Arc<Holder>], newcomer: &Caller, now: Instant) -> Option<usize> {
+fn slowest_permit(active: &[Arc<Holder>], newcomer: &Caller, now: Instant) -> Option<usize> {
     let (mut of_callers, mut of_sites) = (HashMap::new(), HashMap::new());
-    for holder in taken {
+    for holder in active {
         *of_callers.entry(holder.caller.clone()).or_insert(0_usize) += 1;
         *of_sites.entry(site(&holder.caller)).or_insert(0_usize) += 1;
     }
     let own_site = site(newcomer);
     let candidate = |(place, holder): (usize, &Arc<Holder>)| {
-        let speed =
-            lock(&holder.progress).speed(now).filter(|speed| *speed < SLOW_BYTES_PER_SECOND)?;
+        let speed = lock(&holder.progress).speed(now).filter(|speed| *speed < SLOW_SPEED)?;
         let its_site = site(&holder.caller);
-        let (seats, its, own) = if its_site == own_site {
+        let (counts, its, own) = if its_site == own_site {
             (&of_callers, &holder.caller, newcomer)
         } else {
             (&of_sites, &its_site, &own_site)
         };
-        let has = |who| seats.get(who).copied().unwrap_or_default();
+        let has = |who| counts.get(who).copied().unwrap_or_default();
         let (its, own) = (has(its), has(own));
         (its > own).then_some((its, Reverse(speed), place))
     };
-    taken.iter().enumerate().filter_map(candidate).max().map(|(_, _, place)| place)
+    active.iter().enumerate().filter_map(candidate).max().map(|(_, _, place)| place)
 }
 
 /// Groups callers that may be one: an IPv6 site has a /48, which holds 65,536 callers.

@@ -11,7 +11,7 @@ pub mod status;
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -141,7 +141,7 @@ impl JobRegistry {
         caller: &Caller,
     ) -> Result<JobSubscription, Problem> {
         let not_found = || Problem::new(&JOB_NOT_FOUND);
-        let known = self.0.polled().get(request_id).cloned();
+        let known = lock(&self.0.polled).get(request_id).cloned();
         let polled = match known {
             // A caller that may not see a job must not wake its poller.
             Some(polled) if may_see(caller, &polled.job) => polled,
@@ -171,7 +171,7 @@ impl JobRegistry {
         self.may_list(caller)?;
         let owner = caller.to_string().into();
         let mut jobs = self.0.store.jobs_of(owner, MAX_LISTED).await.map_err(unavailable)?;
-        let polled = self.0.polled();
+        let polled = lock(&self.0.polled);
         for job in &mut jobs {
             if let Some(polled) = polled.get(&job.request_id) {
                 job.latest_update.clone_from(&polled.updates.borrow().status);
@@ -223,13 +223,9 @@ fn unavailable(error: Unavailable) -> Problem {
 }
 
 impl Shared {
-    fn polled(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<PolledJob>>> {
-        lock(&self.polled)
-    }
-
     /// Starts the job's poller unless it is running. An unwatched job is polled after `later`.
     fn start(self: &Arc<Self>, job: Job, later: Duration) -> Arc<PolledJob> {
-        let mut polled = self.polled();
+        let mut polled = lock(&self.polled);
         if let Some(running) = polled.get(&job.request_id) {
             return Arc::clone(running);
         }
@@ -239,7 +235,7 @@ impl Shared {
         let polling = async move {
             let run = poller::run(Arc::clone(&shared), Arc::clone(&job), later);
             shared.shutdown.run_until_cancelled(run).await;
-            shared.polled().remove(&job.job.request_id);
+            lock(&shared.polled).remove(&job.job.request_id);
         };
         self.tasks.spawn_on(polling, &self.runtime);
         started

@@ -31,15 +31,8 @@ impl PollSchedule {
     /// `times` are the durations of earlier jobs of the model; `age` is how old this job is.
     pub(super) fn new(mut times: Vec<Duration>, age: Duration, now: Instant) -> Self {
         times.sort_unstable();
-        let usual = times.get(times.len() / 2).copied().unwrap_or(DEFAULT_JOB_DURATION);
-        Self {
-            usual_duration: usual,
-            started: now,
-            first: FIRST_POLL,
-            age,
-            last: None,
-            failures: 0,
-        }
+        let usual_duration = times.get(times.len() / 2).copied().unwrap_or(DEFAULT_JOB_DURATION);
+        Self { usual_duration, started: now, first: FIRST_POLL, age, last: None, failures: 0 }
     }
 
     /// Delays the first poll, unless the job is watched.

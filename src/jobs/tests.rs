@@ -267,7 +267,7 @@ async fn ended_job_is_dropped_and_watchers_keep_last_status() {
     fake.accept("watched").await;
     let watching = fake.jobs.subscribe("watched", &caller()).await.unwrap();
     sleep(secs(2)).await;
-    assert!(fake.jobs.0.polled().is_empty());
+    assert!(lock(&fake.jobs.0.polled).is_empty());
     assert!(fake.jobs.0.tasks.is_empty());
     assert!(watching.has_ended());
     let polls = fake.polls();

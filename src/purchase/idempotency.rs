@@ -4,7 +4,7 @@
 //! duplicates when it holds the price.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -51,15 +51,11 @@ struct RunningPurchase {
 }
 
 impl RunningPurchases {
-    fn lock(&self) -> MutexGuard<'_, HashMap<PurchaseId, RunningPurchase>> {
-        lock(&self.calls)
-    }
-
     /// Lets duplicates join this purchase until the guard is dropped.
     pub(super) fn register(&self, purchase: &PurchaseRequest) -> RunningGuard {
         let (sender, outcome) = watch::channel(None);
         let call = RunningPurchase { outcome, waiters: purchase.waiters.clone() };
-        self.lock().insert(purchase.id, call);
+        lock(&self.calls).insert(purchase.id, call);
         RunningGuard { running: self.clone(), id: purchase.id, outcome: sender }
     }
 
@@ -76,11 +72,11 @@ impl RunningPurchases {
         }
         let size =
             u32::try_from(bytes.div_ceil(1_024)).unwrap_or(MAX_REPLAY_KIB).min(MAX_REPLAY_KIB);
-        let room = Arc::clone(&self.replays).acquire_many_owned(size);
+        let permit = Arc::clone(&self.replays).acquire_many_owned(size);
         tokio::select! {
             biased;
-            room = timeout_at(give_up, room) => match room {
-                Ok(Ok(room)) => Ok(Some(room)),
+            permit = timeout_at(give_up, permit) => match permit {
+                Ok(Ok(permit)) => Ok(Some(permit)),
                 Ok(Err(_)) | Err(_) => Err(still_running().detail(
                     "its reply is kept, but too many kept replies are being read right now",
                 )),
@@ -106,7 +102,7 @@ impl RunningGuard {
 
 impl Drop for RunningGuard {
     fn drop(&mut self) {
-        self.running.lock().remove(&self.id);
+        lock(&self.running.calls).remove(&self.id);
     }
 }
 
@@ -136,7 +132,7 @@ async fn join(
     earlier: PurchaseId,
     give_up: Instant,
 ) -> Option<Outcome> {
-    let call = context.running.lock().get(&earlier).cloned();
+    let call = lock(&context.running.calls).get(&earlier).cloned();
     let Some(mut call) = call else {
         return match timeout_at(give_up, context.ledger.wait_until_ended(earlier)).await {
             Ok(Ok(())) => None,
@@ -167,7 +163,7 @@ async fn replay(
         return Err(Problem::new(&OUTCOME_UNKNOWN).replayed());
     }
     let Some(bytes) = reply_bytes else { return Err(reply_lost()) };
-    let room = context.running.reserve_memory(purchase, bytes, give_up).await?;
+    let permit = context.running.reserve_memory(purchase, bytes, give_up).await?;
     let reply = context.ledger.reply(id).await.map_err(|error| unreadable(id, &error))?;
     let KeptReply { status, is_json, body } = reply.ok_or_else(reply_lost)?;
     let is_video = purchase.service() == Service::Video;
@@ -175,8 +171,8 @@ async fn replay(
         status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
         is_json,
         video: is_video.then(|| VideoAccepted::read(&body)).flatten(),
-        body: match room {
-            Some(room) => Bytes::from_owner(InRoom { body, _room: room }),
+        body: match permit {
+            Some(permit) => Bytes::from_owner(ReplayedBody { body, _permit: permit }),
             None => body,
         },
         toll,
@@ -187,12 +183,12 @@ async fn replay(
 }
 
 /// A reply and the memory permit that it holds.
-struct InRoom {
+struct ReplayedBody {
     body: Bytes,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for InRoom {
+impl AsRef<[u8]> for ReplayedBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }

@@ -164,10 +164,6 @@ impl PurchaseRequest {
         }
     }
 
-    pub fn with_session(self, session: Session) -> Self {
-        Self { session, ..self }
-    }
-
     fn service(&self) -> Service {
         match self.order.get().kind {
             OrderKind::Chat => Service::Chat,

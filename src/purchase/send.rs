@@ -30,7 +30,7 @@ impl Purchases {
         before_send: Arc<dyn BeforeSend>,
     ) -> Result<GatewayReply, Error> {
         let order = purchase.order.get();
-        let what = match order.kind {
+        let call = match order.kind {
             OrderKind::Chat => GatewayCall::Chat(order.body.clone()),
             OrderKind::Video => GatewayCall::Video(order.body.clone()),
             OrderKind::Other => GatewayCall::Passthrough {
@@ -39,17 +39,13 @@ impl Purchases {
                 body: order.body.clone(),
             },
         };
-        let ask = GatewayRequest {
-            call: what,
-            before_send: Some(before_send),
-            caller: purchase.caller.to_string().into(),
-            preferred_key: None,
-            is_patient: false,
-        };
+        let caller = purchase.caller.to_string().into();
+        let before_send = Some(before_send);
+        let request = GatewayRequest { before_send, caller, ..GatewayRequest::free(call) };
         let started = clock::now();
-        let reply = self.gateway.clone().oneshot(ask).await;
-        let millis = clock::now().duration_since(started).as_millis();
-        log(&self.context.metrics, purchase, charge(order, &reply), millis);
+        let reply = self.gateway.clone().oneshot(request).await;
+        let elapsed_ms = clock::now().duration_since(started).as_millis();
+        log(&self.context.metrics, purchase, charge(order, &reply), elapsed_ms);
         if let Some(body) = reply.as_ref().err().and_then(Error::unparsable_reply) {
             self.context.ledger.keep_unparsable_reply(purchase.id, body.clone());
         }
@@ -94,11 +90,11 @@ pub(super) fn charge(order: &Order, reply: &Result<GatewayReply, Error>) -> Char
             };
         }
     };
-    let said = reply.video.as_ref().and_then(|video| video.charged);
-    Charge::Paid(said.filter(|said| *said <= MAX_CREDIBLE).unwrap_or(order.toll))
+    let stated = reply.video.as_ref().and_then(|video| video.charged);
+    Charge::Paid(stated.filter(|stated| *stated <= MAX_CREDIBLE).unwrap_or(order.toll))
 }
 
-fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, millis: u128) {
+fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, elapsed_ms: u128) {
     let order = purchase.order.get();
     let (service, model) = (purchase.service().name(), &*order.model);
     let (outcome, toll) = match charge {
@@ -108,15 +104,15 @@ fn log(metrics: &Metrics, purchase: &PurchaseRequest, charge: Charge, millis: u1
     };
     metrics.purchase(service, outcome, toll.as_micros());
     let caller = &purchase.caller;
-    let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+    let elapsed_ms = u64::try_from(elapsed_ms).unwrap_or(u64::MAX);
     if matches!(charge, Charge::Paid(cost) if cost != order.toll) {
         error!(model, expected = %order.toll, charged = %toll,
             "charged price differs from price list");
     }
     if charge == Charge::Unknown {
-        warn!(service, model, %toll, %caller, outcome, millis, "purchase outcome unknown; it may have been charged");
+        warn!(service, model, %toll, %caller, outcome, elapsed_ms, "purchase outcome unknown; it may have been charged");
     } else {
-        info!(service, model, %toll, %caller, outcome, millis, "purchase");
+        info!(service, model, %toll, %caller, outcome, elapsed_ms, "purchase");
     }
 }
 

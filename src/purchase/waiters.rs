@@ -43,10 +43,10 @@ impl Waiter {
 
 impl Waiters {
     /// Adds a waiter until the guard is dropped or its credentials end.
-    pub(super) fn add(&self, standing: Session) -> WaiterGuard {
-        let presence = Arc::new(Waiter { session: standing, ..Waiter::default() });
-        lock(&self.0).push(Arc::clone(&presence));
-        WaiterGuard(presence)
+    pub(super) fn add(&self, session: Session) -> WaiterGuard {
+        let waiter = Arc::new(Waiter { session, ..Waiter::default() });
+        lock(&self.0).push(Arc::clone(&waiter));
+        WaiterGuard(waiter)
     }
 
     pub(super) fn merge(&self, other: &Self) {
@@ -98,16 +98,16 @@ pub(super) async fn run(
     call: impl Future<Output = Outcome> + Send + 'static,
 ) -> Outcome {
     // Dropped with this future when the caller disconnects.
-    let waiting = purchase.waiters.add(purchase.session.clone());
+    let waiter = purchase.waiters.add(purchase.session.clone());
     let mut task = tasks.spawn(call.in_current_span());
     let ended = tokio::select! {
         biased;
         ended = &mut task => ended,
-        () = cut.cancelled() => return cut_off(task, waiting, &purchase.progress).await,
+        () = cut.cancelled() => return cut_off(task, waiter, &purchase.progress).await,
     };
     match outcome(ended, &purchase.progress) {
         // It was cancelled because its last waiter's credentials ended.
-        Err(given_up) if given_up.kind() == &OVERLOADED && waiting.session_ended() => {
+        Err(given_up) if given_up.kind() == &OVERLOADED && waiter.session_ended() => {
             Err(Problem::new(&INVALID_CREDENTIALS)
                 .detail("the credentials ended while the request was queued; nothing was sent"))
         }
@@ -126,10 +126,10 @@ fn outcome(ended: Result<Outcome, JoinError>, progress: &Progress) -> Outcome {
 }
 
 /// Returns what is known of a purchase that no longer has time to end.
-async fn cut_off(task: JoinHandle<Outcome>, waiting: WaiterGuard, progress: &Progress) -> Outcome {
+async fn cut_off(task: JoinHandle<Outcome>, waiter: WaiterGuard, progress: &Progress) -> Outcome {
     let may_be_sent = || matches!(progress.phase(), Phase::AtRisk | Phase::Sent);
     // Without a waiter it is not sent, unless it is being authorized right now.
-    drop(waiting);
+    drop(waiter);
     if !may_be_sent()
         && let Ok(ended) = timeout(MAX_LEAVE_TIME, task).await
     {
@@ -251,7 +251,7 @@ mod tests {
                 }
                 Err(Problem::new(kind))
             };
-            let outcome = made(&purchase().with_session(standing), ends).await;
+            let outcome = made(&PurchaseRequest { session: standing, ..purchase() }, ends).await;
             assert_eq!(outcome.unwrap_err().kind().code, code, "{has_ended}");
         }
     }

@@ -160,22 +160,21 @@ struct Decoded {
 impl Decoded {
     /// Returns `None` if no escape could be part of a key, as in most texts.
     fn decode(source: &[u8]) -> Option<Self> {
-        let mut found = next(source, 0)?;
+        let mut found = next_escape(source, 0)?;
         let mut decoded = Self {
             text: Vec::with_capacity(source.len()),
             starts: Vec::with_capacity(source.len() + 1),
         };
         let mut plain = 0;
         loop {
-            decoded.text.extend_from_slice(&source[plain..found.at]);
-            decoded.starts.extend(plain..found.at);
-            decoded.text.push(found.byte);
-            decoded.starts.push(found.at);
-            plain = found.at + found.length;
-            match next(source, plain) {
-                Some(escape) => found = escape,
-                None => break,
-            }
+            let (at, length, byte) = found;
+            decoded.text.extend_from_slice(&source[plain..at]);
+            decoded.starts.extend(plain..at);
+            decoded.text.push(byte);
+            decoded.starts.push(at);
+            plain = at + length;
+            let Some(next) = next_escape(source, plain) else { break };
+            found = next;
         }
         decoded.text.extend_from_slice(&source[plain..]);
         decoded.starts.extend(plain..=source.len());
@@ -189,25 +188,18 @@ impl Decoded {
     }
 }
 
-struct Escape {
-    at: usize,
-    byte: u8,
-    length: usize,
-}
-
-fn next(source: &[u8], mut from: usize) -> Option<Escape> {
+/// Returns the next escape: its offset, its length and the decoded byte.
+fn next_escape(source: &[u8], mut from: usize) -> Option<(usize, usize, u8)> {
     loop {
         let at = from + source[from..].iter().position(|byte| LEADS.contains(byte))?;
         match escape(&source[at..]) {
-            Some((byte, length)) if is_of_interest(byte) => {
-                return Some(Escape { at, byte, length });
-            }
+            Some((byte, length)) if may_be_in_key(byte) => return Some((at, length, byte)),
             _ => from = at + 1,
         }
     }
 }
 
-fn is_of_interest(byte: u8) -> bool {
+fn may_be_in_key(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-+/\\%&#;".contains(&byte)
 }
 

@@ -11,7 +11,7 @@ use super::reply::{self, Rejection, SandboxResponse};
 use super::{FakeGateway, Sandbox, SandboxSettings};
 use crate::clock::{self, Instant, iso8601};
 use crate::contract::money::Usd;
-use crate::contract::wire::{KEY_PREFIX, MAX_KEYS};
+use crate::contract::wire::{INVALID_API_KEY, KEY_PREFIX, MAX_KEYS};
 use crate::sync::lock;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +80,8 @@ impl SandboxAccount {
         let State { keys, window, .. } = &mut *state;
         let is_good = |key: &&mut Key| key.secret == secret && key.revoked.is_none();
         let key = keys.iter_mut().find(is_good).filter(|_| secret.starts_with(KEY_PREFIX));
-        let key = key.ok_or_else(|| reply::refuse(reply::BAD_KEY, "The API key is not valid"))?;
+        let key =
+            key.ok_or_else(|| reply::refuse_key(INVALID_API_KEY, "The API key is not valid"))?;
         // Read under the lock, so that the log stays in order.
         window.admit(clock::now()).map_err(reply::limited)?;
         key.uses += 1;
@@ -93,7 +94,7 @@ impl SandboxAccount {
         let Some(left) = state.balance.checked_sub(toll) else {
             let (toll, balance) = (toll.short(), state.balance.short());
             let message = format!("This costs {toll}, and the balance is {balance}");
-            return Err(reply::refuse(reply::NO_CREDIT, &message));
+            return Err(reply::refuse(StatusCode::PAYMENT_REQUIRED, &message));
         };
         state.balance = left;
         let spent = match sale {

@@ -1,5 +1,6 @@
 //! `POST /api/v1/chat` (2.4): a made-up reply in Markdown, charged like a real one.
 
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -10,10 +11,11 @@ use crate::clock;
 use crate::contract::catalog::{Catalog, ChatModel};
 
 pub(super) async fn answer(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
-    let order: Order = serde_json::from_slice(body)
-        .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a chat request: {error}")))?;
+    let order: Order = serde_json::from_slice(body).map_err(|error| {
+        reply::refuse(StatusCode::BAD_REQUEST, &format!("Not a chat request: {error}"))
+    })?;
     let Some(model) = gateway.catalog.chat_model(&order.model) else {
-        return Err(reply::refuse(reply::INVALID, "The model is not known"));
+        return Err(reply::refuse(StatusCode::BAD_REQUEST, "The model is not known"));
     };
     let prompt = order.prompt()?;
     let mood = Mood::of(prompt);
@@ -45,13 +47,13 @@ struct Message {
 impl Order {
     fn prompt(&self) -> Result<&str, Rejection> {
         if self.messages.iter().any(|message| message.content.trim().is_empty()) {
-            return Err(reply::refuse(reply::INVALID, "A message has no content"));
+            return Err(reply::refuse(StatusCode::BAD_REQUEST, "A message has no content"));
         }
         let last_of_user = self.messages.iter().rev().find(|message| message.role == "user");
         last_of_user
             .or(self.messages.last())
             .map(|message| message.content.as_str())
-            .ok_or_else(|| reply::refuse(reply::INVALID, "There are no messages"))
+            .ok_or_else(|| reply::refuse(StatusCode::BAD_REQUEST, "There are no messages"))
     }
 }
 

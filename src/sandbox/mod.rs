@@ -40,10 +40,7 @@ pub use account::ChargeCounts;
 pub use reply::MOODS;
 
 use account::{SandboxAccount, Seed};
-use reply::{
-    NO_KEY, NOT_FOUND, NOT_JSON, Rejection, SandboxResponse, SandboxResult, TOO_LARGE, refuse,
-    refuse_method,
-};
+use reply::{Rejection, SandboxResponse, SandboxResult, refuse, refuse_key, refuse_method};
 
 #[derive(Clone)]
 pub struct SandboxSettings {
@@ -54,8 +51,7 @@ pub struct SandboxSettings {
     pub job_time: Duration,
     /// The account's rate limit: this many requests per period.
     pub window: (u32, Duration),
-    /// At most five keys (3.1), each starting with `svc_sk_`. If empty, one is derived from the
-    /// seed.
+    /// At most five (3.1), each starting with `svc_sk_`. If empty, one is derived from the seed.
     pub keys: Vec<String>,
     pub reply_delay: Duration,
     /// The delay of `sandbox:slow`.
@@ -86,12 +82,7 @@ impl Default for SandboxSettings {
 /// Omits the keys, because one of them may be real.
 impl fmt::Debug for SandboxSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("seed", &self.seed)
-            .field("balance", &self.balance)
-            .field("job_time", &self.job_time)
-            .field("window", &self.window)
-            .finish_non_exhaustive()
+        f.debug_struct("SandboxSettings").field("seed", &self.seed).finish_non_exhaustive()
     }
 }
 
@@ -123,7 +114,22 @@ impl Sandbox {
     }
 
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        serve(self.0, listener, shutdown).await;
+        let mut shutdown = pin!(shutdown);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                Some(_) = connections.join_next() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(serve_connection(self.0.clone(), stream));
+                    }
+                    Err(_) => tokio::time::sleep(ACCEPT_BACKOFF).await,
+                },
+            }
+        }
+        connections.shutdown().await;
     }
 
     /// Returns the number of complete requests, including refused ones and without clips.
@@ -132,43 +138,20 @@ impl Sandbox {
     }
 }
 
-const BACK_OFF: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 #[error("the sandbox dropped the connection")]
 struct Dropped;
 
-async fn serve(
-    gateway: Arc<FakeGateway>,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) {
-    let mut shutdown = pin!(shutdown);
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            biased;
-            () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(converse(gateway.clone(), stream));
-                }
-                Err(_) => tokio::time::sleep(BACK_OFF).await,
-            },
-        }
-    }
-    connections.shutdown().await;
-}
-
-async fn converse(gateway: Arc<FakeGateway>, stream: TcpStream) {
+async fn serve_connection(gateway: Arc<FakeGateway>, stream: TcpStream) {
     let Ok(local) = stream.local_addr() else { return };
     // If it fails, replies are some milliseconds slower.
     let _ = stream.set_nodelay(true);
     let idle = gateway.settings.idle;
     let service = service_fn(move |request| {
         let gateway = gateway.clone();
-        async move { serve_one(&gateway, local, request).await }
+        async move { respond(&gateway, local, request).await }
     });
     // The header timeout also limits how long a connection may be idle.
     let _ = http1::Builder::new()
@@ -183,7 +166,7 @@ const CROSS_ORIGIN: &str = "/api/v1/";
 /// Guess: the contract shows no limit.
 const MAX_BODY: usize = 4 * 1024 * 1024;
 
-async fn serve_one(
+async fn respond(
     gateway: &FakeGateway,
     local: SocketAddr,
     request: Request<Incoming>,
@@ -221,7 +204,7 @@ async fn route(
     let method = match path {
         wire::CHAT | wire::VIDEO => Method::POST,
         wire::VIDEO_STATUS | wire::API_KEYS => Method::GET,
-        _ => return Err(refuse(NOT_FOUND, "There is no such endpoint")),
+        _ => return Err(refuse(StatusCode::NOT_FOUND, "There is no such endpoint")),
     };
     if head.method == Method::OPTIONS && path.starts_with(CROSS_ORIGIN) {
         return Ok(preflight(&method));
@@ -231,7 +214,10 @@ async fn route(
     }
     admit(gateway, &head.headers)?;
     if method == Method::POST && !is_json(&head.headers) {
-        return Err(refuse(NOT_JSON, "Send Content-Type: application/json"));
+        return Err(refuse(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Send Content-Type: application/json",
+        ));
     }
     match path {
         wire::CHAT => chat::answer(gateway, &body).await,
@@ -251,7 +237,10 @@ fn admit(gateway: &FakeGateway, headers: &HeaderMap) -> Result<(), Rejection> {
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let Some((_, key)) = bearer else {
-        return Err(refuse(NO_KEY, "Send Authorization: Bearer with an API key"));
+        return Err(refuse_key(
+            wire::MISSING_API_KEY,
+            "Send Authorization: Bearer with an API key",
+        ));
     };
     gateway.account.admit(key.trim())
 }
@@ -261,7 +250,7 @@ async fn read(gateway: &FakeGateway, body: Incoming) -> Result<Bytes, Rejection>
     match tokio::time::timeout(gateway.settings.idle, whole).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(refuse(TOO_LARGE, "The body is too large"))
+            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"))
         }
         Ok(Err(_)) | Err(_) => Err(Rejection::Dropped),
     }

@@ -25,25 +25,6 @@ pub(super) enum Rejection {
     Dropped,
 }
 
-/// The contract shows the two 401s only (7); the others are guesses.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RefusalKind(StatusCode, &'static str);
-
-pub(super) const NO_KEY: RefusalKind = RefusalKind(StatusCode::UNAUTHORIZED, wire::MISSING_API_KEY);
-pub(super) const BAD_KEY: RefusalKind =
-    RefusalKind(StatusCode::UNAUTHORIZED, wire::INVALID_API_KEY);
-pub(super) const INVALID: RefusalKind = RefusalKind(StatusCode::BAD_REQUEST, "invalid_request");
-pub(super) const NO_CREDIT: RefusalKind =
-    RefusalKind(StatusCode::PAYMENT_REQUIRED, "insufficient_credits");
-pub(super) const NOT_FOUND: RefusalKind = RefusalKind(StatusCode::NOT_FOUND, "not_found");
-pub(super) const BAD_METHOD: RefusalKind =
-    RefusalKind(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
-pub(super) const TOO_LARGE: RefusalKind =
-    RefusalKind(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large");
-pub(super) const NOT_JSON: RefusalKind =
-    RefusalKind(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type");
-const LIMITED: RefusalKind = RefusalKind(StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded");
-
 pub(super) fn json(status: StatusCode, body: &impl Serialize) -> SandboxResponse {
     // Cannot fail: plain structs of strings and numbers.
     answer(status, "application/json", serde_json::to_vec(body).unwrap_or_default().into())
@@ -56,25 +37,42 @@ pub(super) fn answer(status: StatusCode, media_type: &'static str, body: Bytes) 
     answer
 }
 
+/// Guess: the contract shows no errors except the two of [`refuse_key`] (7).
+pub(super) fn refuse(status: StatusCode, message: &str) -> Rejection {
+    let error = match status {
+        StatusCode::PAYMENT_REQUIRED => "insufficient_credits",
+        StatusCode::NOT_FOUND => "not_found",
+        StatusCode::METHOD_NOT_ALLOWED => "method_not_allowed",
+        StatusCode::PAYLOAD_TOO_LARGE => "payload_too_large",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported_media_type",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
+        _ => "invalid_request",
+    };
+    refuse_as(status, error, message)
+}
+
+pub(super) fn refuse_key(error: &str, message: &str) -> Rejection {
+    refuse_as(StatusCode::UNAUTHORIZED, error, message)
+}
+
 /// Guess: the contract does not show the fields of an error (7).
-pub(super) fn refuse(RefusalKind(status, error): RefusalKind, message: &str) -> Rejection {
-    let body = json!({ "error": error, "message": message });
-    Rejection::Refused(Box::new(json(status, &body)))
+fn refuse_as(status: StatusCode, error: &str, message: &str) -> Rejection {
+    Rejection::Refused(Box::new(json(status, &json!({ "error": error, "message": message }))))
 }
 
 /// Guess: a 429 has a `Retry-After` in whole seconds.
 pub(super) fn limited(wait: Duration) -> Rejection {
     let whole = clock::ceil_seconds(wait).max(1);
     let message = format!("Too many requests: try again in {whole} s");
-    refuse_with(LIMITED, &message, RETRY_AFTER, &whole.to_string())
+    refuse_with(StatusCode::TOO_MANY_REQUESTS, &message, RETRY_AFTER, &whole.to_string())
 }
 
 pub(super) fn refuse_method(allowed: &str) -> Rejection {
-    refuse_with(BAD_METHOD, &format!("Use {allowed}"), ALLOW, allowed)
+    refuse_with(StatusCode::METHOD_NOT_ALLOWED, &format!("Use {allowed}"), ALLOW, allowed)
 }
 
-fn refuse_with(refusal: RefusalKind, message: &str, name: HeaderName, value: &str) -> Rejection {
-    let mut stop = refuse(refusal, message);
+fn refuse_with(status: StatusCode, message: &str, name: HeaderName, value: &str) -> Rejection {
+    let mut stop = refuse(status, message);
     if let (Rejection::Refused(answer), Ok(value)) = (&mut stop, HeaderValue::from_str(value)) {
         answer.headers_mut().insert(name, value);
     }
@@ -123,8 +121,10 @@ impl Mood {
 
     pub(super) fn refuse(self, prompt: &str, refused: &RefusedOnce) -> Result<(), Rejection> {
         match self.0 {
-            "sandbox:broke" => Err(refuse(NO_CREDIT, "No credit is left")),
-            "sandbox:revoked" => Err(refuse(BAD_KEY, "The API key has been revoked")),
+            "sandbox:broke" => Err(refuse(StatusCode::PAYMENT_REQUIRED, "No credit is left")),
+            "sandbox:revoked" => {
+                Err(refuse_key(wire::INVALID_API_KEY, "The API key has been revoked"))
+            }
             "sandbox:429" if refused.is_first_try(prompt) => Err(limited(LIMITED_WAIT)),
             _ => Ok(()),
         }

@@ -41,9 +41,10 @@ const FAILS_AT: u128 = 60;
 
 pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let arrived = clock::now();
-    let order: Order = serde_json::from_slice(body)
-        .map_err(|error| reply::refuse(reply::INVALID, &format!("Not a video request: {error}")))?;
-    let model = order.check(gateway).map_err(|why| reply::refuse(reply::INVALID, why))?;
+    let order: Order = serde_json::from_slice(body).map_err(|error| {
+        reply::refuse(StatusCode::BAD_REQUEST, &format!("Not a video request: {error}"))
+    })?;
+    let model = order.check(gateway).map_err(|why| reply::refuse(StatusCode::BAD_REQUEST, why))?;
     let mood = Mood::of(&order.prompt);
     mood.refuse(&order.prompt, &gateway.refused_once)?;
     let receipt = gateway.account.charge(Sale::Video, model.toll)?;
@@ -51,7 +52,8 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
     let job = SandboxJob {
         request_id: request_id.clone(),
         model: model.id.to_string(),
-        is_portrait: order.is_portrait(model),
+        is_portrait: model.aspect_ratio != AspectRatioSupport::Ignored
+            && order.aspect_ratio.as_deref() == Some("9:16"),
         takes: pace(&model.id, gateway.settings.job_time),
         fails: mood == Mood("sandbox:fail"),
         started: clock::now(),
@@ -74,11 +76,11 @@ pub(super) async fn order(gateway: &FakeGateway, body: &[u8]) -> SandboxResult {
 pub(super) fn status(gateway: &FakeGateway, query: &str, origin: &str) -> SandboxResult {
     let mut pairs = url::form_urlencoded::parse(query.as_bytes());
     let Some((_, id)) = pairs.find(|(name, _)| name == "request_id") else {
-        return Err(reply::refuse(reply::INVALID, "The query has no request_id"));
+        return Err(reply::refuse(StatusCode::BAD_REQUEST, "The query has no request_id"));
     };
     let jobs = lock(&gateway.jobs);
     let Some(job) = jobs.get(id.as_ref()) else {
-        return Err(reply::refuse(reply::NOT_FOUND, "There is no such job"));
+        return Err(reply::refuse(StatusCode::NOT_FOUND, "There is no such job"));
     };
     Ok(reply::json(StatusCode::OK, &job.status(clock::now(), origin)))
 }
@@ -141,11 +143,6 @@ impl Order {
             None => Ok(model),
         }
     }
-
-    fn is_portrait(&self, model: &VideoModel) -> bool {
-        model.aspect_ratio != AspectRatioSupport::Ignored
-            && self.aspect_ratio.as_deref() == Some("9:16")
-    }
 }
 
 impl SandboxJob {
@@ -194,7 +191,7 @@ const CLIPS: &[(&str, &[u8])] = &[
 pub(super) fn clip(path: &str, headers: &HeaderMap) -> SandboxResult {
     let name = path.strip_prefix(CLIP_FOLDER).unwrap_or_default();
     let Some((_, clip)) = CLIPS.iter().find(|(known, _)| *known == name) else {
-        return Err(reply::refuse(reply::NOT_FOUND, "There is no such clip"));
+        return Err(reply::refuse(StatusCode::NOT_FOUND, "There is no such clip"));
     };
     // Clips have no validator, so `If-Range` never matches.
     let range = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE));

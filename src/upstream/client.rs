@@ -37,9 +37,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// One core's connections to the gateway. Clones share them.
 #[derive(Clone)]
-pub struct Client {
-    shared: Arc<Shared>,
-}
+pub struct Client(Arc<Shared>);
 
 struct Shared {
     connector: Connector,
@@ -76,7 +74,7 @@ impl Client {
             chat_timeout: settings.chat_timeout,
             video_timeout: settings.video_timeout,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self(Arc::new(shared)))
     }
 }
 
@@ -93,7 +91,7 @@ fn head(base: &Url, key: &Key) -> io::Result<HeaderMap> {
 
 impl SendAttempt for Client {
     async fn send(&self, attempt: Attempt) -> Result<GatewayReply, Error> {
-        let outcome = self.shared.attempt(&attempt).await;
+        let outcome = self.0.attempt(&attempt).await;
         if let Err(error) = &outcome {
             // The error contains no text from the gateway, which could include a key.
             warn!(%error, "gateway request failed");

@@ -19,7 +19,7 @@ use super::Error;
 use super::connect::{self, Connector};
 use super::connection::{Connection, SendFailure};
 
-async fn ask(
+async fn send(
     connection: &mut Connection,
     address: &Url,
     method: Method,
@@ -43,24 +43,27 @@ pub struct FetchedDocument {
 /// Fetches a document. Errors contain no text of the document.
 pub async fn fetch_document(
     address: &Url,
-    largest: usize,
+    max_size: usize,
     patience: Duration,
 ) -> io::Result<FetchedDocument> {
-    let late = |_elapsed| {
+    timeout(patience, fetch_whole(address, max_size, patience)).await.unwrap_or_else(|_elapsed| {
         let text = format!("no complete reply within {patience:?}");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
-    };
-    timeout(patience, whole(address, largest, patience)).await.unwrap_or_else(late)
+    })
 }
 
-async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<FetchedDocument> {
+async fn fetch_whole(
+    address: &Url,
+    max_size: usize,
+    patience: Duration,
+) -> io::Result<FetchedDocument> {
     let unreachable =
         |error: io::Error| io::Error::new(error.kind(), format!("no connection: {error}"));
     let connector = Connector::new(address, patience).map_err(unreachable)?;
     let mut connection = connector.open().await.map_err(unreachable)?;
     let json = HeaderValue::from_static("application/jwk-set+json, application/json");
     let accept = HeaderMap::from_iter([(ACCEPT, json)]);
-    let fetched = ask(&mut connection, address, Method::GET, accept).await;
+    let fetched = send(&mut connection, address, Method::GET, accept).await;
     let (head, body) = fetched
         .map_err(|failed| match failed {
             SendFailure::Unsent(_) => unreachable(io::ErrorKind::ConnectionAborted.into()),
@@ -73,19 +76,19 @@ async fn whole(address: &Url, largest: usize, patience: Duration) -> io::Result<
     if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(io::Error::other("the reply has a content encoding"));
     }
-    let body = Limited::new(body, largest).collect().await.map_err(|error| {
+    let body = Limited::new(body, max_size).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {
-            return io::Error::other(format!("the reply is larger than {largest} bytes"));
+            return io::Error::other(format!("the reply is larger than {max_size} bytes"));
         }
         io::Error::other(format!("the connection was lost: {error}"))
     })?;
-    Ok(FetchedDocument { body: body.to_bytes(), max_age: fresh_for(&head.headers) })
+    Ok(FetchedDocument { body: body.to_bytes(), max_age: max_age(&head.headers) })
 }
 
 /// Reads `max-age` (RFC 9111). Zero if the document must not be cached.
-fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
-    let said = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
-    let words: Vec<_> = said.flat_map(|value| value.split(',')).map(str::trim).collect();
+fn max_age(headers: &HeaderMap) -> Option<Duration> {
+    let values = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
+    let words: Vec<_> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
     let is = |word: &&str, name: &str| word.eq_ignore_ascii_case(name);
     if words.iter().any(|word| is(word, "no-store") || is(word, "no-cache")) {
         return Some(Duration::ZERO);
@@ -98,9 +101,9 @@ fn fresh_for(headers: &HeaderMap) -> Option<Duration> {
 }
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-const PASSED: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
+const PASSED_HEADERS: &[HeaderName] = &[CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED];
 /// File extensions. The first is the default.
-const ENDINGS: &[(&str, &str)] = &[
+const EXTENSIONS: &[(&str, &str)] = &[
     ("video/mp4", "mp4"),
     ("video/webm", "webm"),
     ("video/quicktime", "mov"),
@@ -137,7 +140,7 @@ impl MediaClient {
         let connector = Connector::new(address, self.patience).map_err(Error::Unreachable)?;
         let mut connection = connector.connect().await?;
         let range = range.map(|range| (RANGE, range.clone())).into_iter().collect();
-        let fetched = timeout(HEAD_TIMEOUT, ask(&mut connection, address, method, range)).await;
+        let fetched = timeout(HEAD_TIMEOUT, send(&mut connection, address, method, range)).await;
         only_video(fetched.map_err(|_elapsed| Error::Timeout(HEAD_TIMEOUT))??)
     }
 }
@@ -145,24 +148,25 @@ impl MediaClient {
 fn only_video(reply: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     let (mut head, body) = reply.into_parts();
     let media_type = media_type(&head.headers);
-    let fine = match head.status {
+    let is_valid = match head.status {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => media_type.is_some(),
         status => status == StatusCode::RANGE_NOT_SATISFIABLE,
     };
-    if !fine {
+    if !is_valid {
         return Err(Error::Status(head.status));
     }
     let all = std::mem::take(&mut head.headers);
-    let passed = PASSED.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone())));
+    let passed =
+        PASSED_HEADERS.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone())));
     head.headers.extend(passed);
     if let Some(media_type) = media_type {
-        let ending =
-            ENDINGS.iter().find(|(known, _)| *known == media_type).unwrap_or(&ENDINGS[0]).1;
-        let name = format!("inline; filename=\"video.{ending}\"");
-        let labels = [(CONTENT_TYPE, media_type), (CONTENT_DISPOSITION, name)];
-        let labels =
-            labels.into_iter().filter_map(|(label, text)| Some((label, text.try_into().ok()?)));
-        head.headers.extend(labels);
+        let extension =
+            EXTENSIONS.iter().find(|(known, _)| *known == media_type).unwrap_or(&EXTENSIONS[0]).1;
+        let name = format!("inline; filename=\"video.{extension}\"");
+        let headers = [(CONTENT_TYPE, media_type), (CONTENT_DISPOSITION, name)];
+        let headers =
+            headers.into_iter().filter_map(|(name, text)| Some((name, text.try_into().ok()?)));
+        head.headers.extend(headers);
     }
     Ok(Response::from_parts(head, body))
 }

@@ -27,7 +27,7 @@ pub struct GatewayReply {
 impl GatewayReply {
     /// Checks the body of a success against the contract. The body stays unchanged.
     pub fn parse(
-        what: &GatewayCall,
+        call: &GatewayCall,
         status: StatusCode,
         body: Bytes,
         key: usize,
@@ -36,7 +36,7 @@ impl GatewayReply {
         if !status.is_success() {
             return Ok(Self { status, is_json, body, key, video: None });
         }
-        let (is_as_promised, video) = match what {
+        let (is_as_promised, video) = match call {
             GatewayCall::Chat(_) | GatewayCall::VideoStatus { .. } | GatewayCall::Billing => {
                 (is_object(&body), None)
             }

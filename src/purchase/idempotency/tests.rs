@@ -66,5 +66,5 @@ async fn duplicate_of_running_purchase_gets_replay() {
     let (buyer, joiner) = tokio::join!(purchases.complete(&first), purchases.complete(&second));
     assert!(!buyer.unwrap().is_replay);
     assert!(joiner.unwrap().is_replay);
-    assert!(context.running.lock().is_empty(), "what has ended is not kept");
+    assert!(lock(&context.running.calls).is_empty(), "what has ended is not kept");
 }

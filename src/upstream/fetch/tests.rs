@@ -102,7 +102,7 @@ fn max_age_is_read_from_cache_control() {
     ] {
         let headers: HeaderMap =
             said.iter().map(|said| (CACHE_CONTROL, HeaderValue::from_static(said))).collect();
-        assert_eq!(fresh_for(&headers), seconds.map(Duration::from_secs), "{said:?}");
+        assert_eq!(max_age(&headers), seconds.map(Duration::from_secs), "{said:?}");
     }
 }
 
