@@ -64,12 +64,10 @@ impl HandlerContext {
         let claim = purchases::dedupe_key(headers)?;
         purchases::check_ledger(&self.handlers.ledger_name, headers)?;
         let caller = self.call.caller.clone();
-        let purchase =
-            PurchaseRequest::new(caller, order, claim).with_session(self.call.session.clone());
-        Ok(PurchaseRequest {
-            replay_only: headers.contains_key(purchases::TOLLGATE_REPLAY),
-            ..purchase
-        })
+        let session = self.call.session.clone();
+        let replay_only = headers.contains_key(purchases::TOLLGATE_REPLAY);
+        let purchase = PurchaseRequest::new(caller, order, claim);
+        Ok(PurchaseRequest { session, replay_only, ..purchase })
     }
 
     async fn buy(&self, order: Checked<Order>) -> Result<Receipt, Problem> {
