@@ -9,7 +9,7 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
     X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -27,7 +27,7 @@ pub const FOR_ANY_PAGE: [(HeaderName, &str); 2] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "cross-origin"),
 ];
 
-pub type Answer = Response<Body>;
+pub type Answer = http::Response<Body>;
 /// What can go wrong while a streamed body is on its way; the connection is closed then.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -175,7 +175,7 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Answer {
 }
 
 pub fn bytes_of(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
-    let mut answer = with(Response::new(Body::from(body)), [(CONTENT_TYPE, media_type)]);
+    let mut answer = with(Answer::new(Body::from(body)), [(CONTENT_TYPE, media_type)]);
     *answer.status_mut() = status;
     answer
 }

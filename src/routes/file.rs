@@ -5,7 +5,7 @@ use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
     ETAG, IF_NONE_MATCH, IF_RANGE, RANGE, VARY,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::Body as _;
 
 use super::compress::CODINGS;
@@ -145,7 +145,7 @@ impl Ready {
     }
 
     fn bare(&self, status: StatusCode) -> Answer {
-        let mut answer = Response::new(Body::empty());
+        let mut answer = Answer::new(Body::empty());
         *answer.status_mut() = status;
         *answer.headers_mut() = self.extra.clone();
         answer.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
